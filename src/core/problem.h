@@ -65,6 +65,11 @@ static inline bool nh_is_whole(const struct nh_axis *axis, const struct nh_box *
     return box->offset == 0 && box->length == axis->length;
 }
 
+/* Whether tensors cover less than the axis, or it is periodic. */
+static inline bool nh_is_cut(const struct nh_axis *axis) {
+    return axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key);
+}
+
 /* Whether the tensors cover less than the grid, or begin elsewhere. */
 bool nh_problem_partial(const struct nh_problem *problem);
 

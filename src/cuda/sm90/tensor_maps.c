@@ -87,10 +87,8 @@ static bool is_uneven(const struct nh_problem *problem, int axis) {
            (nh_sm90_folds(problem) || a->query.length % a->dilation || a->key.length % a->dilation);
 }
 
-/* Whether tensors cover less than the axis, or it goes around. */
 static bool is_cut(const struct nh_problem *problem, int axis) {
-    const struct nh_axis *a = &problem->axis[axis];
-    return a->periodic || !nh_is_whole(a, &a->query) || !nh_is_whole(a, &a->key);
+    return nh_is_cut(&problem->axis[axis]);
 }
 
 static int32_t axes_that(const struct nh_problem *problem,
@@ -348,6 +346,11 @@ struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
     return map;
 }
 
+bool nh_sm90_windows_are_plain(const struct nh_problem *problem) {
+    return !nh_problem_causal(problem) && !nh_problem_strided(problem) &&
+           !nh_problem_periodic(problem) && !problem->has_bias && !problem->extra_tokens;
+}
+
 bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t first = box_of(problem, tensor, 0)->length;
@@ -364,6 +367,7 @@ bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor) {
 
 struct nh_cuda_map nh_sm90_lines_map(const struct nh_problem *problem, int32_t tensor,
                                      int32_t positions) {
+    /* A line begins in the first lap; windows are no longer than the axis, so what rows see of it ends in the third. */
     enum { LAPS = 4 };
     const nhood_strides *s = &problem->strides[tensor];
     const struct nh_box *first = box_of(problem, tensor, 0);

@@ -64,10 +64,13 @@ bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3], bool
 /* Whether extents of own tiles that are multiples of 7 take no more tiles than as many 8 would. */
 bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
+/* Whether windows move along by a token from row to row, on axes with ends, and rows see nothing beside them: no stride, causal or
+ * periodic axis, bias or extra tokens. */
+bool nh_sm90_windows_are_plain(const struct nh_problem *problem);
+
 struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
                                const int32_t tile[3], int32_t heads);
 
-/* Maps the extra tokens' K or V, `rows` of them. */
 /* Maps lines of positions along the last axis, so many at a time, that go on with the axis' first ones at its end: along
  * the map's axes rows of all heads, the last axis, how often it has ended (four times at most), the second axis, and the
  * first axis of all batch entries. */
@@ -78,6 +81,7 @@ struct nh_cuda_map nh_sm90_lines_map(const struct nh_problem *problem, int32_t t
  * is dilated, and the tensor has all of periodic ones. */
 bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor);
 
+/* Maps the extra tokens' K or V, `rows` of them. */
 struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t tensor,
                                      int64_t rows);
 

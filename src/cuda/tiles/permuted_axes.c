@@ -13,8 +13,7 @@ bool nh_tensor_of_grid(int32_t tensor) {
 
 /* Whether every query sees every token, and the tensors have them all. */
 static bool is_whole(const struct nh_axis *axis) {
-    return axis->window == axis->length && !axis->causal && axis->dilation == 1 &&
-           !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
+    return axis->window == axis->length && !axis->causal && axis->dilation == 1 && !nh_is_cut(axis);
 }
 
 /* Turns every token of an axis into `inner` tokens; false if windows would move. A partial window stays in place only when

@@ -249,10 +249,6 @@ static void start(struct line *line, const int32_t *columns, int count,
     }
 }
 
-static bool is_whole(const struct nh_axis *axis) {
-    return !axis->periodic && nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
-}
-
 int64_t nh_first_box(const struct nh_axis *axis, struct nh_range columns, int64_t group_length,
                      struct nh_range halo, int64_t extent) {
     if (!axis->periodic) return halo.begin;
@@ -316,7 +312,7 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
     struct line line;
     start(&line, columns, count, counts);
     counts->tiles = nh_row_tiles(axis, rows, inverse);
-    (is_whole(axis) ? count_whole : count_covered)(axis, rows, part, inverse, beyond, &line);
+    (nh_is_cut(axis) ? count_covered : count_whole)(axis, rows, part, inverse, beyond, &line);
     for (int i = 0; i < count; i++)
         counts->longest[i] = rounded_up((double)counts->halo, line.reciprocal[i], line.margin[i]);
 }

@@ -74,7 +74,8 @@ static void choose_vector(const struct nh_norm_rope *problem, struct shape *shap
 /* Lanes of a row that a block shares, in whole warps: the fewest of those that leave least idle. A lane has 24 channels at most
  * in f32, which leaves room for two blocks and more, whose barriers do not wait for each other. */
 static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
-    const int64_t most_units = nh_max(1, nh_min(6, 96 / unit_bytes));
+    enum { MOST_UNITS = 6, LANE_BYTES = 24 * sizeof(float) };
+    const int64_t most_units = nh_max(1, nh_min(MOST_UNITS, LANE_BYTES / unit_bytes));
     int64_t group = nh_max(2, nh_ceil_div(nh_ceil_div(units, most_units), LANES)) * LANES;
     for (int64_t other = group; other <= MOST_GROUP; other += LANES)
         if (nh_ceil_div(units, other) * other < nh_ceil_div(units, group) * group) group = other;

@@ -57,8 +57,7 @@ static bool all_see_covered(const struct nh_axis *axis, enum nh_small_rows rows,
 /* Whether every row sees so many columns, more than which none sees. The first ones, at a border, mostly do not. */
 static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t columns) {
     int64_t length = nh_longest_group(axis);
-    if (axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key))
-        return all_see_covered(axis, rows, columns);
+    if (nh_is_cut(axis)) return all_see_covered(axis, rows, columns);
     struct nh_range first = nh_small_columns_of(axis, rows, length, 0);
     return first.end - first.begin == columns &&
            nh_tile_count(axis, 1, 1, rows == NH_SMALL_KEYS).visits ==

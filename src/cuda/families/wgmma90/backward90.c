@@ -49,13 +49,6 @@ static struct nh_backward90_loops loops_of(const struct nh_problem *problem,
     return loops;
 }
 
-/* Whether every axis has windows that move along by a token from row to row, all of them in what tensors cover. */
-static bool windows_are_plain(const struct nh_problem *problem) {
-    return !nh_problem_causal(problem) && !nh_problem_strided(problem) &&
-           !nh_problem_partial(problem) && !nh_problem_periodic(problem) && !problem->has_bias &&
-           !problem->extra_tokens;
-}
-
 /* Tiles whose warpgroups pass over loop tiles, the warpgroup tiles that they are made of, and the windows and head dims for
  * which they do: volumes, where loop tiles are planes, and images, where they have 8 columns. Narrow heads in images gain by
  * few windows (docs/log/wgmma90.md). */
@@ -65,9 +58,9 @@ static const struct {
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 33, 64, 9, 21},
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 1, 32, 13, 17}};
 
-const int32_t *nh_backward90_skips(const struct nh_problem *problem, const int32_t own[3],
-                                   const int32_t loop[3]) {
-    if (loop[0] > 1 || loop[2] != 8 || !windows_are_plain(problem)) return NULL;
+/* The warpgroup tile of a tile whose warpgroups pass over the loop tiles that suit it, else NULL. */
+static const int32_t *skipping_part(const struct nh_problem *problem, const int32_t own[3]) {
+    if (!nh_sm90_windows_are_plain(problem) || nh_problem_partial(problem)) return NULL;
     int64_t dim = nh_max(problem->dim, problem->dim_v),
             window = problem->axis[NH_AXES - problem->rank].window;
     for (size_t i = 0; i < sizeof skipping / sizeof *skipping; i++)
@@ -77,6 +70,11 @@ const int32_t *nh_backward90_skips(const struct nh_problem *problem, const int32
             window <= skipping[i].most_window)
             return skipping[i].part;
     return NULL;
+}
+
+const int32_t *nh_backward90_skips(const struct nh_problem *problem, const int32_t own[3],
+                                   const int32_t loop[3]) {
+    return loop[0] == 1 && loop[2] == 8 ? skipping_part(problem, own) : NULL;
 }
 
 static void set_multiplied(const struct nh_tiling_count *seen, struct nh_backward90_loops *loops) {
@@ -258,9 +256,8 @@ static void try_shape(struct state *state, const int32_t shape[3]) {
     struct nh_loop_rows rows, parts;
     if (!may_own(state->search, shape) || !nh_loop_rows_of(&state->counts, shape, shape, &rows))
         return;
-    /* with any of the loop tiles that are passed over: parts are the same for all */
-    const int32_t passed[3] = {1, 8, 8}, *part = NULL;
-    if (state->search->skips) part = nh_backward90_skips(state->search->problem, shape, passed);
+    const int32_t *part =
+        state->search->skips ? skipping_part(state->search->problem, shape) : NULL;
     bool skips = part && nh_loop_rows_of(&state->counts, shape, part, &parts);
     rank_own(state, shape, &rows, skips ? &parts : NULL);
 }
@@ -406,7 +403,7 @@ nhood_status nh_backward90_step(const struct nh_problem *problem, const struct n
     if (part != warpgroup_tile) {
         nh_kernel_define(spec, "NH_SKIPPING", 1);
         nh_kernel_define(spec, "NH_PLAIN_WINDOWS", 1);
-        nh_kernel_define(spec, "NH_OWN_PLACES", 2);
+        nh_kernel_define(spec, "NH_OWN_PLACES", NH_BACKWARD90_OWN_PLACES_SKIPPING);
         nh_kernel_define(spec, "NH_STACK", own[0] > part[0] ? 0 : own[1] > part[1] ? 1 : 2);
     }
     nh_kernel_define(spec, "NH_STAGES", stages);

@@ -31,25 +31,18 @@ bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *v
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
-/* Whether every axis has windows that move along by a token from row to row; on axis 1, along which lines follow each other, all
- * of them in what tensors cover. */
-static bool windows_are_plain(const struct nh_problem *problem) {
-    const struct nh_axis *lines = &problem->axis[1];
-    return !nh_problem_causal(problem) && !nh_problem_strided(problem) &&
-           !nh_problem_periodic(problem) && nh_is_whole(lines, &lines->query) &&
-           nh_is_whole(lines, &lines->key) && !problem->has_bias && !problem->extra_tokens;
-}
-
-/* Faster as timed on an H200: cubes of 4 x 4 x 4 rows, windows of 5 and of 11, head dims 32 and 64. */
+/* Faster as timed on an H200: cubes of 4 x 4 x 4 rows, windows of 5 and of 11, head dims 32 and 64. Lines follow each other along
+ * axis 1: which of them all rows see (NH_WHOLE_BEGIN) is known where tensors cover it. */
 bool nh_fused90_skips_planes(const struct nh_problem *problem, const int32_t *value) {
     enum { ROWS = 4, LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_DIM = 64 };
     int32_t tile[3], lines = (int32_t)problem->axis[1].window + ROWS - 1;
     return problem->rank == 3 && problem->dim <= MOST_DIM && problem->dim_v <= MOST_DIM &&
-           windows_are_plain(problem) && problem->axis[0].window >= LEAST_WINDOW &&
-           problem->axis[0].window <= MOST_WINDOW && value[WARPGROUPS] == 3 && value[STACK] == 0 &&
-           value[QH] == 1 && value[KX] == 1 && value[KZ] == 8 && value[TILE_BOXES] == 1 &&
-           value[KY] >= lines && nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) &&
-           tile[0] == ROWS && tile[1] == ROWS && tile[2] == ROWS;
+           nh_sm90_windows_are_plain(problem) && !nh_is_cut(&problem->axis[1]) &&
+           problem->axis[0].window >= LEAST_WINDOW && problem->axis[0].window <= MOST_WINDOW &&
+           value[WARPGROUPS] == 3 && value[STACK] == 0 && value[QH] == 1 && value[KX] == 1 &&
+           value[KZ] == 8 && value[TILE_BOXES] == 1 && value[KY] >= lines &&
+           nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) && tile[0] == ROWS &&
+           tile[1] == ROWS && tile[2] == ROWS;
 }
 
 double nh_fused90_copies(const struct nh_problem *problem, const int32_t *value) {

@@ -17,17 +17,23 @@ bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass
     return (pass == NH_SPLIT90_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
 }
 
+/* Where warpgroups pass over tiles: the rows of all work tiles in shared memory but one, and these work tiles themselves. */
+static int64_t skipping_bytes(const struct nh_problem *problem, const int32_t own[3],
+                              const int32_t loop[3]) {
+    /* work_tile_at in split90_skipping.cuh, rounded up */
+    enum { PLACES = NH_BACKWARD90_OWN_PLACES_SKIPPING, WORK_TILE_BYTES = 80 };
+    int64_t row = nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
+    if (!nh_backward90_skips(problem, own, loop)) return 0;
+    return (PLACES - 1) * 64 * WARPGROUPS * row + PLACES * WORK_TILE_BYTES;
+}
+
 /* dV alone needs no V. */
 int64_t nh_split90_own_bytes(const struct nh_problem *problem, const int32_t own[3],
                              const int32_t loop[3], enum nh_split90_pass pass) {
     int64_t values =
         pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_sm90_row_bytes(problem->dim_v) : 0;
-    enum { WORK_TILE_BYTES = 80 }; /* work_tile_at in split90_skipping.cuh, rounded up */
-    /* the next work tile's rows, and both work tiles themselves */
-    int64_t row = nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
-    int64_t next =
-        nh_backward90_skips(problem, own, loop) ? 64 * WARPGROUPS * row + 2 * WORK_TILE_BYTES : 0;
-    return nh_split90_bias_bytes(problem, own, loop, nh_split90_facts[pass].keys) - values + next;
+    return nh_split90_bias_bytes(problem, own, loop, nh_split90_facts[pass].keys) - values +
+           skipping_bytes(problem, own, loop);
 }
 
 int32_t nh_split90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
@@ -64,10 +70,10 @@ nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_c
         nh_backward90_step(problem, cuda, stats, own, loop, nh_split90_facts[pass].keys, true,
                            nh_split90_stages(problem, cuda, own, loop, pass), step, spec);
     if (status) return status;
-    if (nh_split90_facts[pass].keys)
+    if (nh_split90_facts[pass].keys) {
         nh_kernel_define(spec, "NH_SUM_D_K", nh_split90_facts[pass].sums);
-    if (nh_split90_facts[pass].keys)
         nh_kernel_define(spec, "NH_SUM_D_V", nh_split90_facts[pass].sums_v);
+    }
     step->shared_bytes += nh_split90_own_bytes(problem, own, loop, pass);
     step->outputs = nh_split90_facts[pass].outputs;
     step->overlaps = true;
