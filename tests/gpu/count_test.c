@@ -134,6 +134,14 @@ static bool is_asked_for(const struct nh_solver *solver, char *const *name) {
     return !*name;
 }
 
+/* Whether a solver of that name counts tiles. */
+static bool counts_tiles(const char *name) {
+    for (int i = 0; nh_registry_solvers[i]; i++)
+        if (strcmp(nh_registry_solvers[i]->name, name) == 0)
+            return by_tiles(nh_registry_solvers[i]);
+    return false;
+}
+
 static int check_problem(const char *text, const struct nh_device *device, int most,
                          char *const *name) {
     nhood_problem given;
@@ -179,6 +187,8 @@ int main(int argc, char **argv) {
     CHECK(!nh_cuda_enter(backend, true, &scope), "%s", nhood_last_error());
     backend->noted_tiles = NOTED_TILES;
     char *const *name = argc > 2 ? argv + 2 : argv + argc;
+    for (char *const *at = name; *at; at++)
+        CHECK(counts_tiles(*at), "no solver %s that counts", *at);
     int solvers = 0;
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         int own = check_problem(problems[i], &device, most, name);

@@ -351,7 +351,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             }
 #endif
             const int halo_bytes = NH_SEAM_LINES && nh_has_seam(info.work_tile) ? HALO_BYTES - LANES_BYTES : HALO_BYTES;
-            /* lanes have written, in other laps, where boxes now go */
+            /* lanes have written where boxes now go, for work tiles with a seam */
             if (LANES_BYTES) nh_show_shared();
             nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * halo_bytes + ROWS_BYTES));
             fetch(info.work_tile, (int)stage, member, boxes);

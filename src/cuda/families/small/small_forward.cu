@@ -42,8 +42,11 @@ struct nh_warp_tile {
     const nh_queries &queries;
 };
 
-/* Whether scores of a pair are multiplied ahead of the softmax of the one before. */
-#define NH_AHEAD (NH_CHUNK_BLOCKS != 16)
+/* Whether scores of a pair are multiplied ahead of the softmax of the one before, in chunks of other sizes. */
+#define NH_AHEAD (NH_CHUNK_BLOCKS != NH_MASK_BLOCKS)
+#if NH_AHEAD && !NH_ADDITIVE_MASK
+#error "chunks of other sizes have additive masks"
+#endif
 
 /* The chunk of columns with the last of the first plane, and the pair after which that is free: of one chunk its own,
  * of several the chunk's last, as a branch in its midst would be in the compiler's way. */

@@ -4,12 +4,12 @@
  * of 32), NH_Q0.. (rows of a work tile), NH_S0.. (of a warp tile), NH_K0.. (columns of a warp tile), NH_H0.. (of a work
  * tile), NH_WARPS (that work), NH_FETCHERS (warps after them), NH_MIN_BLOCKS, NH_WHOLE (no work tile sticks out of the
  * grid), NH_INVERSE, NH_REGIONS, NH_PERIODIC and NH_SEAM_LINES (see small_region.cuh), NH_STRIDED (some stride is not
- * 1), NH_DILATED,
- * NH_DENSE (every row sees all columns of its warp tile's box), NH_ADDITIVE_MASK (see small_additive_mask.cuh), NH_W0..
- * (windows, with NH_ADDITIVE_MASK or a bias), NH_BIAS_COUNT (entries of a head's bias table, 0: none), NH_STAGES (of
- * the copy engine's boxes that are under way or in use at a time; 0: threads copy), NH_SLOTS (of the halo that rolls;
- * 0: a work tile's is fetched as a whole), NH_HELD (work tiles whose part of the halo may be in use) and NH_NEAR_HEADS
- * (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns, that every warp tile multiplies), NH_SHARED_BYTES. */
+ * 1), NH_DILATED, NH_CHUNK_BLOCKS (see below), NH_DENSE (every row sees all columns of its warp tile's box),
+ * NH_ADDITIVE_MASK (see small_additive_mask.cuh), NH_W0.. (windows, with NH_ADDITIVE_MASK or a bias), NH_BIAS_COUNT
+ * (entries of a head's bias table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a
+ * time; 0: threads copy), NH_SLOTS (of the halo that rolls; 0: a work tile's is fetched as a whole), NH_HELD (work
+ * tiles whose part of the halo may be in use) and NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns,
+ * that every warp tile multiplies), NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "gemm_fragment.cuh"
@@ -33,9 +33,12 @@
 #define NH_STOPS 0
 #endif
 
-/* Blocks of 8 columns in a chunk at most: a thread's masks of 16 are 32 bits. */
+/* Blocks of 8 columns of which a thread's masks are 32 bits. */
+#define NH_MASK_BLOCKS 16
+
+/* Blocks of a chunk at most. The host asks for another number where a forward's masks are not bits (small_choice.c). */
 #ifndef NH_CHUNK_BLOCKS
-#define NH_CHUNK_BLOCKS 16
+#define NH_CHUNK_BLOCKS NH_MASK_BLOCKS
 #endif
 
 /* The least number of rows from `rows` on that is congruent to `residue` modulo 8. */

@@ -1,8 +1,7 @@
-/* Halos that go on in the next lap of a periodic axis, where the copy engine fetches but cannot go around
- * (nh_fetch_lines in small_boxes.cuh, where it can): it has zeros beyond a lap's ends,
- * and once its boxes have landed, the warp that asked for them puts there what the axis has at its other end. What it
- * puts there it reads while they are under way. Along a first axis that halos roll along there is no seam: slots of
- * lines are whole (small_roll.cuh). */
+/* Halos that go on in the next lap of a periodic axis, where the copy engine fetches but cannot go around (where it
+ * can: nh_fetch_lines in small_boxes.cuh). It has zeros beyond a lap's ends, and once its boxes have landed, the warp
+ * that asked for them puts there what the axis has at its other end. What it puts there it reads while they are under
+ * way. Along a first axis that halos roll along there is no seam: slots of lines are whole (small_roll.cuh). */
 #pragma once
 
 #include "small.cuh"
