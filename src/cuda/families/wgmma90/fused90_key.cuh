@@ -4,7 +4,7 @@
  * with K, V, Q and dO in shared memory, P and dS in registers.
  *
  * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and the loop's rows queries; NH_D_O_MAP;
- * NH_SUM_D_K and NH_SUM_D_V, which sums are made (both). */
+ * NH_SUM_D_K and NH_SUM_D_V, which sums are made (both); in split90_key.cu NH_SKIPPING and NH_OWN_PLACES. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
@@ -79,6 +79,17 @@ __device__ __forceinline__ void fetch_queries(const nh_tiled_args &args, const n
     nh_copy_box(STATS_AT(n), map + MAP_STATS, full, stats);
 }
 
+/* Fetches K and V of a work tile to their place. */
+__device__ __forceinline__ void fetch_own_keys(const nh_tiled_args &args, const nh_tensor_map *map, const key_layout &s,
+                                               unsigned place, const nh_work_tile &work_tile, int kv_heads) {
+    const unsigned own_full = s.own_full + 8 * place;
+    fetch_own<NH_K_MAP>(args, s.k + place * K_BYTES, map + MAP_K, own_full, NH_DIM, work_tile,
+                        head_or_origin<NH_K_MAP>(args, NH_K, work_tile, work_tile.head), kv_heads);
+    if (NH_SUM_D_K)
+        fetch_own<NH_V_MAP>(args, s.v + place * V_BYTES, map + MAP_V, own_full, NH_DIM_V, work_tile,
+                            head_or_origin<NH_V_MAP>(args, NH_V, work_tile, work_tile.head), kv_heads);
+}
+
 /* claim(n): number of the block's n-th work tile. */
 template <class Maps, class Claim>
 __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, const Maps &maps, const key_layout &s,
@@ -95,11 +106,7 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
         nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, work_tile, maps.map, KEY_MAPS);
         const nh_tensor_map *loop_map = NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, KEY_MAPS) : map;
-        fetch_own<NH_K_MAP>(args, s.k + place * K_BYTES, map + MAP_K, own_full, NH_DIM, work_tile,
-                            head_or_origin<NH_K_MAP>(args, NH_K, work_tile, work_tile.head), kv_heads);
-        if (NH_SUM_D_K)
-            fetch_own<NH_V_MAP>(args, s.v + place * V_BYTES, map + MAP_V, own_full, NH_DIM_V, work_tile,
-                                head_or_origin<NH_V_MAP>(args, NH_V, work_tile, work_tile.head), kv_heads);
+        fetch_own_keys(args, map, s, place, work_tile, kv_heads);
         int tiles = work_tile.tiles[0] * work_tile.tiles[1] * work_tile.tiles[2], tile[3];
         share mine = share_of(group_heads * tiles);
         int head = work_tile.head * group_heads + mine.begin / tiles;

@@ -8,19 +8,12 @@
 #define BIAS_MOST_BATCH 4
 #endif
 #if NH_SKIPPING
-/* The producer must not spill: it is one thread for all warpgroups. */
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232
-#define LOOP_FIRST NH_STACK
-#define NOTED_PARTS NH_WARPGROUPS
+#include "split90_skipping.cuh"
 #endif
 #include "fused90_bias.cuh"
 #include "fused90_cluster.cuh"
 #include "fused90_key_end.cuh"
 #include "overlap.cuh"
-#if NH_SKIPPING
-#include "split90_skipping.cuh"
-#endif
 
 struct maps {
     nh_tensor_map map[KEY_MAPS * MAP_VARIANTS];
@@ -55,11 +48,7 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
         work_tile_at[place] = work_tile;
         nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, work_tile, maps.map, KEY_MAPS);
-        fetch_own<NH_K_MAP>(args, s.k + place * K_BYTES, map + MAP_K, own_full, NH_DIM, work_tile,
-                            head_or_origin<NH_K_MAP>(args, NH_K, work_tile, work_tile.head), kv_heads);
-        if (NH_SUM_D_K)
-            fetch_own<NH_V_MAP>(args, s.v + place * V_BYTES, map + MAP_V, own_full, NH_DIM_V, work_tile,
-                                head_or_origin<NH_V_MAP>(args, NH_V, work_tile, work_tile.head), kv_heads);
+        fetch_own_keys(args, map, s, place, work_tile, kv_heads);
         const int end = (work_tile.head + 1) * group_heads;
         for (int head = end - group_heads; head < end; head++)
             fetch_lines(args, work_tile, [&](const int(&token)[3]) {
@@ -189,8 +178,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const biased_
     key_rows r;
     key_rows_set(r, s, warpgroup);
 #if NH_SKIPPING
-    for (work_rounds rounds = first_round(); index_in(rounds) < args.tiling.work_tiles;
-         next_round(rounds)) {
+    for (work_rounds rounds = first_round(); index_in(rounds) < args.tiling.work_tiles; next_round(rounds)) {
         const unsigned place = OWN_PLACE(work_tiles);
         nh_barrier_wait(s.own_full + 8 * place, OWN_PHASE(work_tiles));
         work_tiles++;

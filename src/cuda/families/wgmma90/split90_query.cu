@@ -15,20 +15,13 @@
 #define BIAS_MOST_BATCH 4
 #endif
 #if NH_SKIPPING
-/* The producer must not spill: it is one thread for all warpgroups. */
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232
-#define LOOP_FIRST NH_STACK
-#define NOTED_PARTS NH_WARPGROUPS
+#include "split90_skipping.cuh"
 #endif
 #include "fused90_repair.cuh"
 #include "fused90_bias_gradient.cuh"
 #include "fused90_cluster.cuh"
 #include "naive_backward_query.cuh"
 #include "overlap.cuh"
-#if NH_SKIPPING
-#include "split90_skipping.cuh"
-#endif
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(OWN_ROWS, NH_DIM_V)
@@ -75,6 +68,28 @@ __device__ __forceinline__ void clear_own(const shared_layout &s) {
     clear_padding_rows(s.d_o, NH_DIM_V);
 }
 
+/* Fetches Q and dO of the block's next work tile once their place is free. work_tiles: how many it had, counted on.
+ * Returns the maps of its loop. */
+__device__ __forceinline__ const nh_tensor_map *fetch_own_rows(const nh_tiled_args &args, const maps &maps,
+                                                               const shared_layout &s, const nh_work_tile &work_tile,
+                                                               unsigned &work_tiles, int heads) {
+    const unsigned place = OWN_PLACE(work_tiles), own_full = s.own_full + 8 * place;
+    if (work_tiles >= NH_OWN_PLACES)
+        nh_barrier_wait(s.own_free + 8 * place, OWN_PHASE(work_tiles - NH_OWN_PLACES));
+    work_tiles++;
+#if NH_SKIPPING
+    work_tile_at[place] = work_tile;
+#endif
+    nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
+    const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
+    const int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
+    const int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, work_tile.head);
+    fetch_own<NH_Q_MAP>(args, s.q + place * Q_BYTES, map + MAP_Q, own_full, NH_DIM, work_tile, q_head, heads);
+    fetch_own<NH_D_O_MAP>(args, s.d_o + place * D_O_BYTES, map + MAP_D_O, own_full, NH_DIM_V, work_tile, d_o_head,
+                          heads);
+    return NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, MAPS) : map;
+}
+
 #if NH_SKIPPING
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
     unsigned n = 0, work_tiles = 0;
@@ -82,18 +97,7 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
     nh_work_tile work_tile;
     for (work_rounds r = first_round(); index_in(r) < args.tiling.work_tiles; next_round(r)) {
         nh_work_tile_at(args, index_in(r), work_tile);
-        const unsigned place = OWN_PLACE(work_tiles), own_full = s.own_full + 8 * place;
-        if (work_tiles >= NH_OWN_PLACES)
-            nh_barrier_wait(s.own_free + 8 * place, OWN_PHASE(work_tiles - NH_OWN_PLACES));
-        work_tiles++;
-        work_tile_at[place] = work_tile;
-        nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
-        const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
-        int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
-        int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, work_tile.head);
-        fetch_own<NH_Q_MAP>(args, s.q + place * Q_BYTES, map + MAP_Q, own_full, NH_DIM, work_tile, q_head, heads);
-        fetch_own<NH_D_O_MAP>(args, s.d_o + place * D_O_BYTES, map + MAP_D_O, own_full, NH_DIM_V, work_tile, d_o_head,
-                              heads);
+        const nh_tensor_map *map = fetch_own_rows(args, maps, s, work_tile, work_tiles, heads);
         fetch_lines(args, work_tile, [&](const int(&token)[3]) {
             const int box[1][3] = {{token[0], token[1], token[2]}};
             fetch_pair<NH_K_MAP, NH_V_MAP>(args, s, map + MAP_K, map + MAP_V, work_tile, box, n);
@@ -108,18 +112,8 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
     nh_work_tile work_tile;
     for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
-        const unsigned place = OWN_PLACE(work_tiles), own_full = s.own_full + 8 * place;
-        if (work_tiles >= NH_OWN_PLACES)
-            nh_barrier_wait(s.own_free + 8 * place, OWN_PHASE(work_tiles - NH_OWN_PLACES));
-        work_tiles++;
-        nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + OWN_BYTES(NH_DIM_V));
-        const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
-        int q_head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
-        int d_o_head = head_or_origin<NH_D_O_MAP>(args, NH_D_O, work_tile, work_tile.head);
-        fetch_own<NH_Q_MAP>(args, s.q + place * Q_BYTES, map + MAP_Q, own_full, NH_DIM, work_tile, q_head, heads);
-        fetch_own<NH_D_O_MAP>(args, s.d_o + place * D_O_BYTES, map + MAP_D_O, own_full, NH_DIM_V, work_tile, d_o_head,
-                              heads);
-        fetch_loop(args, s, NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, MAPS) : map, work_tile, n);
+        const nh_tensor_map *map = fetch_own_rows(args, maps, s, work_tile, work_tiles, heads);
+        fetch_loop(args, s, map, work_tile, n);
     }
 }
 #endif
@@ -253,6 +247,19 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const share
     NH_WGMMA_WAIT(0);
     release(s.k_free + 8 * SLOT(before));
 }
+
+/* Takes in the loop over the work tile's keys. */
+__device__ __forceinline__ void take_keys(const nh_tiled_args &args, const shared_layout &s,
+                                          const nh_work_tile &work_tile, const part &mine, const own_rows &own,
+                                          float scale, kv_loop &loop, unsigned &n, float *d_q) {
+    while (loop.t <= mine.last) {
+        while (outside_part(loop, mine))
+            pass_over(s, work_tile, loop, n);
+        take_line(args, s, work_tile, mine, own, scale, loop, n, d_q);
+    }
+    while (loop.t <= loop.last)
+        pass_over(s, work_tile, loop, n);
+}
 #endif
 
 __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_layout &s, int warpgroup) {
@@ -267,8 +274,6 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
     kv_loop loop;
 #if NH_SKIPPING
     part mine;
-#endif
-#if NH_SKIPPING
     for (work_rounds r = first_round(); index_in(r) < args.tiling.work_tiles; next_round(r)) {
         nh_barrier_wait(s.own_full + 8 * OWN_PLACE(work_tiles), OWN_PHASE(work_tiles));
         work_tile = work_tile_at[OWN_PLACE(work_tiles)];
@@ -289,13 +294,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
         work_tiles++;
 #if NH_SKIPPING
         const own_rows own = {q + place * (Q_BYTES >> 4), d_o + place * (D_O_BYTES >> 4), s.own_free + 8 * place, a, b};
-        while (loop.t <= mine.last) {
-            while (outside_part(loop, mine))
-                pass_over(s, work_tile, loop, n);
-            take_line(args, s, work_tile, mine, own, scale, loop, n, d_q);
-        }
-        while (loop.t <= loop.last)
-            pass_over(s, work_tile, loop, n);
+        take_keys(args, s, work_tile, mine, own, scale, loop, n, d_q);
 #else
         while (loop.t <= loop.last) {
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));

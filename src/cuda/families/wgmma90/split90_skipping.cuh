@@ -7,6 +7,11 @@
  * no weights of planes of which they see nothing, and multiplies zeros. What they see of a plane is the same for all
  * planes of a line. */
 #pragma once
+/* The producer must not spill: it is one thread for all warpgroups. */
+#define PRODUCER_REGISTERS 40
+#define CONSUMER_REGISTERS 232
+#define LOOP_FIRST NH_STACK
+#define NOTED_PARTS NH_WARPGROUPS
 #include "fused90_skipping.cuh"
 
 #if NH_CLUSTER > 1 || NH_EXTRA || NH_BIASED || NH_TILE_BOXES > 1 || LOOP_FIRST != NH_STACK
@@ -25,6 +30,7 @@
 /* The work tiles whose own rows are in shared memory. The producer writes one before it arrives at the barrier of these
  * rows, and consumers read it there: every coordinate of a work tile takes a division. */
 __shared__ nh_work_tile work_tile_at[NH_OWN_PLACES];
+static_assert(sizeof(nh_work_tile) <= 80, "WORK_TILE_BYTES of split90_pass.c");
 
 /* The work tiles of a block, as nh_work_tile_index numbers them, without its division. */
 struct work_rounds {
@@ -85,7 +91,7 @@ __device__ __forceinline__ void plane_bits_of(const kv_loop &loop, plane_bits &s
 /* Masks what rows do not see of a tile. `first`: of a line, for this warpgroup. False, and nothing masked: the warp's
  * rows see nothing of it. */
 __device__ __forceinline__ bool mask_seen(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
-                                           plane_bits &seen) {
+                                          plane_bits &seen) {
 #if SKIPS_PLANES
     note_tile(args, loop);
     if (first) plane_bits_of(loop, seen);
