@@ -24,7 +24,8 @@ const struct nh_knob nh_small_knobs[] = {
 enum { ONE_CHUNK_BLOCKS = 40, ONE_CHUNK_WARPS = 4, SHORT_CHUNK_BLOCKS = 8 };
 
 static bool is_one_chunk(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    enum { LEAST_BLOCKS = 33, LEAST_ROW_BYTES = 128 };
+    /* more than two chunks of NH_SMALL_CHUNK_BLOCKS each; head dim 64 in 16 bits */
+    enum { LEAST_BLOCKS = 2 * NH_SMALL_CHUNK_BLOCKS + 1, LEAST_ROW_BYTES = 64 * 2 };
     return shape->blocks >= LEAST_BLOCKS && shape->blocks <= ONE_CHUNK_BLOCKS &&
            nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
 }
@@ -229,7 +230,7 @@ static bool chains_pay(const struct nh_problem *problem, const struct nh_device 
  * tiles. */
 static bool plane_warps_fit(const struct nh_small_launch *launch, const struct box *box) {
     if (launch->shape.chunk_blocks == ONE_CHUNK_BLOCKS) return launch->warps == ONE_CHUNK_WARPS;
-    return launch->warps >= 8 || launch->warps % box->warps == 0;
+    return launch->warps >= 2 * ONE_CHUNK_WARPS || launch->warps % box->warps == 0;
 }
 
 /* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch.
