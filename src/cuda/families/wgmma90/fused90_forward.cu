@@ -259,13 +259,10 @@ __device__ __forceinline__ bool o_needs_repair(const nh_cuda_args &args, const n
 #define V_TILE_AT(n)                                                                               \
     nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V))
 
-/* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
+/* Passes over tile n. */
 __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
                                           unsigned &n) {
-    nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
-    release_warp(s.k_free + 8 * SLOT(n));
-    nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
-    release_warp(s.v_free + 8 * SLOT(n));
+    release_pair(s, n);
     pass_over_bias(s, n);
     n = NEXT(n);
     advance(loop, work_tile);

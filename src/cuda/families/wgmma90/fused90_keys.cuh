@@ -51,6 +51,14 @@ __device__ __forceinline__ void fetch_pair(const nh_tiled_args &args, const Layo
                           work_tile.batch);
 }
 
+/* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
+template <class Layout> __device__ __forceinline__ void release_pair(const Layout &s, unsigned n) {
+    nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
+    release_warp(s.k_free + 8 * SLOT(n));
+    nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
+    release_warp(s.v_free + 8 * SLOT(n));
+}
+
 /* Fetches this block's share of the KV loop of a work tile; n counts the tiles of all loops. */
 template <class Layout>
 __device__ __forceinline__ void fetch_loop(const nh_tiled_args &args, const Layout &s, const nh_tensor_map *map,
