@@ -309,9 +309,14 @@ static nh_cu_result fake_tensor_map_im2col(struct nh_cu_tensor_map *map, int typ
                                            uint32_t pixels, const uint32_t *element_stride,
                                            int interleave, int swizzle, int promotion, int fill) {
     const uint32_t box[5] = {channels, 1, 1, 1, 1};
-    (void)lower_corner, (void)upper_corner;
     MAY_FAIL("tensor_map_im2col");
-    if (rank < 3 || !pixels || pixels > 1024) return FAKE_ERROR;
+    if (rank < 3 || rank > 5 || !pixels || pixels > 1024) return FAKE_ERROR;
+    /* Corners hold a signed number of 16, 8 and 5 bits for 3, 4 and 5 axes: the driver's own condition. */
+    const int limit = 1 << (rank == 3 ? 15 : rank == 4 ? 7 : 4);
+    for (uint32_t i = 0; i + 2 < rank; i++)
+        if (lower_corner[i] < -limit || lower_corner[i] >= limit || upper_corner[i] < -limit ||
+            upper_corner[i] >= limit)
+            return FAKE_ERROR;
     return fake_tensor_map(map, type, rank, address, extent, stride_bytes, box, element_stride,
                            interleave, swizzle, promotion, fill);
 }

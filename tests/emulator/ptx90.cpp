@@ -116,7 +116,8 @@ void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__b
 }
 
 // Pixels one after the other: axis 1 fastest, from its begin to its end, but for what is before the first pixel; without
-// margins (lower and upper corners of 0) and offsets. Coordinates outside the tensor are not emulated.
+// margins (lower and upper corners of 0) and offsets. Pixels after the tensor's last one are zeros. A first pixel outside the
+// tensor is not emulated.
 void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_im2col_mbarrier__complete_tx__bytes(
     const char *, unsigned to, const void *encoded, unsigned barrier, int x0, int x1, int x2,
     int x3, int x4, unsigned short offset1, unsigned short offset2, unsigned short offset3) {
@@ -133,11 +134,11 @@ void ptx_cp_async_bulk_tensor_5d_shared__cluster_global_im2col_mbarrier__complet
         Coordinates at = first;
         unsigned end = to;
         for (int pixel = 0; pixel < map.pixels; pixel++) {
-            const char *from = map.address;
-            for (int axis = 1; axis < 5; axis++)
+            const char *from = (uint64_t)at.at[4] < map.extent[4] ? map.address : nullptr;
+            for (int axis = 1; from && axis < 5; axis++)
                 from += at.at[axis] * (int64_t)map.stride_bytes[axis - 1];
             end = copy_row(map, end, from, at.at[0]);
-            for (int axis = 1; axis < 5 && (uint64_t)++at.at[axis] == map.extent[axis]; axis++)
+            for (int axis = 1; (uint64_t)++at.at[axis] == map.extent[axis] && axis < 4; axis++)
                 at.at[axis] = 0;
         }
         barrier_at(barrier).bytes -= (int)(end - to);
