@@ -7,9 +7,7 @@ and of the next: token t is the same as t - length.
 
 from __future__ import annotations
 
-import bisect
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -41,6 +39,24 @@ class Window(NamedTuple):
 
     def _tokens(self, first: int, last: int, group: int) -> tuple[int, int]:
         return first * self.dilation + group, last * self.dilation + group
+
+    def pairs(self, tokens: int) -> int:
+        """How many keys the queries [0, tokens) of a causal axis attend together."""
+        (queries, more_queries), (size, larger) = divmod(tokens, self.dilation), divmod(self.length, self.dilation)
+        cuts = sorted((0, more_queries, larger, self.dilation))  # groups of tokens between two cuts are alike
+        return sum(
+            (end - begin) * self._pairs_of_group(queries + (begin < more_queries), size + (begin < larger))
+            for begin, end in zip(cuts, cuts[1:])
+        )
+
+    def _pairs_of_group(self, queries: int, size: int) -> int:
+        """The same of the first queries in a group of `size` tokens that are `dilation` apart: all keys up to each query, less those
+        before its window. Of these, the queries of a whole block b have (b + 1) * stride - kernel_size each, if that is positive."""
+        blocks, rest = divmod(queries, self.stride)
+        none = min(self.kernel_size // self.stride, blocks)  # blocks whose windows begin at the first token
+        hidden = self.stride * (blocks * (blocks + 1) - none * (none + 1)) // 2 - self.kernel_size * (blocks - none)
+        hidden_from_rest = max(min((blocks + 1) * self.stride, size) - self.kernel_size, 0)
+        return queries * (queries + 1) // 2 - self.stride * hidden - rest * hidden_from_rest
 
     def keys_of(self, begin: int, end: int) -> tuple[int, int]:
         """The least range [first, end) that has all keys of the queries [begin, end). Of a group of tokens that are `dilation`
@@ -107,14 +123,25 @@ def balanced(window: Window, shards: int, multiple_of: int = 1) -> tuple[int, ..
     ValueError if that leaves a shard without tokens."""
     ends = [window.length * i / shards for i in range(1, shards)]
     if window.is_causal:
-        ranges = map(window.keys, range(window.length))
-        attended = list(itertools.accumulate((last - first) // window.dilation + 1 for first, last in ranges))
-        ends = [bisect.bisect_left(attended, attended[-1] * i // shards) + 1 for i in range(1, shards)]
+        everything = window.pairs(window.length)
+        ends = [_least_tokens(window, everything * i // shards) for i in range(1, shards)]
     bounds = [0, *(round(end / multiple_of) * multiple_of for end in ends), window.length]
     sizes = tuple(end - begin for begin, end in zip(bounds, bounds[1:]))
     if min(sizes) < 1:
         raise ValueError(f"an axis of {window.length} tokens in {shards} shards of multiples of {multiple_of}: {sizes}")
     return sizes
+
+
+def _least_tokens(window: Window, pairs: int) -> int:
+    """The least number of queries of a causal axis, from 1 on, that attend so many keys together."""
+    low, high = 1, window.length
+    while low < high:
+        middle = (low + high) // 2
+        if window.pairs(middle) >= pairs:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def _first_within(window: Window, begin: int, end: int) -> int:
