@@ -272,8 +272,10 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
 #if NH_SKIPPING
     part mine;
     for (work_rounds r = first_round(); index_in(r) < args.tiling.work_tiles; next_round(r)) {
-        nh_barrier_wait(s.own_full + 8 * OWN_PLACE(work_tiles), OWN_PHASE(work_tiles));
-        work_tile = work_tile_at[OWN_PLACE(work_tiles)];
+        const unsigned place = OWN_PLACE(work_tiles);
+        nh_barrier_wait(s.own_full + 8 * place, OWN_PHASE(work_tiles));
+        work_tiles++;
+        work_tile = work_tile_at[place];
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         part_begin(args, work_tile, warpgroup, loop, mine);
 #else
@@ -286,13 +288,12 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
 #pragma unroll
         for (int i = 0; i < NH_DIM / 2; i++)
             d_q[i] = 0;
-        const unsigned place = OWN_PLACE(work_tiles);
-        nh_barrier_wait(s.own_full + 8 * place, OWN_PHASE(work_tiles));
-        work_tiles++;
 #if NH_SKIPPING
         const own_rows own = {q + place * (Q_BYTES >> 4), d_o + place * (D_O_BYTES >> 4), s.own_free + 8 * place, a, b};
         take_keys(args, s, work_tile, mine, own, scale, loop, n, d_q);
 #else
+        nh_barrier_wait(s.own_full, OWN_PHASE(work_tiles));
+        work_tiles++;
         while (loop.t <= loop.last) {
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
             nh_barrier_wait(s.v_full + 8 * SLOT(n), PHASE(n));
