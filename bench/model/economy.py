@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """What solvers, knobs and configs are worth, by the committed timings (no GPU needed).
 
-    bench/model/economy.py [TIMINGS]
+    bench/model/economy.py [--arch 80] [TIMINGS]
 
-Time lost is a geometric mean over problems, of the fastest candidate that is left over the fastest of all. Only timed
+With --arch 80 without the solvers of sm_90, for what GPUs have that lack these. Time lost is a geometric mean over problems, of the fastest candidate that is left over the fastest of all. Only timed
 candidates can take another's place, so what is lost without a solver or a value is an upper bound. Problems that have no
 candidate left are counted apart.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import lzma
 import math
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -71,6 +71,21 @@ def show_solvers(problems):
         cells = " | ".join(f"{100 * x - 100:.1f} %" for x in [*row, mean(ratios)])
         fastest = sum(min(cs, key=lambda c: c[2])[0] == solver for _, cs in problems)
         print(f"| `{solver}` | {cells} | {fastest} | {100 * sum(x > 1.1 for x in ratios) / len(ratios):.1f} % | {none} |")
+
+
+def show_values(problems):
+    print("\n## Time lost without a value of a knob, over all problems\n")
+    print("| solver | knob | value | time lost | beyond 2 % | beyond 5 % | the most | nothing left | where most is lost |")
+    print("|---" * 9 + "|")
+    values = {(s, knob, value) for _, cs in problems for s, knobs, _ in cs for knob, value in knobs.items()}
+    for solver, knob, value in sorted(values):
+        without = lambda s, k: s != solver or k[knob] != value
+        ratios, none = lost(problems, without)
+        most, where = max((lost([p], without)[0] or [1.0], p[0]) for p in problems)
+        print(
+            f"| `{solver}` | {knob} | {value} | {100 * mean(ratios) - 100:.3f} % | {sum(r > 1.02 for r in ratios)} | "
+            f"{sum(r > 1.05 for r in ratios)} | {most[0]:.2f} | {none} | `{where}` |"
+        )
 
 
 def show_knobs(problems):
@@ -226,9 +241,17 @@ def show_sets(problems):
 
 
 def main():
-    problems = load(*sys.argv[1:2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("timings", nargs="?", type=Path, default=TIMINGS)
+    parser.add_argument("--arch", type=int, default=90, help="leave out solvers of later architectures")
+    given = parser.parse_args()
+    problems = load(given.timings)
+    if given.arch < 90:
+        problems = [(p, [c for c in cs if not c[0].endswith("90")]) for p, cs in problems]
+        problems = [(p, cs) for p, cs in problems if cs]
     show_solvers(problems)
     show_simpler(problems)
+    show_values(problems)
     show_knobs(problems)
     show_pairs(problems)
     show_sets(problems)

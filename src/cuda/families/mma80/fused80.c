@@ -138,7 +138,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 static const struct nh_box_variant variants[] = {{32, 32, 2, 1},   {64, 64, 2, 2}, {64, 32, 4, 1},
                                                  {128, 64, 4, 2},  {64, 64, 4, 1}, {128, 64, 4, 1},
-                                                 {128, 128, 4, 2}, {64, 64, 4, 2}, {128, 64, 8, 1}};
+                                                 {128, 128, 4, 2}, {64, 64, 4, 2}};
 
 static struct nh_config config_of(const struct nh_box_choice *choice) {
     const int32_t *q = choice->row, *k = choice->column;
