@@ -2,7 +2,7 @@
  * sums for dQ; then blocks that own keys, from which the copy engine adds each loop tile's dQ to the sums; then dQ in
  * the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to them: not
  * deterministic. */
-#include "backward90.h"
+#include "backward90_search.h"
 #include "predict.h"
 #include "preference.h"
 #include "backward_steps.h"
@@ -29,12 +29,18 @@ static nh_backward90_work pair_work;
 
 static struct nh_backward90_search search_of(const struct nh_problem *problem,
                                              const struct nh_device *device) {
-    return (struct nh_backward90_search){.problem = problem,
-                                         .device = device,
-                                         .work = pair_work,
-                                         .operation = NH_OPERATION_JOINT90,
-                                         .keys = true,
-                                         .least_rows = FULL_ROWS};
+    return (struct nh_backward90_search){
+        .kernel = {.problem = problem, .cuda = device->backend, .keys = true},
+        .work = pair_work,
+        .operation = NH_OPERATION_JOINT90,
+        .least_rows = FULL_ROWS};
+}
+
+static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
+                                             const struct nh_cuda_device *cuda,
+                                             const int32_t *value) {
+    return (struct nh_backward90_kernel){
+        .problem = problem, .cuda = cuda, .keys = true, .own = value + OWN, .loop = value + LOOP};
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
@@ -60,18 +66,20 @@ static int64_t sum_columns(const struct nh_problem *problem) {
 }
 
 /* dS, twice, and dQ. */
-static int64_t own_bytes(const struct nh_problem *problem, const int32_t loop[3]) {
-    int64_t rows = nh_box_volume(loop);
-    return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(problem));
+static int64_t own_bytes(const struct nh_backward90_kernel *kernel) {
+    int64_t rows = nh_box_volume(kernel->loop);
+    return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(kernel->problem));
+}
+
+static int32_t stages_of(const struct nh_backward90_kernel *kernel) {
+    return nh_backward90_stages(kernel, own_bytes(kernel), NH_BACKWARD90_MOST_STAGES);
 }
 
 /* Queries split between the warpgroups; sums, scores, their gradients and what is packed of them. */
-static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 const int32_t loop[3]) {
-    int64_t rows = nh_box_volume(loop);
-    return rows % 64 == 0 && (problem->dim + problem->dim_v) / 2 + rows * 5 / 4 <= 208 &&
-           nh_backward90_stages(problem, cuda, loop, true, own_bytes(problem, loop),
-                                NH_BACKWARD90_MOST_STAGES) >= 2;
+static bool fits(const struct nh_backward90_kernel *kernel) {
+    int64_t rows = nh_box_volume(kernel->loop),
+            dims = kernel->problem->dim + kernel->problem->dim_v;
+    return rows % 64 == 0 && dims / 2 + rows * 5 / 4 <= 208 && stages_of(kernel) >= 2;
 }
 
 /* ---- work ---- */
@@ -82,33 +90,32 @@ static double sums_bytes(const struct nh_problem *problem) {
 }
 
 /* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
-static void add_launches(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+static void add_launches(const struct nh_backward90_kernel *kernel,
                          const struct nh_backward90_loops *loops, struct nh_work *work) {
+    const struct nh_problem *problem = kernel->problem;
     const struct nh_backward90_launch launch = {
-        .kernel = NH_KERNEL_JOINT90,
+        .kind = NH_KERNEL_JOINT90,
         .products = (double)(3 * problem->dim + 2 * problem->dim_v),
         .column_bytes =
             (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem)};
-    nh_backward90_add_work(problem, cuda, loops, &launch, work);
+    nh_backward90_add_work(kernel, loops, &launch, work);
     work->helpers = 2;
     work->helper_bytes = sums_bytes(problem);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_backward90_loops loops =
-        nh_backward90_loops_of(problem, config->value + OWN, config->value + LOOP, true, false);
+    const struct nh_backward90_kernel kernel = kernel_of(problem, device->backend, config->value);
+    const struct nh_backward90_loops loops = nh_backward90_loops_of(&kernel);
     nh_work_start(work, NH_OPERATION_JOINT90, problem);
-    add_launches(problem, device->backend, &loops, work);
+    add_launches(&kernel, &loops, work);
     return true;
 }
 
-static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
-                      const int32_t own[3], const int32_t loop[3],
-                      const struct nh_backward90_loops *loops, bool keys, struct nh_work *work) {
-    (void)own, (void)keys;
-    if (!fits(problem, device->backend, loop)) return false;
-    add_launches(problem, device->backend, loops, work);
+static bool pair_work(const struct nh_backward90_kernel *kernel,
+                      const struct nh_backward90_loops *loops, struct nh_work *work) {
+    if (!fits(kernel)) return false;
+    add_launches(kernel, loops, work);
     return true;
 }
 
@@ -181,30 +188,25 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
 }
 
 static nhood_status add_kernel(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, size_t stats,
-                               const struct sums *sums, const int32_t own[3],
-                               const int32_t loop[3]) {
-    const struct nh_cuda_device *cuda = operation->device;
+                               const struct nh_backward90_kernel *kernel, size_t stats,
+                               const struct sums *sums) {
+    const struct nh_problem *problem = kernel->problem;
     struct nh_kernel_spec spec = {.source = "joint90.cu"};
     struct nh_cuda_step step;
-    int64_t beside = own_bytes(problem, loop);
-    nhood_status status = nh_backward90_step(
-        problem, cuda, stats, own, loop, true, false,
-        nh_backward90_stages(problem, cuda, loop, true, beside, NH_BACKWARD90_MOST_STAGES), &step,
-        &spec);
+    nhood_status status = nh_backward90_step(kernel, stats, stages_of(kernel), &step, &spec);
     if (status) return status;
-    status = nh_tiling_set(problem, own, (int32_t)(problem->heads / problem->kv_heads), true,
-                           nh_tiling_queue_order(problem), &step.own.tiling);
+    status = nh_tiling_set(problem, kernel->own, (int32_t)(problem->heads / problem->kv_heads),
+                           true, nh_tiling_queue_order(problem), &step.own.tiling);
     if (status) return status;
-    int64_t columns = sums->columns * nh_box_volume(loop) / (64 * WARPGROUPS);
+    int64_t columns = sums->columns * nh_box_volume(kernel->loop) / (64 * WARPGROUPS);
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
     bind_sums(&step, problem, sums);
     nh_sm90_add_twins(&step, problem);
-    step.map[step.maps] = nh_sm90_sums_map(problem, sums->extent, sums->columns, loop);
+    step.map[step.maps] = nh_sm90_sums_map(problem, sums->extent, sums->columns, kernel->loop);
     step.map[step.maps++].offset_bytes = -(int64_t)sums->first;
     step.overlaps = true;
-    step.shared_bytes += beside;
+    step.shared_bytes += own_bytes(kernel);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
@@ -236,13 +238,13 @@ static nhood_status add_repair(struct nh_cuda_operation *operation,
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
-    const int32_t *value = config->value;
+    const struct nh_backward90_kernel kernel = kernel_of(problem, operation->device, config->value);
     size_t stats = nh_backward90_reserve_stats(operation, problem);
-    struct sums sums = sums_of(problem, value + LOOP);
+    struct sums sums = sums_of(problem, kernel.loop);
     sums.offset = nh_cuda_reserve(operation, sums.bytes);
     sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
     nhood_status status = add_stats(operation, problem, stats, &sums);
-    if (!status) status = add_kernel(operation, problem, stats, &sums, value + OWN, value + LOOP);
+    if (!status) status = add_kernel(operation, &kernel, stats, &sums);
     if (!status) status = add_convert(operation, problem, &sums);
     if (!status) status = add_repair(operation, problem, stats, &sums);
     return status;

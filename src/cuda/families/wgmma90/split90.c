@@ -2,6 +2,7 @@
  * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added
  * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
 #include "split90.h"
+#include "backward90_search.h"
 #include "split90_pass.h"
 #include "predict.h"
 #include "preference.h"
@@ -38,16 +39,25 @@ enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * W
 
 static nh_backward90_work pair_work;
 
-/* keys: of the launches that own keys, or queries */
 static struct nh_backward90_search search_of(const struct nh_problem *problem,
                                              const struct nh_device *device, bool keys) {
-    return (struct nh_backward90_search){.problem = problem,
-                                         .device = device,
-                                         .work = pair_work,
-                                         .operation = NH_OPERATION_SPLIT90,
+    return (struct nh_backward90_search){
+        .kernel = {.problem = problem, .cuda = device->backend, .keys = keys, .skips = true},
+        .work = pair_work,
+        .operation = NH_OPERATION_SPLIT90,
+        .least_rows = keys ? FULL_ROWS : 0};
+}
+
+/* A config's kernel that owns keys, or queries. */
+static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
+                                             const struct nh_cuda_device *cuda,
+                                             const int32_t *value, bool keys) {
+    return (struct nh_backward90_kernel){.problem = problem,
+                                         .cuda = cuda,
                                          .keys = keys,
-                                         .least_rows = keys ? FULL_ROWS : 0,
-                                         .skips = true};
+                                         .skips = true,
+                                         .own = value + (keys ? KEY_OWN : QUERY_OWN),
+                                         .loop = value + (keys ? KEY_LOOP : QUERY_LOOP)};
 }
 
 static const char *refuse_around(const struct nh_problem *problem, const struct nh_device *device) {
@@ -75,58 +85,59 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* Instructions for the bias of a logit. Beside dQ, helpers work on every entry of a pair of tiles: counted in units of
  * a logit of the loop tile, less what they do beside the products. */
-static double bias_instructions(const struct nh_problem *problem, const int32_t own[3],
-                                const int32_t loop[3], bool keys) {
+static double bias_instructions(const struct nh_backward90_kernel *kernel) {
     const double scores = 3, gradient = 13, hidden = 18;
-    if (!problem->has_bias || keys) return problem->has_bias ? scores : 0;
+    if (!kernel->problem->has_bias) return 0;
+    if (kernel->keys) return scores;
     double entries = 1;
     for (int a = 0; a < NH_AXES; a++)
-        entries *= own[a] + loop[a] - 1;
-    return fmax(gradient * entries / (double)nh_box_volume(loop) - hidden, scores);
+        entries *= kernel->own[a] + kernel->loop[a] - 1;
+    return fmax(gradient * entries / (double)nh_box_volume(kernel->loop) - hidden, scores);
 }
 
 /* Clocks in which blocks that share a work tile add up the sums of a launch; 0 if they cannot: the sums do not fit in
  * place of the tiles, boxes of a bias are laid down for whole loops, or warpgroups pass over tiles. */
-static double sums_clocks(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass) {
+static double sums_clocks(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass) {
     const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
-    int64_t widest = nh_max(nh_split90_facts[pass].sums * problem->dim,
-                            nh_split90_facts[pass].sums_v * problem->dim_v);
-    int64_t bytes = nh_backward90_shared_bytes(problem, loop, nh_split90_facts[pass].keys,
-                                               nh_split90_stages(problem, cuda, own, loop, pass)) +
-                    nh_split90_own_bytes(problem, own, loop, pass) - beside;
-    if (problem->has_bias || nh_backward90_skips(problem, own, loop) ||
+    const struct nh_split90_facts *facts = &nh_split90_facts[pass];
+    int64_t dim = kernel->problem->dim, dim_v = kernel->problem->dim_v;
+    int64_t widest = nh_max(facts->sums * dim, facts->sums_v * dim_v);
+    int64_t bytes = nh_backward90_shared_bytes(kernel, nh_split90_stages(kernel, pass)) +
+                    nh_split90_own_bytes(kernel, pass) - beside;
+    if (kernel->problem->has_bias || nh_backward90_skips(kernel) ||
         nh_cluster_sums_bytes(rows, widest) > bytes)
         return 0;
-    return nh_split90_facts[pass].sums * nh_cluster_reduction_clocks(rows, problem->dim) +
-           nh_split90_facts[pass].sums_v * nh_cluster_reduction_clocks(rows, problem->dim_v);
+    return facts->sums * nh_cluster_reduction_clocks(rows, dim) +
+           facts->sums_v * nh_cluster_reduction_clocks(rows, dim_v);
 }
 
-/* Whether blocks of all launches that own queries, or keys, can share work tiles. */
-static bool shares(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                   const int32_t own[3], const int32_t loop[3], bool keys) {
+/* Whether this launch is one of the kernel's. */
+static bool has_pass(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass) {
+    return nh_split90_facts[pass].keys == kernel->keys && nh_split90_used(kernel->problem, pass);
+}
+
+/* Whether blocks of all launches can share work tiles. */
+static bool shares(const struct nh_backward90_kernel *kernel) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
-        if (nh_split90_facts[pass].keys == keys && nh_split90_used(problem, pass) &&
-            !(sums_clocks(problem, cuda, own, loop, pass) > 0))
-            return false;
+        if (has_pass(kernel, pass) && !(sums_clocks(kernel, pass) > 0)) return false;
     return true;
 }
 
-/* own: NULL for extra tokens, whose blocks share nothing. */
-static void add_passes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       const int32_t *own, const int32_t loop[3],
-                       const struct nh_backward90_loops *loops, bool keys, struct nh_work *work) {
-    bool sharing = own && shares(problem, cuda, own, loop, keys);
+/* A kernel that owns no tile is of extra tokens, whose blocks share nothing. */
+static void add_passes(const struct nh_backward90_kernel *kernel,
+                       const struct nh_backward90_loops *loops, struct nh_work *work) {
+    const struct nh_problem *problem = kernel->problem;
+    bool sharing = kernel->own && shares(kernel);
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++) {
-        if (nh_split90_facts[pass].keys != keys || !nh_split90_used(problem, pass)) continue;
+        if (!has_pass(kernel, pass)) continue;
         const struct nh_backward90_launch launch = {
-            .kernel = keys ? NH_KERNEL_SPLIT90_KEY : NH_KERNEL_SPLIT90_QUERY,
+            .kind = kernel->keys ? NH_KERNEL_SPLIT90_KEY : NH_KERNEL_SPLIT90_QUERY,
             .products = (double)(nh_split90_facts[pass].products * problem->dim +
                                  nh_split90_facts[pass].products_v * problem->dim_v),
             .column_bytes = (double)(problem->dim + problem->dim_v) * 2,
-            .bias_instructions = own ? bias_instructions(problem, own, loop, keys) : 0,
-            .sums = sharing ? sums_clocks(problem, cuda, own, loop, pass) : 0};
-        nh_backward90_add_work(problem, cuda, loops, &launch, work);
+            .bias_instructions = kernel->own ? bias_instructions(kernel) : 0,
+            .sums = sharing ? sums_clocks(kernel, pass) : 0};
+        nh_backward90_add_work(kernel, loops, &launch, work);
     }
 }
 
@@ -136,10 +147,14 @@ static void add_extra_work(const struct nh_problem *problem, const struct nh_cud
     if (!problem->extra_tokens) return;
     struct nh_backward90_loops loops = {.work_tiles = (double)cuda->multiprocessors /
                                                       (double)(problem->batch * problem->heads)};
-    const int32_t *loop = nh_split90_extra_loop_tile(problem, cuda, &loops.tiles);
-    loops.columns = (double)nh_box_volume(loop);
+    const struct nh_backward90_kernel kernel = {
+        .problem = problem,
+        .cuda = cuda,
+        .keys = true,
+        .loop = nh_split90_extra_loop_tile(problem, cuda, &loops.tiles)};
+    loops.columns = (double)nh_box_volume(kernel.loop);
     loops.longest = loops.tiles / loops.work_tiles;
-    add_passes(problem, cuda, NULL, loop, &loops, true, work);
+    add_passes(&kernel, &loops, work);
 }
 
 /* The launch for the stats waits for memory. */
@@ -156,11 +171,10 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
                  const struct nh_config *config, struct nh_work *work) {
     start_work(problem, work);
     for (int keys = 0; keys < 2; keys++) {
-        const int32_t *own = config->value + (keys ? KEY_OWN : QUERY_OWN),
-                      *loop = config->value + (keys ? KEY_LOOP : QUERY_LOOP);
-        const struct nh_backward90_loops loops =
-            nh_backward90_loops_of(problem, own, loop, keys, true);
-        add_passes(problem, device->backend, own, loop, &loops, keys, work);
+        const struct nh_backward90_kernel kernel =
+            kernel_of(problem, device->backend, config->value, keys);
+        const struct nh_backward90_loops loops = nh_backward90_loops_of(&kernel);
+        add_passes(&kernel, &loops, work);
     }
     add_extra_work(problem, device->backend, work);
     return true;
@@ -168,15 +182,17 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- configs ---- */
 
-static bool pair_work(const struct nh_problem *problem, const struct nh_device *device,
-                      const int32_t own[3], const int32_t loop[3],
-                      const struct nh_backward90_loops *loops, bool keys, struct nh_work *work) {
+static bool pair_work(const struct nh_backward90_kernel *kernel,
+                      const struct nh_backward90_loops *loops, struct nh_work *work) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
-        if (nh_split90_facts[pass].keys == keys && nh_split90_used(problem, pass) &&
-            !nh_split90_fits(problem, device->backend, own, loop, pass))
-            return false;
-    add_passes(problem, device->backend, own, loop, loops, keys, work);
+        if (has_pass(kernel, pass) && !nh_split90_fits(kernel, pass)) return false;
+    add_passes(kernel, loops, work);
     return true;
+}
+
+static void append(const struct nh_work *launches, struct nh_work *work) {
+    for (int i = 0; i < launches->launches; i++)
+        work->launch[work->launches++] = launches->launch[i];
 }
 
 /* Launches for queries and keys overlap, so what is best for each need not be the best together. */
@@ -195,10 +211,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         for (int k = 0; k < keys; k++) {
             struct nh_work work;
             start_work(problem, &work);
-            for (int i = 0; i < query[q].work.launches; i++)
-                work.launch[work.launches++] = query[q].work.launch[i];
-            for (int i = 0; i < key[k].work.launches; i++)
-                work.launch[work.launches++] = key[k].work.launch[i];
+            append(&query[q].work, &work);
+            append(&key[k].work, &work);
             add_extra_work(problem, cuda, &work);
             struct nh_config tried = {{0}};
             memcpy(tried.value + QUERY_OWN, query[q].own, tile_bytes);
@@ -229,29 +243,23 @@ static void add_extra_loop_tiles(struct nh_cuda_step *step, const struct nh_prob
     step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, rows);
 }
 
-static int32_t cluster_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t loop[3], bool keys) {
-    const struct nh_backward90_loops loops = nh_backward90_loops_of(problem, own, loop, keys, true);
-    return nh_backward90_cluster(problem, cuda, &loops, shares(problem, cuda, own, loop, keys));
+static int32_t cluster_of(const struct nh_backward90_kernel *kernel) {
+    const struct nh_backward90_loops loops = nh_backward90_loops_of(kernel);
+    return nh_backward90_cluster(kernel, &loops, shares(kernel));
 }
 
-static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                             size_t stats, const int32_t own[3], const int32_t loop[3],
-                             enum nh_split90_pass pass) {
-    const char *source = nh_split90_facts[pass].keys ? "split90_key.cu" : "split90_query.cu";
-    struct nh_kernel_spec spec = {.source = source};
+static nhood_status add_pass(struct nh_cuda_operation *operation,
+                             const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass,
+                             size_t stats) {
+    const struct nh_problem *problem = kernel->problem;
+    struct nh_kernel_spec spec = {.source = kernel->keys ? "split90_key.cu" : "split90_query.cu"};
     struct nh_cuda_step step;
-    nhood_status status =
-        nh_split90_step(problem, operation->device, stats, own, loop, pass, &step, &spec);
+    nhood_status status = nh_split90_step(kernel, pass, stats, &step, &spec);
     if (status) return status;
-    if (!nh_split90_facts[pass].keys && problem->extra_tokens)
-        add_extra_loop_tiles(&step, problem, loop);
+    if (!kernel->keys && problem->extra_tokens) add_extra_loop_tiles(&step, problem, kernel->loop);
     nh_sm90_add_twins(&step, problem);
-    nh_cluster_share(
-        &step, &spec,
-        cluster_of(problem, operation->device, own, loop, nh_split90_facts[pass].keys));
-    if (nh_split90_facts[pass].keys || !problem->has_bias)
-        return nh_cuda_step_add(operation, &step, &spec);
+    nh_cluster_share(&step, &spec, cluster_of(kernel));
+    if (kernel->keys || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
     nh_split90_add_tables(operation, problem, &step, &spec);
     status = nh_cuda_step_add(operation, &step, &spec);
     return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
@@ -259,14 +267,12 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
-    const int32_t *value = config->value;
     size_t stats = nh_backward90_reserve_stats(operation, problem);
     nhood_status status = add_stats(operation, problem, stats);
     for (enum nh_split90_pass pass = 0; !status && pass < NH_SPLIT90_PASSES; pass++) {
-        bool keys = nh_split90_facts[pass].keys;
-        if (nh_split90_used(problem, pass))
-            status = add_pass(operation, problem, stats, value + (keys ? KEY_OWN : QUERY_OWN),
-                              value + (keys ? KEY_LOOP : QUERY_LOOP), pass);
+        const struct nh_backward90_kernel kernel =
+            kernel_of(problem, operation->device, config->value, nh_split90_facts[pass].keys);
+        if (has_pass(&kernel, pass)) status = add_pass(operation, &kernel, pass, stats);
     }
     if (status || !problem->extra_tokens) return status;
     return nh_split90_add_extra(operation, problem, stats);

@@ -5,8 +5,7 @@
 #include "backward90.h"
 
 /* Shared memory for boxes of the bias and, beside dQ, sums of its gradient; 0 without a bias. */
-int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t own[3],
-                              const int32_t loop[3], bool keys);
+int64_t nh_split90_bias_bytes(const struct nh_backward90_kernel *kernel);
 
 /* Lets the launch that makes dQ add the bias's gradient to tables in the workspace, one per head and block, and has it
  * keep to as few blocks and heads per block as they are meant for. */

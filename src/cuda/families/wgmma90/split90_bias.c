@@ -12,11 +12,10 @@ static int64_t gradient_bytes(const int32_t own[3], const int32_t loop[3]) {
     return warps * parts * part_bytes + 2 * lines_bytes;
 }
 
-int64_t nh_split90_bias_bytes(const struct nh_problem *problem, const int32_t own[3],
-                              const int32_t loop[3], bool keys) {
-    if (!problem->has_bias) return 0;
-    int64_t boxes = NH_BACKWARD90_MOST_STAGES * nh_sm90_bias_bytes(own, 1, loop);
-    return boxes + (keys ? 0 : gradient_bytes(own, loop));
+int64_t nh_split90_bias_bytes(const struct nh_backward90_kernel *kernel) {
+    if (!kernel->problem->has_bias) return 0;
+    int64_t boxes = NH_BACKWARD90_MOST_STAGES * nh_sm90_bias_bytes(kernel->own, 1, kernel->loop);
+    return boxes + (kernel->keys ? 0 : gradient_bytes(kernel->own, kernel->loop));
 }
 
 /* Large tables: the more parts the heads are in, the fewer blocks have a table for each. */

@@ -22,6 +22,13 @@ const char *nh_split90_refuse_extra(const struct nh_problem *problem,
     return nh_sm90_refuse_boxes(&dense, device, NH_BIT(Q) | NH_BIT(D_O));
 }
 
+static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
+                                             const struct nh_cuda_device *cuda,
+                                             const int32_t *loop) {
+    return (struct nh_backward90_kernel){
+        .problem = problem, .cuda = cuda, .keys = true, .own = own, .loop = loop};
+}
+
 static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3]) {
     int64_t tiles = 1;
     for (int a = 0; a < NH_AXES; a++)
@@ -31,10 +38,11 @@ static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3
 
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                  const int32_t loop[3]) {
+    const struct nh_backward90_kernel kernel = kernel_of(problem, cuda, loop);
     if (!nh_sm90_boxes_fit(problem, loop)) return false;
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (pass != NH_SPLIT90_D_Q && nh_split90_used(problem, pass) &&
-            !nh_split90_fits(problem, cuda, own, loop, pass))
+            !nh_split90_fits(&kernel, pass))
             return false;
     return true;
 }
@@ -91,7 +99,8 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
     const struct nh_cuda_device *cuda = operation->device;
     struct nh_kernel_spec spec = {.source = "split90_extra.cu"};
     struct nh_cuda_step step;
-    nhood_status status = nh_split90_step(problem, cuda, stats, own, loop, pass, &step, &spec);
+    const struct nh_backward90_kernel kernel = kernel_of(problem, cuda, loop);
+    nhood_status status = nh_split90_step(&kernel, pass, stats, &step, &spec);
     if (status) return status;
     struct nh_cuda_tiling *tiling = &step.own.tiling;
     for (int a = 0; a < NH_AXES; a++)

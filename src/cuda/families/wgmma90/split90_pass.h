@@ -27,22 +27,17 @@ extern const struct nh_split90_facts nh_split90_facts[NH_SPLIT90_PASSES];
 /* Whether the gradients of this problem are made by this launch: registers hold both sums of keys up to some width. */
 bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass);
 
-/* Whether a pair of tiles fits registers and, that of `loop` twice, shared memory. */
-bool nh_split90_fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass);
+/* Whether the tiles fit registers and, that of the loop twice, shared memory. */
+bool nh_split90_fits(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass);
 
 /* Shared memory that a launch takes beside what nh_backward90_shared_bytes counts. */
-int64_t nh_split90_own_bytes(const struct nh_problem *problem, const int32_t own[3],
-                             const int32_t loop[3], enum nh_split90_pass pass);
+int64_t nh_split90_own_bytes(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass);
 
 /* Loop tiles that fit shared memory at a time. */
-int32_t nh_split90_stages(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t own[3], const int32_t loop[3], enum nh_split90_pass pass);
+int32_t nh_split90_stages(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass);
 
 /* As nh_backward90_step, with the knobs and the shared memory of the launch. */
-nhood_status nh_split90_step(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                             size_t stats, const int32_t own[3], const int32_t loop[3],
-                             enum nh_split90_pass pass, struct nh_cuda_step *step,
-                             struct nh_kernel_spec *spec);
+nhood_status nh_split90_step(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass,
+                             size_t stats, struct nh_cuda_step *step, struct nh_kernel_spec *spec);
 
 #endif

@@ -1,0 +1,244 @@
+#include "backward90_search.h"
+
+#include "covering_tile.h"
+#include "loop_counts.h"
+#include "predict.h"
+#include "top_n.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Tiles of 112 rows are warpgroup tiles of 56, for grids of a multiple of 7. */
+static const int32_t own_shapes[][3] = {{1, 1, 128}, {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {2, 8, 8},
+                                        {4, 4, 8},   {2, 4, 16}, {8, 4, 4},  {4, 8, 4},  {1, 4, 28},
+                                        {1, 8, 14},  {1, 16, 7}, {8, 2, 7},  {4, 4, 7},  {4, 2, 14},
+                                        {2, 4, 14},  {2, 8, 7},  {16, 1, 7}};
+static const int32_t loop_shapes[][3] = {
+    {1, 1, 32}, {1, 1, 48}, {1, 1, 64}, {1, 1, 80}, {1, 1, 96}, {1, 1, 112}, {1, 1, 128},
+    {1, 4, 8},  {1, 2, 16}, {1, 6, 8},  {1, 3, 16}, {1, 8, 8},  {1, 4, 16},  {1, 2, 32},
+    {1, 10, 8}, {1, 5, 16}, {1, 12, 8}, {1, 6, 16}, {1, 14, 8}, {1, 16, 8},  {1, 8, 16},
+    {2, 2, 8},  {4, 1, 8},  {2, 3, 8},  {3, 2, 8},  {2, 4, 8},  {4, 2, 8},   {2, 5, 8},
+    {5, 2, 8},  {2, 6, 8},  {3, 4, 8},  {2, 8, 8},  {4, 4, 8},  {1, 2, 24},  {1, 4, 24},
+    {2, 2, 24}, {1, 7, 16}, {7, 1, 16}, {7, 2, 8}};
+
+/* A loop tile; without a bias whether it runs, and what it takes, is the same for as many rows, with every tile to own: clocks of
+ * blocks for a pair of tiles, for the masks of one, and for themselves. */
+struct loop_tile {
+    const int32_t *shape;
+    struct nh_loop_columns place;
+    bool runs;
+    double tile, mask, block;
+};
+
+enum {
+    MOST_RANKED = 10,
+    OWNED = sizeof own_shapes / sizeof *own_shapes,
+    LOOP_SHAPES = sizeof loop_shapes / sizeof *loop_shapes
+};
+
+/* A pair with the least work so far. */
+struct ranked {
+    int32_t own[3];
+    const struct loop_tile *loop;
+    struct nh_backward90_loops loops;
+};
+
+struct state {
+    const struct nh_backward90_search *search;
+    struct nh_loop_counts counts;
+    struct loop_tile loop_tile[LOOP_SHAPES];
+    int shapes;
+    bool known; /* prices are those of any tile to own */
+    struct ranked ranked[MOST_RANKED];
+    struct nh_top_n top;
+};
+
+/* Collects the tiles that suit the problem, or all of them. */
+static void find_loop_tiles(struct state *state, bool all, struct nh_loop_extents *extents) {
+    const struct nh_problem *problem = state->search->kernel.problem;
+    state->shapes = 0;
+    for (int i = 0; i < LOOP_SHAPES; i++) {
+        const int32_t *shape = loop_shapes[i];
+        struct loop_tile *loop = &state->loop_tile[state->shapes];
+        if (!nh_sm90_boxes_fit(problem, shape) ||
+            !(all || nh_sm90_suits(problem, shape, !state->search->kernel.keys)) ||
+            !nh_loop_extents_add(extents, shape, &loop->place))
+            continue;
+        loop->shape = shape;
+        state->shapes++;
+    }
+}
+
+/* The kernel with a pair of tiles; loop: NULL if none is chosen yet. */
+static struct nh_backward90_kernel kernel_with(const struct nh_backward90_search *search,
+                                               const int32_t *own, const int32_t *loop) {
+    struct nh_backward90_kernel kernel = search->kernel;
+    kernel.own = own;
+    kernel.loop = loop;
+    return kernel;
+}
+
+static bool laps_fit(const struct nh_backward90_kernel *kernel) {
+    return nh_tiling_laps_fit(kernel->problem, kernel->own, kernel->loop, kernel->keys);
+}
+
+static bool start_pair(const struct nh_backward90_search *search,
+                       const struct nh_backward90_kernel *kernel,
+                       const struct nh_backward90_loops *loops, struct nh_work *work) {
+    nh_work_start(work, search->operation, kernel->problem);
+    work->overlaps = true;
+    return search->work(kernel, loops, work);
+}
+
+/* Clocks of all blocks together, of a million whose loops have so many tiles each. */
+static double work_clocks(const struct nh_backward90_search *search,
+                          const struct nh_backward90_kernel *kernel, double tiles, double masked) {
+    const double many = 1e6;
+    const struct nh_backward90_loops loops = {.work_tiles = many,
+                                              .tiles = many * tiles,
+                                              .masked = many * masked,
+                                              .longest = tiles,
+                                              .columns = (double)nh_box_volume(kernel->loop)};
+    struct nh_work work;
+    double clocks = 0;
+    if (!start_pair(search, kernel, &loops, &work)) return INFINITY;
+    for (int i = 0; i < work.launches; i++)
+        clocks += work.launch[i].blocks * nh_predict_block_clocks(kernel->cuda, &work.launch[i]);
+    return clocks / many;
+}
+
+static void find_prices(const struct state *state, const struct nh_backward90_kernel *kernel,
+                        struct loop_tile *loop) {
+    const struct loop_tile *alike = state->loop_tile;
+    while (nh_box_volume(alike->shape) != nh_box_volume(loop->shape))
+        alike++;
+    if (alike < loop && !kernel->problem->has_bias) {
+        loop->runs = alike->runs;
+        loop->tile = alike->tile;
+        loop->mask = alike->mask;
+        loop->block = alike->block;
+        return;
+    }
+    double one = work_clocks(state->search, kernel, 1, 0);
+    loop->runs = isfinite(one);
+    if (!loop->runs) return;
+    loop->tile = work_clocks(state->search, kernel, 2, 0) - one;
+    loop->mask = work_clocks(state->search, kernel, 1, 1) - one;
+    loop->block = one - loop->tile;
+}
+
+/* Work on a full device and half of the longest loop, in which ever fewer blocks run, say which pairs are worth a
+ * prediction. */
+static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows,
+                     const struct nh_loop_rows *parts) {
+    const struct nh_problem *problem = state->search->kernel.problem;
+    const struct nh_cuda_device *cuda = state->search->kernel.cuda;
+    /* prices are those of all batch entries and heads */
+    const double copies = (double)(problem->batch * problem->heads);
+    for (struct loop_tile *loop = state->loop_tile; loop < state->loop_tile + state->shapes;
+         loop++) {
+        const struct nh_backward90_kernel kernel = kernel_with(state->search, own, loop->shape);
+        if (!state->known || problem->has_bias) find_prices(state, &kernel, loop);
+        if (!loop->runs || !laps_fit(&kernel)) continue;
+        const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
+        struct nh_tiling_count seen;
+        bool skips = parts && nh_backward90_skips(&kernel);
+        if (skips) seen = nh_loop_count(parts, loop->place);
+        const struct nh_backward90_loops loops =
+            nh_backward90_loops_from(&kernel, &count, skips ? &seen : NULL);
+        double longest = cuda->multiprocessors * loops.longest * loop->tile / copies;
+        double work = loops.tiles * nh_backward90_multiplied_share(&loops) * loop->tile +
+                      loops.masked * loop->mask + loops.work_tiles * loop->block + longest / 2;
+        if (!(work < nh_top_n_limit(&state->top))) continue;
+        const struct ranked ranked = {{own[0], own[1], own[2]}, loop, loops};
+        nh_top_n_add(&state->top, &ranked, work);
+    }
+    state->known = true;
+}
+
+static int predict_ranked(struct state *state, struct nh_backward90_pair *best) {
+    struct nh_top_n top;
+    nh_top_n_start(&top, INFINITY, best, sizeof *best, NH_BACKWARD90_KEPT);
+    for (const struct ranked *ranked = state->ranked; ranked < state->ranked + state->top.count;
+         ranked++) {
+        struct nh_backward90_pair pair;
+        pair.loop = ranked->loop->shape;
+        memcpy(pair.own, ranked->own, sizeof pair.own);
+        const struct nh_backward90_kernel kernel = kernel_with(state->search, pair.own, pair.loop);
+        if (start_pair(state->search, &kernel, &ranked->loops, &pair.work))
+            nh_top_n_add(&top, &pair, nh_predict_clocks(kernel.cuda, &pair.work));
+    }
+    return top.count;
+}
+
+static bool may_own(const struct nh_backward90_search *search, const int32_t shape[3]) {
+    int32_t warpgroup_tile[3];
+    return nh_box_volume(shape) >= search->least_rows &&
+           nh_sm90_boxes_fit(search->kernel.problem, shape) &&
+           nh_sm90_first_warpgroup_tile(shape, warpgroup_tile);
+}
+
+static void try_shape(struct state *state, const int32_t shape[3]) {
+    struct nh_loop_rows rows, parts;
+    if (!may_own(state->search, shape) || !nh_loop_rows_of(&state->counts, shape, shape, &rows))
+        return;
+    const struct nh_backward90_kernel kernel = kernel_with(state->search, shape, NULL);
+    const int32_t *part = nh_backward90_skipping_part(&kernel);
+    bool skips = part && nh_loop_rows_of(&state->counts, shape, part, &parts);
+    rank_own(state, shape, &rows, skips ? &parts : NULL);
+}
+
+/* Where it is not among the others. */
+static void try_covering(struct state *state) {
+    const struct nh_problem *problem = state->search->kernel.problem;
+    int32_t tile[3];
+    if (problem->rank == 1 || problem->has_bias ||
+        !nh_covering_tile(problem, NH_BACKWARD90_WARPGROUPS, tile))
+        return;
+    for (size_t i = 0; i < OWNED; i++)
+        if (!memcmp(tile, own_shapes[i], sizeof tile)) return;
+    try_shape(state, tile);
+}
+
+static void try_all(struct state *state, bool all) {
+    const struct nh_backward90_search *search = state->search;
+    const struct nh_problem *problem = search->kernel.problem;
+    struct nh_loop_extents extents = {.count = {0}};
+    find_loop_tiles(state, all, &extents);
+    if (!state->shapes) return;
+    nh_loop_counts_start(&state->counts, problem, search->kernel.keys, true, &extents);
+    state->known = false;
+    /* first: of as good ones that with fewer blocks */
+    try_covering(state);
+    for (size_t i = 0; i < OWNED; i++)
+        if ((all || nh_sm90_suits(problem, own_shapes[i], search->kernel.keys)) &&
+            nh_sm90_sevens_fit(problem, own_shapes[i]))
+            try_shape(state, own_shapes[i]);
+}
+
+int nh_backward90_best(const struct nh_backward90_search *search,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
+    struct state state;
+    state.search = search;
+    nh_top_n_start(&state.top, INFINITY, state.ranked, sizeof *state.ranked, MOST_RANKED);
+    try_all(&state, false);
+    if (!state.top.count) try_all(&state, true);
+    return predict_ranked(&state, best);
+}
+
+bool nh_backward90_goes_around(const struct nh_backward90_search *search) {
+    for (size_t i = 0; i < OWNED; i++)
+        for (size_t j = 0; j < LOOP_SHAPES && may_own(search, own_shapes[i]); j++) {
+            const struct nh_backward90_kernel kernel =
+                kernel_with(search, own_shapes[i], loop_shapes[j]);
+            const struct nh_backward90_loops one = {.work_tiles = 1,
+                                                    .tiles = 1,
+                                                    .longest = 1,
+                                                    .columns = (double)nh_box_volume(kernel.loop)};
+            struct nh_work work;
+            if (nh_sm90_boxes_fit(kernel.problem, kernel.loop) && laps_fit(&kernel) &&
+                start_pair(search, &kernel, &one, &work))
+                return true;
+        }
+    return false;
+}

@@ -1,0 +1,34 @@
+/* Which pairs of tiles make a backward kernel of sm_90 fastest. */
+#ifndef NH_BACKWARD90_SEARCH_H
+#define NH_BACKWARD90_SEARCH_H
+
+#include "backward90.h"
+
+enum { NH_BACKWARD90_KEPT = 5 };
+
+/* A tile that blocks own, the tile of their loop, and what their launches take. */
+struct nh_backward90_pair {
+    int32_t own[3];
+    const int32_t *loop;
+    struct nh_work work;
+};
+
+/* Adds the launches of a kernel with these tiles; false if it cannot run with them. */
+typedef bool nh_backward90_work(const struct nh_backward90_kernel *kernel,
+                                const struct nh_backward90_loops *loops, struct nh_work *work);
+
+struct nh_backward90_search {
+    struct nh_backward90_kernel kernel; /* its tiles are what is looked for */
+    nh_backward90_work *work;
+    enum nh_operation_kind operation;
+    int64_t least_rows; /* of the tiles that blocks own */
+};
+
+/* The pairs of the fewest clocks, fewest first; how many. */
+int nh_backward90_best(const struct nh_backward90_search *search,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
+
+/* Whether a pair of tiles runs whose loops can go around the problem's periodic axes (nh_tiling_laps_fit). */
+bool nh_backward90_goes_around(const struct nh_backward90_search *search);
+
+#endif
