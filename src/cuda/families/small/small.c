@@ -38,8 +38,8 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
                   problem);
     for (; kernel <= last; kernel++) {
         struct nh_small_launch launch;
-        if (!nh_small_launch_of(problem, kernel, config->value, &launch) ||
-            !nh_small_add_work(problem, device->backend, &launch, work))
+        if (!nh_small_launch_of(problem, device->backend, kernel, config->value, &launch) ||
+            !nh_small_add_work(&launch, work))
             return false;
     }
     return true;
@@ -100,27 +100,25 @@ static void define_boxes(const struct nh_problem *problem, struct nh_kernel_spec
 }
 
 /* Whether boxes of rows divide those of every dilation group. */
-static bool whole(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+static bool whole(const struct nh_small_launch *launch) {
     bool all = true;
     for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
-        int64_t length = by_keys ? axis->key.length : axis->query.length;
+        const struct nh_axis *axis = &launch->problem->axis[a];
+        int64_t length = launch->keys ? axis->key.length : axis->query.length;
         all = all && length % (axis->dilation * launch->shape.rows[a]) == 0;
     }
     return all;
 }
 
-static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
-                                     const struct nh_cuda_device *device,
-                                     const struct nh_small_launch *launch) {
+static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     static const char *const names[][NH_AXES] = {{"NH_Q0", "NH_Q1", "NH_Q2"},
                                                  {"NH_S0", "NH_S1", "NH_S2"},
                                                  {"NH_K0", "NH_K1", "NH_K2"},
                                                  {"NH_H0", "NH_H1", "NH_H2"},
                                                  {"NH_W0", "NH_W1", "NH_W2"}};
     const struct nh_small_shape *shape = &launch->shape;
-    int additive_mask = nh_small_additive_mask(problem, launch);
+    int additive_mask = nh_small_additive_mask(launch);
     struct nh_kernel_spec spec = {.source = source_of(launch)};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
@@ -131,14 +129,14 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     nh_kernel_define(&spec, "NH_DIM", problem->dim);
     nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(&spec, "NH_WARPS", launch->warps);
-    nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_small_residents(problem, device, launch));
+    nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_small_residents(launch));
     nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
     nh_kernel_define(&spec, "NH_DILATED", nh_problem_dilated(problem));
     nh_kernel_define(&spec, "NH_DENSE", shape->dense);
     nh_kernel_define(&spec, "NH_ADDITIVE_MASK", additive_mask);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
-    nh_kernel_define(&spec, "NH_WHOLE", whole(problem, launch));
-    nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(problem, launch));
+    nh_kernel_define(&spec, "NH_WHOLE", whole(launch));
+    nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(launch));
     nh_kernel_define(&spec, "NH_STAGES", launch->stages);
     nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));
     nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
@@ -147,7 +145,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
         nh_kernel_define(&spec, "NH_SLOTS_BEFORE", shape->slots_before);
         nh_kernel_define(&spec, "NH_SLOTS_AROUND", shape->slots_around);
     }
-    if (nh_small_fetches_lines(problem, launch)) nh_kernel_define(&spec, "NH_SEAM_LINES", 1);
+    if (nh_small_fetches_lines(launch)) nh_kernel_define(&spec, "NH_SEAM_LINES", 1);
     if (shape->chunk_blocks != NH_SMALL_CHUNK_BLOCKS)
         nh_kernel_define(&spec, "NH_CHUNK_BLOCKS", shape->chunk_blocks);
     nh_kernel_define(&spec, "NH_LEAST_PAIRS", shape->least_pairs);
@@ -163,16 +161,16 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
     return spec;
 }
 
-static nhood_status set_work_tiles(const struct nh_problem *problem,
-                                   const struct nh_small_launch *launch,
+static nhood_status set_work_tiles(const struct nh_small_launch *launch,
                                    struct nh_cuda_tiling *tiling) {
-    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
-    int64_t work_tiles = problem->batch, heads = by_keys ? problem->kv_heads : problem->heads;
+    const struct nh_problem *problem = launch->problem;
+    int64_t work_tiles = problem->batch, heads = launch->keys ? problem->kv_heads : problem->heads;
     bool fits = nh_multiply(work_tiles, heads, &work_tiles);
     *tiling = (struct nh_cuda_tiling){.work_tiles = 0};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        tiling->tiles[a] = (int)nh_ceil_div(nh_longest_rows(axis, by_keys), launch->shape.rows[a]);
+        tiling->tiles[a] =
+            (int)nh_ceil_div(nh_longest_rows(axis, launch->keys), launch->shape.rows[a]);
         fits = fits && nh_multiply(work_tiles, tiling->tiles[a], &work_tiles) &&
                nh_multiply(work_tiles, axis->dilation, &work_tiles);
     }
@@ -191,19 +189,18 @@ static const int32_t mapped[][NH_CUDA_MAPS] = {
 /* The box in which halos and rows are fetched, and results stored. */
 static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tensor) {
     const struct nh_small_shape *shape = &launch->shape;
-    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     switch (tensor) {
     case NHOOD_Q:
-    case NHOOD_D_O: return by_keys ? shape->halo : shape->rows;
+    case NHOOD_D_O: return launch->keys ? shape->halo : shape->rows;
     case NHOOD_K:
-    case NHOOD_V: return by_keys ? shape->rows : shape->halo;
+    case NHOOD_V: return launch->keys ? shape->rows : shape->halo;
     case NHOOD_O: return launch->kernel == NH_SMALL_FORWARD ? shape->warp_tile : shape->rows;
     default: return shape->warp_tile;
     }
 }
 
-static void set_maps(const struct nh_problem *problem, const struct nh_small_launch *launch,
-                     struct nh_cuda_step *step) {
+static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *step) {
+    const struct nh_problem *problem = launch->problem;
     /* by queries, by keys; their maps of lines come last */
     static const int32_t halo_tensors[][2] = {{NHOOD_K, NHOOD_V}, {NHOOD_Q, NHOOD_D_O}};
     int32_t statistics[NH_AXES];
@@ -217,9 +214,9 @@ static void set_maps(const struct nh_problem *problem, const struct nh_small_lau
         /* more would be fetched for nothing where heads lie apart */
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
     }
-    if (!nh_small_fetches_lines(problem, launch)) return;
+    if (!nh_small_fetches_lines(launch)) return;
     for (int i = 0; i < 2; i++) {
-        int32_t tensor = halo_tensors[launch->kernel == NH_SMALL_BACKWARD_KEY][i];
+        int32_t tensor = halo_tensors[launch->keys][i];
         struct nh_cuda_map *map = &step->map[step->maps++];
         *map = nh_sm90_lines_map(problem, tensor, launch->shape.halo[2]);
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
@@ -232,18 +229,18 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
                             struct nh_kernel_spec *spec) {
     const struct nh_cuda_device *device = operation->device;
     struct nh_small_launch launch;
-    if (!nh_small_launch_of(problem, kernel, value, &launch) ||
-        !nh_small_residents(problem, device, &launch))
+    if (!nh_small_launch_of(problem, device, kernel, value, &launch) ||
+        !nh_small_residents(&launch))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
-    nhood_status status = set_work_tiles(problem, &launch, &step->own.tiling);
+    nhood_status status = set_work_tiles(&launch, &step->own.tiling);
     if (status) return status;
     step->work_tiles = step->own.tiling.work_tiles;
-    *spec = spec_of(problem, device, &launch);
-    set_maps(problem, &launch, step);
+    *spec = spec_of(&launch);
+    set_maps(&launch, step);
     step->threads = 32 * (launch.warps + nh_small_fetchers(&launch));
-    step->shared_bytes = nh_small_shared_bytes(problem, &launch);
-    int64_t blocks = nh_min(step->work_tiles,
-                            device->multiprocessors * nh_small_residents(problem, device, &launch));
+    step->shared_bytes = nh_small_shared_bytes(&launch);
+    int64_t blocks =
+        nh_min(step->work_tiles, device->multiprocessors * nh_small_residents(&launch));
     int64_t near_heads = nh_small_near_heads(problem, &launch.shape);
     step->grid[0] = nh_max(blocks / near_heads, 1) * near_heads;
     return NHOOD_OK;

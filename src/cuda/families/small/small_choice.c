@@ -3,6 +3,7 @@
 #include "box.h"
 #include "dtype.h"
 #include "tensor_maps.h"
+#include "small_box.h"
 #include "small_roll.h"
 #include "tile_count.h"
 #include "top_n.h"
@@ -33,81 +34,45 @@ static bool is_one_chunk(const struct nh_problem *problem, const struct nh_small
 /* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more work tiles hold their part of
  * the halo than have stages; by keys it has statistics, too, and there is less room, around a circle, which takes a
  * slot more, none. Away from the ends of chains the slots do for one work tile more. */
-static void roll(const struct nh_problem *problem, struct nh_small_launch *launch) {
+static void roll(struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
-    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
+    const struct nh_problem *problem = launch->problem;
     bool planes = nh_small_rolls_planes(problem, &launch->shape);
     bool around = problem->axis[NH_AXES - problem->rank].periodic;
-    int32_t longer = !by_keys ? HELD_LONGER : around ? 0 : HELD_LONGER_BY_KEYS;
+    int32_t longer = !launch->keys ? HELD_LONGER : around ? 0 : HELD_LONGER_BY_KEYS;
     int32_t held = launch->stages + (planes ? 0 : longer);
-    nh_small_roll(problem, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES, held, &launch->shape);
+    nh_small_roll(problem, launch->keys, held, &launch->shape);
     /* a plane is free as soon as the last warp tile that begins with it is past it, as NH_PASSES has it */
     bool passes = problem->dtype != NHOOD_DTYPE_F16;
     launch->held = !launch->shape.slots ? launch->stages : planes ? held + passes : held + 1;
     /* in f32 a pair has three times the instructions */
     if (planes && launch->shape.slots && problem->dtype != NHOOD_DTYPE_F32 &&
-        launch->shape.blocks > NH_SMALL_CHUNK_BLOCKS && !nh_small_masks_by_bits(problem, launch))
+        launch->shape.blocks > NH_SMALL_CHUNK_BLOCKS && !nh_small_masks_by_bits(launch))
         launch->shape.chunk_blocks =
             is_one_chunk(problem, &launch->shape) ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
 }
 
-bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
-                        const int32_t *value, struct nh_small_launch *launch) {
-    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
+bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        enum nh_small_kernel kernel, const int32_t *value,
+                        struct nh_small_launch *launch) {
+    bool keys = kernel == NH_SMALL_BACKWARD_KEY;
     int32_t s0 = value[NH_SMALL_S0], s1 = value[NH_SMALL_S1];
     const int32_t warp_tile[NH_AXES] = {s0, s1, 16 / (s0 * s1)};
-    launch->kernel = kernel;
-    launch->warps = value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS];
-    int32_t stages = value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
-    launch->turns = stages == NH_SMALL_IN_TURNS;
-    launch->stages = stages > 0 ? stages : 0;
-    enum nh_small_rows rows = by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
-    bool boxes = launch->stages > 0;
-    if (!nh_small_shape_of(problem, rows, value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), warp_tile,
-                           boxes, &launch->shape))
+    const int32_t *work_tile = value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0);
+    int32_t stages = value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
+    bool boxes = stages > 0;
+    *launch = (struct nh_small_launch){.problem = problem,
+                                       .cuda = cuda,
+                                       .kernel = kernel,
+                                       .keys = keys,
+                                       .warps = value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS],
+                                       .turns = stages == NH_SMALL_IN_TURNS,
+                                       .stages = boxes ? stages : 0};
+    if (!nh_small_shape_of(problem, keys, work_tile, warp_tile, boxes, &launch->shape))
         return false;
-    launch->held = 0;
-    if (boxes) roll(problem, launch);
+    if (boxes) roll(launch);
     return true;
 }
-
-/* Extents of a work tile and a warp tile, and warps where threads copy: by keys one per warp tile, which keeps its
- * sums. */
-struct box {
-    int32_t work_tile[NH_AXES], warp_tile[NH_AXES], warps;
-};
-
-/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last ones are for f32, whose halos take twice the bytes:
- * narrow boxes leave room for several work tiles. */
-enum { QUERY_BOXES_OF_F32 = 2 };
-static const struct box query_boxes[] = {
-    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
-    {{1, 8, 28}, {1, 4, 4}, 7},  {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 8, 12}, {1, 4, 4}, 6},
-    {{1, 12, 12}, {1, 4, 4}, 9}, {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 8, 20}, {1, 4, 4}, 5},
-    {{1, 16, 16}, {1, 4, 4}, 8}, {{1, 12, 28}, {1, 4, 4}, 7},  {{1, 16, 28}, {1, 4, 4}, 7},
-    {{1, 4, 28}, {1, 4, 4}, 7},  {{1, 4, 20}, {1, 4, 4}, 5},   {{2, 4, 8}, {2, 2, 4}, 4},
-    {{4, 4, 4}, {2, 2, 4}, 4},   {{4, 4, 8}, {2, 2, 4}, 8},    {{4, 8, 8}, {2, 2, 4}, 8},
-    {{4, 8, 12}, {2, 2, 4}, 8},  {{2, 8, 8}, {1, 4, 4}, 8},    {{4, 8, 8}, {1, 4, 4}, 8},
-    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 4, 12}, {1, 4, 4}, 3},
-};
-static const struct box key_boxes[] = {
-    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 16},
-    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 4, 16}, {1, 4, 4}, 4},
-    {{1, 8, 12}, {1, 4, 4}, 6},  {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 12, 12}, {1, 4, 4}, 9},
-    {{1, 8, 28}, {1, 4, 4}, 14}, {{1, 16, 16}, {1, 4, 4}, 16}, {{1, 4, 28}, {1, 4, 4}, 7},
-    {{1, 4, 12}, {1, 4, 4}, 3},  {{1, 8, 20}, {1, 4, 4}, 10},  {{2, 4, 4}, {2, 2, 4}, 2},
-    {{4, 4, 4}, {2, 2, 4}, 4},   {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 8}, {2, 2, 4}, 8},
-    {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
-};
-
-/* One plane of a volume at a time, whose halos roll: each plane of keys is fetched once per column of work tiles. */
-static const struct box plane_boxes[] = {
-    {{1, 4, 12}, {1, 4, 4}, 3}, {{1, 8, 4}, {1, 4, 4}, 2},  {{1, 8, 8}, {1, 4, 4}, 4},
-    {{1, 16, 4}, {1, 4, 4}, 4}, {{1, 8, 12}, {1, 4, 4}, 6},
-};
-
-/* Warp tiles of the boxes of three axes above. */
-static const int32_t warp_tiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
 
 /* Warps of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
 static const int32_t query_warps[] = {8, 12, 16, 20, 24};
@@ -121,24 +86,32 @@ enum { MOST_CANDIDATES = 6 };
 
 /* The cheapest launches of a kernel. */
 struct choice {
+    const struct nh_problem *problem;
+    const struct nh_cuda_device *cuda;
+    enum nh_small_kernel kernel;
+    bool boxes; /* the copy engine can serve the problem */
     struct option {
-        struct box box;
+        struct nh_small_box box;
         int32_t warps, stages;
         double ns;
     } option[MOST_CANDIDATES];
     struct nh_top_n top;
 };
 
-static void set_config(enum nh_small_kernel kernel, const struct option *option,
-                       struct nh_config *config) {
-    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
-    const struct box *box = &option->box;
-    memcpy(config->value + (by_keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->work_tile,
+static bool by_keys(const struct choice *choice) {
+    return choice->kernel == NH_SMALL_BACKWARD_KEY;
+}
+
+static void set_config(const struct choice *choice, int index, struct nh_config *config) {
+    const struct option *option = &choice->option[index];
+    const struct nh_small_box *box = &option->box;
+    bool keys = by_keys(choice);
+    memcpy(config->value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->work_tile,
            sizeof box->work_tile);
     config->value[NH_SMALL_S0] = box->warp_tile[0];
     config->value[NH_SMALL_S1] = box->warp_tile[1];
-    config->value[by_keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = option->warps;
-    config->value[by_keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] = option->stages;
+    config->value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = option->warps;
+    config->value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] = option->stages;
 }
 
 static const uint32_t ROW_TENSORS = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) |
@@ -152,11 +125,15 @@ static bool boxes_possible(const struct nh_problem *problem, const struct nh_dev
            !nh_sm90_refuse_boxes(problem, device, ROW_TENSORS);
 }
 
-static bool warps_fit(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+/* A warp keeps the sums of one warp tile while the heads that share it pass by. */
+static bool sums_stay(const struct nh_small_launch *launch) {
+    return launch->keys && launch->problem->heads > launch->problem->kv_heads;
+}
+
+static bool warps_fit(const struct nh_small_launch *launch) {
     int64_t warp_tiles = launch->shape.work_tile_rows / 16;
-    /* a warp keeps the sums of one warp tile while the heads that share it pass by */
-    bool shared = launch->kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
-    return launch->warps <= launch->stages * warp_tiles && (!shared || launch->warps == warp_tiles);
+    return launch->warps <= launch->stages * warp_tiles &&
+           (!sums_stay(launch) || launch->warps == warp_tiles);
 }
 
 /* Launches that warps can share out, and those of them that a multiprocessor has room for. */
@@ -165,13 +142,12 @@ struct tries {
 };
 
 /* Adds the launch if there is room for it. */
-static void consider(const struct nh_problem *problem, const struct nh_device *device,
-                     const struct nh_small_launch *launch, const struct box *box,
-                     struct choice *choice, struct tries *tries) {
-    if (launch->stages && !warps_fit(problem, launch)) return;
+static void consider(struct choice *choice, const struct nh_small_launch *launch,
+                     const struct nh_small_box *box, struct tries *tries) {
+    if (launch->stages && !warps_fit(launch)) return;
     const struct option option = {*box, launch->warps,
                                   launch->turns ? NH_SMALL_IN_TURNS : launch->stages,
-                                  nh_small_launch_ns(problem, device->backend, launch)};
+                                  nh_small_launch_ns(launch)};
     tries->made++;
     if (!isfinite(option.ns)) return;
     tries->fitting++;
@@ -179,47 +155,36 @@ static void consider(const struct nh_problem *problem, const struct nh_device *d
 }
 
 /* Sets the shape of a halo that does not roll, which stages and warps have no part in. */
-static bool shape_fits(const struct nh_problem *problem, const struct box *box, bool boxes,
-                       struct nh_small_launch *launch) {
-    enum nh_small_rows rows =
-        launch->kernel == NH_SMALL_BACKWARD_KEY ? NH_SMALL_KEYS : NH_SMALL_QUERIES;
-    return nh_small_shape_of(problem, rows, box->work_tile, box->warp_tile, boxes,
+static bool shape_fits(const struct nh_small_box *box, bool boxes, struct nh_small_launch *launch) {
+    return nh_small_shape_of(launch->problem, launch->keys, box->work_tile, box->warp_tile, boxes,
                              &launch->shape) &&
            8 * launch->shape.blocks <= MOST_BOX &&
-           (!boxes || (nh_sm90_boxes_fit(problem, launch->shape.halo) &&
-                       nh_sm90_boxes_fit(problem, launch->shape.rows)));
+           (!boxes || (nh_sm90_boxes_fit(launch->problem, launch->shape.halo) &&
+                       nh_sm90_boxes_fit(launch->problem, launch->shape.rows)));
 }
 
 /* As many warps as a work tile has warp tiles, which keep their scores in registers. */
-static void consider_turns(const struct nh_problem *problem, const struct nh_device *device,
-                           const struct box *box, struct nh_small_launch launch,
-                           struct choice *choice) {
+static void consider_turns(struct choice *choice, const struct nh_small_box *box,
+                           struct nh_small_launch launch) {
     enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
     int64_t warp_tiles = nh_box_volume(box->work_tile) / 16;
     struct tries tries = {0, 0};
-    bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias;
-    bool shared = launch.kernel == NH_SMALL_BACKWARD_KEY && problem->heads > problem->kv_heads;
-    if (problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || shared || warp_tiles > MOST_WARPS ||
-        !shape_fits(problem, box, false, &launch) || launch.shape.blocks > MOST_BLOCKS)
+    bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && launch.problem->has_bias;
+    if (launch.problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || sums_stay(&launch) ||
+        warp_tiles > MOST_WARPS || !shape_fits(box, false, &launch) ||
+        launch.shape.blocks > MOST_BLOCKS)
         return;
     launch.turns = true;
     launch.warps = (int32_t)warp_tiles;
-    consider(problem, device, &launch, box, choice, &tries);
-}
-
-/* Whether the box is one plane of a volume, for halos that must roll. */
-static bool is_plane(const struct nh_problem *problem, const struct box *box) {
-    return problem->rank == 3 && box->work_tile[0] == 1;
+    consider(choice, &launch, box, &tries);
 }
 
 /* Whether chains of planes are worth their starts, at which a block is done with all work tiles and waits for as many
  * planes as the window has: timed, they were at up to 0.26 planes per work tile and not at 0.3. */
-static bool chains_pay(const struct nh_problem *problem, const struct nh_device *device,
-                       const struct nh_small_launch *launch) {
+static bool chains_pay(const struct nh_small_launch *launch) {
     const double most_planes = 0.28;
-    const struct nh_cuda_device *cuda = device->backend;
-    double blocks =
-        (double)cuda->multiprocessors * (double)nh_small_residents(problem, cuda, launch);
+    const struct nh_problem *problem = launch->problem;
+    double blocks = (double)launch->cuda->multiprocessors * (double)nh_small_residents(launch);
     double length = (double)nh_longest_rows(&problem->axis[0], false);
     double tiles = (double)(problem->batch * problem->heads) * launch->shape.work_tiles / blocks;
     double planes = ceil(tiles / length) * (double)(launch->shape.columns[0] - 1);
@@ -228,33 +193,32 @@ static bool chains_pay(const struct nh_problem *problem, const struct nh_device 
 
 /* Whether so many warps suit planes: one per scheduler where all columns are one chunk, else two or more, or whole work
  * tiles. */
-static bool plane_warps_fit(const struct nh_small_launch *launch, const struct box *box) {
+static bool plane_warps_fit(const struct nh_small_launch *launch, const struct nh_small_box *box) {
     if (launch->shape.chunk_blocks == ONE_CHUNK_BLOCKS) return launch->warps == ONE_CHUNK_WARPS;
     return launch->warps >= 2 * ONE_CHUNK_WARPS || launch->warps % box->warps == 0;
 }
 
 /* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch.
  */
-static bool consider_stages(const struct nh_problem *problem, const struct nh_device *device,
-                            const struct box *box, const struct nh_small_shape *whole,
-                            struct nh_small_launch *launch, struct choice *choice) {
-    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY, planes = is_plane(problem, box);
-    const int32_t *warps = planes ? plane_warps : by_keys ? key_warps : query_warps;
-    size_t count = planes    ? sizeof plane_warps / sizeof *warps
-                   : by_keys ? sizeof key_warps / sizeof *warps
-                             : sizeof query_warps / sizeof *warps;
+static bool consider_stages(struct choice *choice, const struct nh_small_box *box,
+                            const struct nh_small_shape *whole, struct nh_small_launch *launch) {
+    bool planes = nh_small_is_plane(launch->problem, box);
+    const int32_t *warps = planes ? plane_warps : launch->keys ? key_warps : query_warps;
+    size_t count = planes         ? sizeof plane_warps / sizeof *warps
+                   : launch->keys ? sizeof key_warps / sizeof *warps
+                                  : sizeof query_warps / sizeof *warps;
     struct tries tries = {0, 0};
     launch->shape = *whole;
-    roll(problem, launch);
+    roll(launch);
     if (planes && !launch->shape.slots) return false;
     /* as many warps as a work tile has warp tiles serve heads that share keys */
     launch->warps = box->warps;
-    if (!planes) consider(problem, device, launch, box, choice, &tries);
+    if (!planes) consider(choice, launch, box, &tries);
     for (size_t i = 0; i < count; i++) {
         launch->warps = planes ? warps[i] : warps[i] - nh_small_fetchers(launch);
-        if (planes ? plane_warps_fit(launch, box) && chains_pay(problem, device, launch)
+        if (planes ? plane_warps_fit(launch, box) && chains_pay(launch)
                    : launch->warps != box->warps)
-            consider(problem, device, launch, box, choice, &tries);
+            consider(choice, launch, box, &tries);
     }
     return tries.fitting || !tries.made;
 }
@@ -265,111 +229,42 @@ static bool volume_has_seams(const struct nh_problem *problem) {
     return nh_problem_periodic(problem) && problem->axis[0].length > 1;
 }
 
-static void consider_box(const struct nh_problem *problem, const struct nh_device *device,
-                         enum nh_small_kernel kernel, const struct box *box, bool boxes,
-                         struct choice *choice) {
-    struct nh_small_launch launch = {.kernel = kernel, .warps = box->warps};
+static void consider_box(struct choice *choice, const struct nh_small_box *box) {
+    struct nh_small_launch launch = {.problem = choice->problem,
+                                     .cuda = choice->cuda,
+                                     .kernel = choice->kernel,
+                                     .keys = by_keys(choice),
+                                     .warps = box->warps};
     struct tries tries = {0, 0};
-    bool planes = is_plane(problem, box);
-    if (!planes && shape_fits(problem, box, false, &launch))
-        consider(problem, device, &launch, box, choice, &tries);
-    if (!planes) consider_turns(problem, device, box, launch, choice);
-    if (!boxes || !shape_fits(problem, box, true, &launch)) return;
+    bool planes = nh_small_is_plane(choice->problem, box);
+    if (!planes && shape_fits(box, false, &launch)) consider(choice, &launch, box, &tries);
+    if (!planes) consider_turns(choice, box, launch);
+    if (!choice->boxes || !shape_fits(box, true, &launch)) return;
     const struct nh_small_shape whole = launch.shape;
     /* One stage waits for every halo: it is for halos of which there is no room for two. */
     for (launch.stages = LEAST_STAGES; launch.stages <= MOST_STAGES; launch.stages++)
-        if (!consider_stages(problem, device, box, &whole, &launch, choice)) break;
-    if (planes || launch.stages > LEAST_STAGES || volume_has_seams(problem)) return;
+        if (!consider_stages(choice, box, &whole, &launch)) break;
+    if (planes || launch.stages > LEAST_STAGES || volume_has_seams(choice->problem)) return;
     launch.stages = 1;
-    consider_stages(problem, device, box, &whole, &launch, choice);
-}
-
-static int rank_of(const struct box *box) {
-    return box->work_tile[0] > 1 ? 3 : box->work_tile[1] > 1 ? 2 : 1;
-}
-
-/* Whether some of the box's warp tiles exist in no dilation group: their room would be fetched to for nothing. */
-static bool sticks_out(const struct nh_problem *problem, enum nh_small_kernel kernel,
-                       const struct box *box) {
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        int64_t longest = nh_longest_rows(axis, kernel == NH_SMALL_BACKWARD_KEY);
-        if (box->work_tile[a] >= longest + box->warp_tile[a]) return true;
-    }
-    return false;
-}
-
-/* Boxes of one kernel, and in 3-D those that hold all rows of a dilation group and no warp tile beyond it: halos of short
- * groups are mostly their own. (In 1-D they lose to longer boxes, whose warps without a warp tile help with copies.) */
-struct boxes {
-    struct box box[sizeof query_boxes / sizeof *query_boxes +
-                   sizeof plane_boxes / sizeof *plane_boxes +
-                   sizeof warp_tiles3 / sizeof *warp_tiles3];
-    size_t count, planes; /* planes: where those of volumes begin */
-};
-
-/* The least box that holds all rows of a dilation group, of 2 to 16 warp tiles. */
-static bool fit_group(const struct nh_problem *problem, enum nh_small_kernel kernel,
-                      const int32_t *warp_tile, struct box *box) {
-    enum { MOST_WARP_TILES = 16, MOST_WARPS = 8 };
-    int64_t count = 1;
-    memcpy(box->warp_tile, warp_tile, sizeof box->warp_tile);
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        int64_t longest = nh_longest_rows(axis, kernel == NH_SMALL_BACKWARD_KEY);
-        int64_t along = nh_ceil_div(longest, warp_tile[a]);
-        if (along > MOST_WARP_TILES) return false;
-        box->work_tile[a] = (int32_t)along * warp_tile[a];
-        count *= along;
-    }
-    bool halves = kernel != NH_SMALL_BACKWARD_KEY && count > MOST_WARPS && count % 2 == 0;
-    box->warps = (int32_t)(halves ? count / 2 : count);
-    return count > 1 && count <= MOST_WARP_TILES;
-}
-
-static bool same_box(const struct box *a, const struct box *b) {
-    return memcmp(a->work_tile, b->work_tile, sizeof a->work_tile) == 0 &&
-           memcmp(a->warp_tile, b->warp_tile, sizeof a->warp_tile) == 0;
-}
-
-static bool has_box(const struct boxes *boxes, const struct box *box) {
-    bool has = false;
-    for (size_t i = 0; i < boxes->count; i++)
-        has = has || same_box(&boxes->box[i], box);
-    return has;
-}
-
-static void list_boxes(const struct nh_problem *problem, enum nh_small_kernel kernel,
-                       struct boxes *boxes) {
-    bool by_keys = kernel == NH_SMALL_BACKWARD_KEY;
-    boxes->count =
-        by_keys ? sizeof key_boxes / sizeof *key_boxes : sizeof query_boxes / sizeof *query_boxes;
-    if (!by_keys && problem->dtype != NHOOD_DTYPE_F32) boxes->count -= QUERY_BOXES_OF_F32;
-    memcpy(boxes->box, by_keys ? key_boxes : query_boxes, boxes->count * sizeof *boxes->box);
-    for (size_t i = 0; problem->rank == 3 && i < sizeof warp_tiles3 / sizeof *warp_tiles3; i++) {
-        struct box *box = &boxes->box[boxes->count];
-        boxes->count += fit_group(problem, kernel, warp_tiles3[i], box) && !has_box(boxes, box);
-    }
-    boxes->planes = boxes->count;
-    bool planes = problem->rank == 3 && kernel == NH_SMALL_FORWARD;
-    for (size_t i = 0; planes && i < sizeof plane_boxes / sizeof *plane_boxes; i++)
-        boxes->box[boxes->count++] = plane_boxes[i];
+    consider_stages(choice, box, &whole, &launch);
 }
 
 /* warp tile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
 static void choose(const struct nh_problem *problem, const struct nh_device *device,
                    enum nh_small_kernel kernel, const int32_t *warp_tile, struct choice *choice) {
-    bool boxes_too = boxes_possible(problem, device);
-    struct boxes boxes;
+    struct nh_small_boxes boxes;
+    choice->problem = problem;
+    choice->cuda = device->backend;
+    choice->kernel = kernel;
+    choice->boxes = boxes_possible(problem, device);
     nh_top_n_start(&choice->top, INFINITY, choice->option, sizeof *choice->option, MOST_CANDIDATES);
-    list_boxes(problem, kernel, &boxes);
+    nh_small_list_boxes(problem, by_keys(choice), &boxes);
     for (int out = 0; out < 2 && !choice->top.count; out++)
-        for (size_t i = 0; i < boxes.count; i++) {
-            const struct box *box = &boxes.box[i];
-            bool fits = i >= boxes.planes || rank_of(box) == problem->rank;
-            if (fits && sticks_out(problem, kernel, box) == out &&
+        for (int i = 0; i < boxes.count; i++) {
+            const struct nh_small_box *box = &boxes.box[i];
+            if (nh_small_sticks_out(problem, by_keys(choice), box) == out &&
                 (!warp_tile || memcmp(warp_tile, box->warp_tile, sizeof box->warp_tile) == 0))
-                consider_box(problem, device, kernel, box, boxes_too, choice);
+                consider_box(choice, box);
         }
 }
 
@@ -389,14 +284,13 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
     for (int i = 0; i < MOST_CANDIDATES; i++) {
         int q = forward ? i : pairs[i][0], k = pairs[i][1];
         if (q >= queries.top.count) continue;
-        const struct option *option = &queries.option[q];
         config[count] = (struct nh_config){{0}};
-        set_config(by_queries, option, &config[count]);
+        set_config(&queries, q, &config[count]);
         if (!forward) {
-            if (k >= keys.top.count ||
-                memcmp(option->box.warp_tile, warp_tile, sizeof option->box.warp_tile) != 0)
+            if (k >= keys.top.count || memcmp(queries.option[q].box.warp_tile, warp_tile,
+                                              NH_AXES * sizeof *warp_tile) != 0)
                 continue;
-            set_config(NH_SMALL_BACKWARD_KEY, &keys.option[k], &config[count]);
+            set_config(&keys, k, &config[count]);
         }
         count++;
     }

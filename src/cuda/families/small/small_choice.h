@@ -15,8 +15,9 @@ enum { NH_SMALL_IN_TURNS = -1 };
 extern const struct nh_knob nh_small_knobs[];
 
 /* A config's launch of a kernel; false if its halo is larger than any shared memory. */
-bool nh_small_launch_of(const struct nh_problem *problem, enum nh_small_kernel kernel,
-                        const int32_t *value, struct nh_small_launch *launch);
+bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        enum nh_small_kernel kernel, const int32_t *value,
+                        struct nh_small_launch *launch);
 
 /* As a solver's `candidates`; none if nothing fits. */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,

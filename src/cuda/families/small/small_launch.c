@@ -11,7 +11,8 @@ int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
 }
 
 /* As nh_kinds in small_kinds.cuh. */
-static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+static int64_t kinds_bytes(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
     int64_t kinds = 0;
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
@@ -21,7 +22,8 @@ static int64_t kinds_bytes(const struct nh_problem *problem, const struct nh_sma
 
 /* Whether the tables of small_kinds.cuh mask: tensors that cover the grid, dilation groups of one length, no strides, and between the
  * borders all warp tiles' boxes begin where the first of their columns does. */
-static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+static bool kinds_mask(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     enum { PLACES = 8, MOST_BYTES = 16384 };
     const struct nh_small_shape *shape = &launch->shape;
     int64_t places = 0;
@@ -35,14 +37,14 @@ static bool kinds_mask(const struct nh_problem *problem, const struct nh_small_l
             (!rolls && shape->rows[a] - shape->warp_tile[a] + shape->columns[a] > shape->halo[a]))
             return false;
     }
-    return launch->kernel == NH_SMALL_BACKWARD_KEY && places <= PLACES &&
-           kinds_bytes(problem, launch) <= MOST_BYTES;
+    return launch->keys && places <= PLACES && kinds_bytes(launch) <= MOST_BYTES;
 }
 
-int nh_small_additive_mask(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+int nh_small_additive_mask(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31 };
     int64_t starts = 0, coordinates = 0;
-    bool runs = launch->kernel != NH_SMALL_BACKWARD_KEY;
+    bool runs = !launch->keys;
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
         int64_t spread = launch->shape.columns[a] - problem->axis[a].window;
         starts += spread > 0 ? spread + 1 : 0;
@@ -52,7 +54,7 @@ int nh_small_additive_mask(const struct nh_problem *problem, const struct nh_sma
     if (launch->shape.dense || !(problem->scale >= NH_SMALL_LEAST_SCALE))
         return NH_SMALL_NO_ADDITIVE_MASK;
     if (runs && starts <= PLACES_OF_STARTS) return NH_SMALL_BY_STARTS;
-    if (kinds_mask(problem, launch)) return NH_SMALL_BY_KINDS;
+    if (kinds_mask(launch)) return NH_SMALL_BY_KINDS;
     /* gradients of a bias are gathered from scores that rows do not see, too: bits make them 0 whatever they are */
     if (nh_small_has_region(problem) && problem->has_bias &&
         launch->kernel == NH_SMALL_BACKWARD_QUERY)
@@ -61,14 +63,13 @@ int nh_small_additive_mask(const struct nh_problem *problem, const struct nh_sma
                                                 : NH_SMALL_NO_ADDITIVE_MASK;
 }
 
-static int64_t additive_mask_bytes(const struct nh_problem *problem,
-                                   const struct nh_small_launch *launch) {
+static int64_t additive_mask_bytes(const struct nh_small_launch *launch) {
     enum { OTHER_BYTES = 512 };
     const int32_t *columns = launch->shape.columns;
-    int additive_mask = nh_small_additive_mask(problem, launch);
+    int additive_mask = nh_small_additive_mask(launch);
     int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
     int64_t per_column = additive_mask == NH_SMALL_BY_COORDINATES ? 32 * steps : 16;
-    return (additive_mask == NH_SMALL_BY_KINDS ? kinds_bytes(problem, launch)
+    return (additive_mask == NH_SMALL_BY_KINDS ? kinds_bytes(launch)
                                                : per_column * nh_small_columns(&launch->shape)) +
            OTHER_BYTES;
 }
@@ -79,8 +80,8 @@ static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes
 }
 
 /* Halos and rows of work tiles that are under way or in use. */
-static int64_t stages_bytes(const struct nh_problem *problem,
-                            const struct nh_small_launch *launch) {
+static int64_t stages_bytes(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     enum { STATISTICS_BYTES = 16 };
     int64_t columns = launch->shape.halo_rows, rows = launch->shape.work_tile_rows;
     int64_t key = nh_small_row_bytes(problem, problem->dim),
@@ -90,32 +91,28 @@ static int64_t stages_bytes(const struct nh_problem *problem,
     int32_t box[NH_AXES];
     int64_t statistics = aligned_bytes(launch, nh_max(1, launch->shape.slots) * STATISTICS_BYTES *
                                                    nh_small_statistics_box(&launch->shape, box));
-    if (launch->turns)
-        return columns * nh_max(key, value) +
-               (launch->kernel == NH_SMALL_BACKWARD_KEY ? statistics : 0);
+    if (launch->turns) return columns * nh_max(key, value) + (launch->keys ? statistics : 0);
     if (launch->kernel == NH_SMALL_FORWARD)
         return halos * halo + stages * aligned_bytes(launch, rows * nh_max(key, value));
     int64_t work_tile = aligned_bytes(launch, rows * key) + aligned_bytes(launch, rows * value);
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY) work_tile += aligned_bytes(launch, rows * value);
-    if (launch->kernel == NH_SMALL_BACKWARD_KEY) halo += statistics;
+    if (launch->keys) halo += statistics;
     return halos * halo + stages * work_tile;
 }
 
-bool nh_small_fetches_lines(const struct nh_problem *problem,
-                            const struct nh_small_launch *launch) {
+bool nh_small_fetches_lines(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     enum { LINE_ALIGNMENT = 128 };
     const struct nh_small_shape *shape = &launch->shape;
-    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     int64_t line_bytes = shape->halo[2] * nh_small_row_bytes(problem, problem->dim);
     return launch->stages && nh_problem_periodic(problem) && line_bytes % LINE_ALIGNMENT == 0 &&
-           nh_sm90_lines_fit(problem, by_keys ? NHOOD_Q : NHOOD_K) &&
-           nh_sm90_lines_fit(problem, by_keys ? NHOOD_D_O : NHOOD_V);
+           nh_sm90_lines_fit(problem, launch->keys ? NHOOD_Q : NHOOD_K) &&
+           nh_sm90_lines_fit(problem, launch->keys ? NHOOD_D_O : NHOOD_V);
 }
 
-int64_t nh_small_shared_bytes(const struct nh_problem *problem,
-                              const struct nh_small_launch *launch) {
+int64_t nh_small_shared_bytes(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     const struct nh_small_shape *shape = &launch->shape;
-    bool by_keys = launch->kernel == NH_SMALL_BACKWARD_KEY;
     /* per warp, score gradients of a warp tile and sums for the bias's */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
@@ -130,20 +127,19 @@ int64_t nh_small_shared_bytes(const struct nh_problem *problem,
                        : 0;
     /* barriers of first planes, and which work tiles are the block's */
     if (shape->slots && nh_small_rolls_planes(problem, shape)) ring += 8 * launch->held + 16;
-    int64_t results =
-        launch->stages
-            ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) * (by_keys ? 2 : 1)
-            : 0;
+    int64_t results = launch->stages
+                          ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) *
+                                (launch->keys ? 2 : 1)
+                          : 0;
     int64_t lse = launch->kernel == NH_SMALL_BACKWARD_QUERY ? 8 * infos * shape->work_tile_rows : 0;
-    return stages_bytes(problem, launch) + additive_mask_bytes(problem, launch) + bias_gradient +
-           lse + results + ring +
-           nh_small_table_bytes(problem, shape, by_keys ? NH_SMALL_KEYS : NH_SMALL_QUERIES,
-                                !shape->dense && !nh_small_additive_mask(problem, launch), infos);
+    return stages_bytes(launch) + additive_mask_bytes(launch) + bias_gradient + lse + results +
+           ring +
+           nh_small_table_bytes(problem, shape, launch->keys,
+                                !shape->dense && !nh_small_additive_mask(launch), infos);
 }
 
-bool nh_small_masks_by_bits(const struct nh_problem *problem,
-                            const struct nh_small_launch *launch) {
-    return !launch->shape.dense && !nh_small_additive_mask(problem, launch);
+bool nh_small_masks_by_bits(const struct nh_small_launch *launch) {
+    return !launch->shape.dense && !nh_small_additive_mask(launch);
 }
 
 /* Counts the registers of the high and low parts of a row in f32, if a thread keeps it (nh_row_operand in
@@ -154,8 +150,8 @@ static int64_t split_row(int64_t steps) {
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
-static int64_t registers_of(const struct nh_problem *problem,
-                            const struct nh_small_launch *launch) {
+static int64_t registers_of(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     int64_t keys = nh_small_steps(problem, problem->dim),
             values = nh_small_steps(problem, problem->dim_v);
     int64_t rows = split_row(keys), rows2 = split_row(values);
@@ -167,10 +163,10 @@ static int64_t registers_of(const struct nh_problem *problem,
     case NH_SMALL_FORWARD: return f32 ? rows + 4 * values + 80 : 4 * keys + 8 * values + 48;
     case NH_SMALL_BACKWARD_QUERY:
         return (f32 ? rows + rows2 + 4 * keys + 16 : 12 * keys + 4 * values) +
-               (problem->has_bias                          ? 80
-                : !nh_small_masks_by_bits(problem, launch) ? 64
-                : f32                                      ? 72
-                                                           : 100);
+               (problem->has_bias                 ? 80
+                : !nh_small_masks_by_bits(launch) ? 64
+                : f32                             ? 72
+                                                  : 100);
     default: return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
     }
 }
@@ -179,26 +175,24 @@ static int64_t block_warps(const struct nh_small_launch *launch) {
     return nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
 }
 
-double nh_small_spilled(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+double nh_small_spilled(const struct nh_small_launch *launch) {
     enum { BESIDE = 16 };
     int64_t left = NH_CUDA_REGISTERS / (32 * block_warps(launch)) / 8 * 8;
-    return (double)nh_max(0, registers_of(problem, launch) + BESIDE - left) / (double)left;
+    return (double)nh_max(0, registers_of(launch) + BESIDE - left) / (double)left;
 }
 
 /* Where the copy engine fetches, many warps belong to a block: it fits as long as the compiler need not spill. */
-int64_t nh_small_residents(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                           const struct nh_small_launch *launch) {
+int64_t nh_small_residents(const struct nh_small_launch *launch) {
     enum { MOST_RESIDENTS = 16, MOST_WARPS = 48 };
-    int64_t by_shared = nh_cuda_residents_by_shared(device, nh_small_shared_bytes(problem, launch));
+    int64_t by_shared = nh_cuda_residents_by_shared(launch->cuda, nh_small_shared_bytes(launch));
     if (!by_shared) return 0;
-    int64_t registers = nh_min(nh_ceil_div(registers_of(problem, launch), 8) * 8, 256);
+    int64_t registers = nh_min(nh_ceil_div(registers_of(launch), 8) * 8, 256);
     int64_t warps = block_warps(launch);
     int64_t by_registers = NH_CUDA_REGISTERS / (32 * warps * registers);
     /* in f32, what is split is as much again, and spilled by the hundred bytes */
-    if ((launch->stages || problem->dtype == NHOOD_DTYPE_F32) && !by_registers) return 0;
+    if ((launch->stages || launch->problem->dtype == NHOOD_DTYPE_F32) && !by_registers) return 0;
     /* spilling a few registers costs little, a third of them as much as all else */
-    if (!by_registers && 3 * registers_of(problem, launch) > 4 * NH_CUDA_REGISTERS / (32 * warps))
-        return 0;
+    if (!by_registers && 3 * registers_of(launch) > 4 * NH_CUDA_REGISTERS / (32 * warps)) return 0;
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
     return nh_max(1, nh_min(residents, MOST_RESIDENTS));
 }

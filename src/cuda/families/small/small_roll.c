@@ -5,7 +5,7 @@ enum { MOST_HELD = 16 };
 /* The axis along which they do. */
 struct chain {
     const struct nh_axis *axis;
-    enum nh_small_rows rows;
+    bool keys;
     /* whether warp tiles stop at the last line that any of their rows sees */
     bool stops;
     /* of the longest dilation group, and whether others are shorter */
@@ -29,7 +29,7 @@ static struct nh_range covered_columns(const struct chain *chain, int64_t length
                                        int64_t position) {
     const struct nh_axis *axis = chain->axis;
     struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
-                                         axis->periodic, chain->rows == NH_SMALL_KEYS, position);
+                                         axis->periodic, chain->keys, position);
     return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
 }
 
@@ -51,8 +51,8 @@ static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
     if (chain->region) return slots_in_part(chain, length, work_tile);
     int64_t first = nh_min(work_tile * chain->work_tile, length - 1);
     int64_t last = nh_min((work_tile + 1) * chain->work_tile, length) - 1;
-    int64_t begin = nh_small_columns_of(chain->axis, chain->rows, length, first).begin;
-    int64_t end = nh_small_columns_of(chain->axis, chain->rows, length, last).end;
+    int64_t begin = nh_small_columns_of(chain->axis, chain->keys, length, first).begin;
+    int64_t end = nh_small_columns_of(chain->axis, chain->keys, length, last).end;
     while (begin + touched(chain, end - begin) > chain->tiles * chain->work_tile)
         begin--;
     return (struct nh_range){begin / chain->work_tile,
@@ -123,18 +123,18 @@ static void count_around(const struct chain *chain, struct nh_small_shape *shape
     shape->slots_around = (int32_t)(all.end - all.begin - chain->tiles);
 }
 
-static struct chain chain_of(const struct nh_problem *problem, enum nh_small_rows rows,
+static struct chain chain_of(const struct nh_problem *problem, bool keys,
                              const struct nh_small_shape *shape) {
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
-    const struct nh_box *own = rows == NH_SMALL_KEYS ? &axis->key : &axis->query,
-                        *other = rows == NH_SMALL_KEYS ? &axis->query : &axis->key;
+    const struct nh_box *own = keys ? &axis->key : &axis->query,
+                        *other = keys ? &axis->query : &axis->key;
     int64_t work_tile = shape->rows[first], group = nh_longest_group(axis);
     bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
     int64_t length =
         whole && !axis->periodic ? nh_small_representative_length(axis, group, work_tile) : group;
     return (struct chain){.axis = axis,
-                          .rows = rows,
+                          .keys = keys,
                           .stops = problem->op == NHOOD_OP_BWD,
                           .length = length,
                           .tiles = nh_ceil_div(whole ? length : own->length, work_tile),
@@ -150,7 +150,7 @@ static struct chain chain_of(const struct nh_problem *problem, enum nh_small_row
                           .least_pairs = shape->least_pairs};
 }
 
-void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
+void nh_small_roll(const struct nh_problem *problem, bool keys, int32_t held,
                    struct nh_small_shape *shape) {
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
@@ -160,11 +160,11 @@ void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, in
     if (problem->rank == 1 || (work_tile == 1 && (!planes || problem->op == NHOOD_OP_BWD)) ||
         work_tile != shape->warp_tile[first] || work_tile > shape->halo[first] ||
         (planes && (shape->halo[first] == 1 || axis->length % axis->dilation)) ||
-        (rows == NH_SMALL_KEYS && problem->heads != problem->kv_heads))
+        (keys && problem->heads != problem->kv_heads))
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
     int64_t slot_rows = work_tile * lines * shape->halo[2];
-    const struct chain chain = chain_of(problem, rows, shape);
+    const struct chain chain = chain_of(problem, keys, shape);
     if (!rows_agree(problem, planes, slot_rows) || !part_rolls(axis, &chain) ||
         (!chain.region && chain.tiles * work_tile < chain.lines) || !advances(&chain))
         return;

@@ -9,7 +9,7 @@
  * and the rows of a slot agree with the swizzle; if tensors do not cover that axis or it is periodic, where it has one
  * dilation group, and around a circle that is covered and that work tiles divide. held: work tiles that are under way
  * or in use. */
-void nh_small_roll(const struct nh_problem *problem, enum nh_small_rows rows, int32_t held,
+void nh_small_roll(const struct nh_problem *problem, bool keys, int32_t held,
                    struct nh_small_shape *shape);
 
 /* Whether slots of a halo that rolls are planes of a volume, one position each. There are then as many as `held` work

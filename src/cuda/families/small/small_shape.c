@@ -6,10 +6,9 @@
 
 enum { MOST_HALO_ROWS = 4096 };
 
-struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
-                                    int64_t length, int64_t position) {
-    return nh_seen_range(length, axis->window, axis->stride, axis->causal, 0, rows == NH_SMALL_KEYS,
-                         position);
+struct nh_range nh_small_columns_of(const struct nh_axis *axis, bool keys, int64_t length,
+                                    int64_t position) {
+    return nh_seen_range(length, axis->window, axis->stride, axis->causal, 0, keys, position);
 }
 
 int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
@@ -19,8 +18,8 @@ int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t lengt
 }
 
 /* Columns of `tile` rows next to each other, at most. */
-static int64_t extent_of(const struct nh_axis *axis, enum nh_small_rows rows, int32_t tile) {
-    return nh_tile_count(axis, tile, 1, rows == NH_SMALL_KEYS).halo;
+static int64_t extent_of(const struct nh_axis *axis, bool keys, int32_t tile) {
+    return nh_tile_count(axis, tile, 1, keys).halo;
 }
 
 /* Whether the windows of a group's queries, which never go back from one to the next, lie in its keys. */
@@ -47,26 +46,24 @@ bool nh_small_sees_windows(const struct nh_axis *axis) {
 }
 
 /* The same where tensors do not cover the grid, or the axis is periodic: of the cases that are easily told. */
-static bool all_see_covered(const struct nh_axis *axis, enum nh_small_rows rows, int64_t columns) {
+static bool all_see_covered(const struct nh_axis *axis, bool keys, int64_t columns) {
     bool covered = axis->query.length == axis->length && axis->key.length == axis->length;
     if (columns != axis->window) return false;
-    return rows == NH_SMALL_KEYS ? axis->periodic && covered && axis->stride == 1
-                                 : nh_small_sees_windows(axis);
+    return keys ? axis->periodic && covered && axis->stride == 1 : nh_small_sees_windows(axis);
 }
 
 /* Whether every row sees so many columns, more than which none sees. The first ones, at a border, mostly do not. */
-static bool all_see(const struct nh_axis *axis, enum nh_small_rows rows, int64_t columns) {
+static bool all_see(const struct nh_axis *axis, bool keys, int64_t columns) {
     int64_t length = nh_longest_group(axis);
-    if (nh_is_cut(axis)) return all_see_covered(axis, rows, columns);
-    struct nh_range first = nh_small_columns_of(axis, rows, length, 0);
+    if (nh_is_cut(axis)) return all_see_covered(axis, keys, columns);
+    struct nh_range first = nh_small_columns_of(axis, keys, length, 0);
     return first.end - first.begin == columns &&
-           nh_tile_count(axis, 1, 1, rows == NH_SMALL_KEYS).visits ==
-               (double)axis->length * (double)columns;
+           nh_tile_count(axis, 1, 1, keys).visits == (double)axis->length * (double)columns;
 }
 
-static double tiles_of(const struct nh_axis *axis, enum nh_small_rows rows, int64_t tile) {
-    const struct nh_box *own = rows == NH_SMALL_KEYS ? &axis->key : &axis->query;
-    int64_t longest = nh_longest_rows(axis, rows == NH_SMALL_KEYS);
+static double tiles_of(const struct nh_axis *axis, bool keys, int64_t tile) {
+    const struct nh_box *own = keys ? &axis->key : &axis->query;
+    int64_t longest = nh_longest_rows(axis, keys);
     int64_t shorter = longest * axis->dilation - own->length;
     return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest, tile) +
            (double)shorter * (double)nh_ceil_div(longest - 1, tile);
@@ -95,9 +92,8 @@ static int64_t least_pairs(const struct nh_problem *problem, const struct nh_sma
     return shape->blocks > 16 ? 0 : nh_ceil_div(lines * per_line, 16);
 }
 
-bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *work_tile, const int32_t *warp_tile, bool boxes,
-                       struct nh_small_shape *shape) {
+bool nh_small_shape_of(const struct nh_problem *problem, bool keys, const int32_t *work_tile,
+                       const int32_t *warp_tile, bool boxes, struct nh_small_shape *shape) {
     *shape = (struct nh_small_shape){.dense = true,
                                      .chunk_blocks = NH_SMALL_CHUNK_BLOCKS,
                                      .work_tile_rows = 1,
@@ -107,17 +103,17 @@ bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
-        int64_t columns = extent_of(axis, rows, warp_tile[a]),
-                halo = extent_of(axis, rows, work_tile[a]);
+        int64_t columns = extent_of(axis, keys, warp_tile[a]),
+                halo = extent_of(axis, keys, work_tile[a]);
         if (halo > MOST_HALO_ROWS) return false;
         shape->rows[a] = work_tile[a];
         shape->warp_tile[a] = warp_tile[a];
         shape->columns[a] = (int32_t)columns;
         shape->halo[a] = (int32_t)halo;
-        shape->dense = shape->dense && all_see(axis, rows, columns);
+        shape->dense = shape->dense && all_see(axis, keys, columns);
         shape->work_tile_rows *= work_tile[a];
-        shape->work_tiles *= tiles_of(axis, rows, work_tile[a]);
-        shape->warp_tiles *= tiles_of(axis, rows, warp_tile[a]);
+        shape->work_tiles *= tiles_of(axis, keys, work_tile[a]);
+        shape->warp_tiles *= tiles_of(axis, keys, warp_tile[a]);
         box *= columns;
     }
     if (boxes) fill_gaps(shape);
@@ -151,21 +147,20 @@ int64_t nh_small_columns(const struct nh_small_shape *shape) {
 }
 
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             enum nh_small_rows rows, bool bits, int64_t infos) {
+                             bool keys, bool bits, int64_t infos) {
     enum { WORK_TILE_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 88, OTHER_BYTES = 1664 };
     const int32_t *q = shape->rows, *k = shape->columns;
     int first = NH_AXES - problem->rank;
     int64_t chunks = nh_ceil_div(shape->blocks, shape->chunk_blocks),
             columns = nh_small_columns(shape);
-    int64_t info =
-        WORK_TILE_BYTES +
-        (q[0] + q[1] + q[2]) * ((rows == NH_SMALL_KEYS ? 12 : 24) + (bits ? 16 * chunks : 0)) +
-        16 * chunks + 8 * q[first];
+    int64_t info = WORK_TILE_BYTES +
+                   (q[0] + q[1] + q[2]) * ((keys ? 12 : 24) + (bits ? 16 * chunks : 0)) +
+                   16 * chunks + 8 * q[first];
     if (nh_small_has_region(problem)) info += REGION_BYTES + 4 * (q[0] + q[1] + q[2]);
     int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
     int64_t wraps = shape->slots ? k[first] : 1;
     int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
-    int64_t tables = wraps * (gathers + (rows == NH_SMALL_KEYS ? 4 * columns : 0));
+    int64_t tables = wraps * (gathers + (keys ? 4 * columns : 0));
     if (problem->has_bias) {
         info += 4 * problem->bias_count;
         int64_t step = 8;

@@ -5,12 +5,10 @@
 #include "cuda.h"
 #include "problem.h"
 
-/* What the rows of a kernel are; its columns are the other. */
-enum nh_small_rows { NH_SMALL_QUERIES, NH_SMALL_KEYS };
-
 /* Where masks are bits, 32 of a thread are 16 blocks. */
 enum { NH_SMALL_CHUNK_BLOCKS = 16 };
 
+/* keys: rows are keys and columns queries, else the other way round. */
 struct nh_small_shape {
     /* rows of a work tile and of a warp tile; columns that a warp tile and a work tile see, at most */
     int32_t rows[NH_AXES], warp_tile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
@@ -35,9 +33,8 @@ struct nh_small_shape {
 
 /* boxes: the copy engine fetches halos, which then have no gaps: columns are added to lines, and lines to planes, until
  * consecutive columns of a warp tile are consecutive rows modulo 8. False if a halo is larger than any shared memory. */
-bool nh_small_shape_of(const struct nh_problem *problem, enum nh_small_rows rows,
-                       const int32_t *work_tile, const int32_t *warp_tile, bool boxes,
-                       struct nh_small_shape *shape);
+bool nh_small_shape_of(const struct nh_problem *problem, bool keys, const int32_t *work_tile,
+                       const int32_t *warp_tile, bool boxes, struct nh_small_shape *shape);
 
 /* Whether tensors do not cover the grid, or an axis is periodic: NH_REGIONS of the kernels. */
 static inline bool nh_small_has_region(const struct nh_problem *problem) {
@@ -48,8 +45,8 @@ static inline bool nh_small_has_region(const struct nh_problem *problem) {
 bool nh_small_sees_windows(const struct nh_axis *axis);
 
 /* Columns of the row at a position of a dilation group in the grid. */
-struct nh_range nh_small_columns_of(const struct nh_axis *axis, enum nh_small_rows rows,
-                                    int64_t length, int64_t position);
+struct nh_range nh_small_columns_of(const struct nh_axis *axis, bool keys, int64_t length,
+                                    int64_t position);
 
 /* Between the borders ranges repeat: a group as long as both borders and two periods has every pattern. */
 int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile);
@@ -64,6 +61,6 @@ int64_t nh_small_columns(const struct nh_small_shape *shape);
 /* Tables and `tile infos` work tiles, with what their rows see, as bits if they mask, and a bias, beside the rows; no
  * less than what the kernels take. */
 int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             enum nh_small_rows rows, bool bits, int64_t infos);
+                             bool keys, bool bits, int64_t infos);
 
 #endif

@@ -16,8 +16,8 @@ static double tiles_of_work_tile(const struct nh_small_launch *launch) {
 }
 
 /* What a work tile copies to shared memory. */
-static double work_tile_bytes(const struct nh_problem *problem,
-                              const struct nh_small_launch *launch) {
+static double work_tile_bytes(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     double dims = (double)(problem->dim + problem->dim_v),
            halo = (double)launch->shape.fetched_rows;
     double share = (double)(problem->heads / problem->kv_heads);
@@ -34,8 +34,8 @@ static double work_tile_bytes(const struct nh_problem *problem,
     }
 }
 
-static enum nh_kernel_kind kernel_of(const struct nh_problem *problem,
-                                     const struct nh_small_launch *launch) {
+static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     static const enum nh_kernel_kind
         kernel[][2] = {[NH_SMALL_FORWARD] = {NH_KERNEL_SMALL_FORWARD, NH_KERNEL_SMALL_FORWARD_F32},
                        [NH_SMALL_BACKWARD_QUERY] = {NH_KERNEL_SMALL_QUERY,
@@ -58,7 +58,8 @@ static enum nh_kernel_kind kernel_of(const struct nh_problem *problem,
 }
 
 /* Elements that the products of a pair of rows run over. */
-static double product_dims(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+static double product_dims(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     double depth = problem->dtype == NHOOD_DTYPE_F32 ? 8 : 16;
     double keys = depth * (double)nh_small_steps(problem, problem->dim),
            values = depth * (double)nh_small_steps(problem, problem->dim_v);
@@ -68,17 +69,17 @@ static double product_dims(const struct nh_problem *problem, const struct nh_sma
 }
 
 /* Instructions for a logit's mask, in those of a product that masks. */
-static double mask_share(const struct nh_problem *problem, const struct nh_small_launch *launch) {
+static double mask_share(const struct nh_small_launch *launch) {
     if (launch->kernel == NH_SMALL_FORWARD && launch->shape.dense) return 0;
     if (launch->kernel != NH_SMALL_FORWARD)
-        return nh_small_additive_mask(problem, launch) == NH_SMALL_BY_KINDS ? 0 : 1;
-    return nh_small_masks_by_bits(problem, launch) ? 2 : 1;
+        return nh_small_additive_mask(launch) == NH_SMALL_BY_KINDS ? 0 : 1;
+    return nh_small_masks_by_bits(launch) ? 2 : 1;
 }
 
 /* For a bias, issue slots of a logit, most of them empty; by queries, its gradient's table is gathered over 16 rows,
  * too. */
-static double bias_instructions(const struct nh_problem *problem,
-                                const struct nh_small_launch *launch) {
+static double bias_instructions(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     enum { READ = 8 };
     if (!problem->has_bias) return 0;
     bool sums = launch->kernel == NH_SMALL_BACKWARD_QUERY;
@@ -87,22 +88,22 @@ static double bias_instructions(const struct nh_problem *problem,
 
 /* Sets the work of a work tile. Rows that a thread of f32 does not keep are read and split anew for each pair of
  * blocks. */
-static void set_units(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                      const struct nh_small_launch *of, double share,
+static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
+    const struct nh_problem *problem = of->problem;
     enum { WIDEST_KEPT = 32 };
     double tiles = share * tiles_of_work_tile(of), columns = 8 * (double)of->shape.blocks;
-    double scores = 16 * tiles * columns, bytes = work_tile_bytes(problem, of);
-    double dims = product_dims(problem, of), lanes = nh_cuda_lane_clocks(scores);
+    double scores = 16 * tiles * columns, bytes = work_tile_bytes(of);
+    double dims = product_dims(of), lanes = nh_cuda_lane_clocks(scores);
     double splits = of->turns || problem->dim <= WIDEST_KEPT ? 1 : (double)of->shape.blocks / 2;
     launch->unit[NH_WORK_TENSOR] =
-        scores * dims / nh_cuda_products_per_clock(problem, device, false);
-    launch->unit[NH_WORK_SPILL] = launch->unit[NH_WORK_TENSOR] * nh_small_spilled(problem, of);
+        scores * dims / nh_cuda_products_per_clock(problem, of->cuda, false);
+    launch->unit[NH_WORK_SPILL] = launch->unit[NH_WORK_TENSOR] * nh_small_spilled(of);
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
-    launch->unit[NH_WORK_MASK] = lanes * mask_share(problem, of);
-    launch->unit[NH_WORK_VECTOR] = lanes * bias_instructions(problem, of);
+    launch->unit[NH_WORK_MASK] = lanes * mask_share(of);
+    launch->unit[NH_WORK_VECTOR] = lanes * bias_instructions(of);
     launch->unit[NH_WORK_TILE] = tiles;
-    launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(device, bytes);
+    launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(of->cuda, bytes);
     if (problem->dtype == NHOOD_DTYPE_F32 && !of->stages)
         launch->unit[NH_WORK_SHARED] = nh_cuda_lane_clocks(16 * tiles * dims * splits);
     if (of->kernel == NH_SMALL_FORWARD && of->stages == 1)
@@ -114,14 +115,13 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
             tiles * (double)nh_small_row_bytes(problem, problem->dim) / 64;
 }
 
-bool nh_small_add_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                       const struct nh_small_launch *of, struct nh_work *work) {
-    bool by_keys = of->kernel == NH_SMALL_BACKWARD_KEY;
-    double share = by_keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    double residents = (double)nh_small_residents(problem, device, of);
+bool nh_small_add_work(const struct nh_small_launch *of, struct nh_work *work) {
+    const struct nh_problem *problem = of->problem;
+    double share = of->keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double residents = (double)nh_small_residents(of);
     double rounds = (double)nh_ceil_div(of->shape.work_tile_rows / 16, of->warps);
     if (residents <= 0) return false;
-    struct nh_launch_work *launch = nh_work_add(work, kernel_of(problem, of));
+    struct nh_launch_work *launch = nh_work_add(work, kernel_of(of));
     launch->blocks = (double)(problem->batch * problem->heads) * of->shape.work_tiles / share;
     launch->residents = residents;
     launch->in_flight = residents * fmax(1, of->held);
@@ -132,18 +132,16 @@ bool nh_small_add_work(const struct nh_problem *problem, const struct nh_cuda_de
     launch->tiles = (double)(problem->batch * problem->heads) * of->shape.warp_tiles;
     launch->masked_tiles = of->shape.dense ? 0 : launch->tiles;
     launch->scores = 16 * 8 * (double)of->shape.blocks;
-    set_units(problem, device, of, share, launch);
-    launch->flops = 2 * launch->tiles * 128 * (double)of->shape.blocks * product_dims(problem, of);
+    set_units(of, share, launch);
+    launch->flops = 2 * launch->tiles * 128 * (double)of->shape.blocks * product_dims(of);
     return true;
 }
 
-double nh_small_launch_ns(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                          const struct nh_small_launch *launch) {
+double nh_small_launch_ns(const struct nh_small_launch *launch) {
     struct nh_work work;
     nh_work_start(&work,
                   launch->kernel == NH_SMALL_FORWARD ? NH_OPERATION_SMALL_FORWARD
                                                      : NH_OPERATION_SMALL_BACKWARD,
-                  problem);
-    return nh_small_add_work(problem, device, launch, &work) ? nh_predict(device, &work, NULL)
-                                                             : INFINITY;
+                  launch->problem);
+    return nh_small_add_work(launch, &work) ? nh_predict(launch->cuda, &work, NULL) : INFINITY;
 }
