@@ -99,6 +99,10 @@ nhood_status nh_fill_strides(const char *before, const char *name, const char *a
                              const int64_t shape[6], int rank, bool output,
                              const nhood_strides *given, nhood_strides *strides);
 
+/* The same for a tensor of a problem that lacks no more than its strides; bias tables are packed. */
+nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
+                                    const nhood_strides *given);
+
 /* Checks the workspace of an execute that needs so many bytes. */
 nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes);
 

@@ -59,7 +59,7 @@ struct nh_cuda_box {
     long long offset, length;
 };
 
-/* What the tensors of queries and those of keys cover of an axis. Their addresses are moved (launch.c) so that a token is
+/* What the tensors of queries and those of keys cover of an axis. Their addresses are moved (step.c) so that a token is
  * found at its coordinate in the grid; on a periodic axis coordinates go on beyond its length up to the end of the box. */
 struct nh_cuda_region {
     struct nh_cuda_box query, key;

@@ -1,7 +1,6 @@
-/* Plans on CUDA: filling in arguments, getting the kernels, and the launches of one execute. */
+/* Plans on CUDA: getting the kernels, and the launches of one execute. */
 #include "launch.h"
 
-#include "dtype.h"
 #include "os.h"
 #include "scale.h"
 #include "thread.h"
@@ -9,20 +8,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { WORKSPACE_ALIGNMENT = 256 };
-NH_OWN_ARGS_FIT(nh_tiled_args, nh_cuda_tiling);
-
-static const uint32_t EXTRA_TENSORS =
-    NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V) | NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
-static const uint32_t KEY_TENSORS = NH_BIT(K) | NH_BIT(V) | NH_BIT(D_K) | NH_BIT(D_V);
-static const uint32_t GRID_TENSORS = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(LSE) |
-                                     NH_BIT(A) | NH_BIT(D_O) | NH_BIT(D_LSE) | NH_BIT(D_Q) |
-                                     NH_BIT(D_K) | NH_BIT(D_V);
-static const uint32_t DIM_TENSORS =
-    NH_BIT(Q) | NH_BIT(K) | NH_BIT(EXTRA_K) | NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_EXTRA_K);
-static const uint32_t DIM_V_TENSORS =
-    NH_BIT(V) | NH_BIT(O) | NH_BIT(EXTRA_V) | NH_BIT(D_O) | NH_BIT(D_V) | NH_BIT(D_EXTRA_V);
 
 static nhood_status check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
@@ -168,10 +153,7 @@ static nhood_status create(const struct nh_problem *problem, const struct nh_dev
     created->base = (struct nh_operation){.run = run, .destroy = destroy};
     created->device = device->backend;
     created->host = device->host;
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        if (!(problem->flags & NHOOD_FLAG_UNALIGNED) && ((DIM_TENSORS | DIM_V_TENSORS) >> t & 1) &&
-            nh_problem_role(problem, t) != NH_UNUSED)
-            created->aligned |= 1u << t;
+    created->aligned = nh_cuda_aligned_tensors(problem);
     *operation = created;
     return NHOOD_OK;
 }
@@ -252,168 +234,4 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     }
     *operation = &created->base;
     return NHOOD_OK;
-}
-
-size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes) {
-    size_t offset = operation->base.workspace_bytes;
-    operation->base.workspace_bytes +=
-        (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
-    return offset;
-}
-
-struct nh_cuda_tensor nh_cuda_strided(const nhood_strides *s) {
-    return (struct nh_cuda_tensor){NULL, s->batch, {s->axis[0], s->axis[1], s->axis[2]}, s->head};
-}
-
-/* Tensors of LSE and delta hold what arithmetic is made in, all others what the problem stores. */
-static int64_t slot_bytes(const struct nh_problem *problem, int slot) {
-    int32_t as = slot == NH_DELTA ? NHOOD_LSE : slot < NHOOD_TENSOR_COUNT ? slot : NHOOD_A;
-    return (int64_t)nh_dtype_bytes(nh_tensor_dtype(problem, as));
-}
-
-/* From the first token of the tensor's box to the first of the grid. */
-static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_tensor *tensor,
-                      bool keys, int64_t element_bytes) {
-    int64_t offset = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        offset -= (keys ? axis->key.offset : axis->query.offset) * tensor->axis[a];
-    }
-    return (size_t)(offset * element_bytes);
-}
-
-static void set_region(struct nh_cuda_step *step, const struct nh_problem *problem) {
-    step->regions = nh_problem_partial(problem) || nh_problem_periodic(problem);
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        step->periodic |= axis->periodic << a;
-        step->region[a] = (struct nh_cuda_region){{axis->query.offset, axis->query.length},
-                                                  {axis->key.offset, axis->key.length}};
-    }
-}
-
-void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
-    *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
-    struct nh_cuda_args *args = &step->args;
-    set_region(step, problem);
-    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
-        bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
-        step->binding[slot].from = used ? slot : NH_BIND_NONE;
-        if (used) args->tensor[slot] = nh_cuda_strided(&problem->strides[slot]);
-        if (used && (GRID_TENSORS >> slot & 1))
-            step->binding[slot].offset_bytes = to_grid(
-                problem, &args->tensor[slot], KEY_TENSORS >> slot & 1, slot_bytes(problem, slot));
-    }
-    for (int a = 0; a < NH_AXES; a++)
-        args->axis[a] = (struct nh_cuda_axis){problem->axis[a].length, problem->axis[a].window,
-                                              problem->axis[a].stride, problem->axis[a].dilation,
-                                              problem->axis[a].causal, 0};
-    args->batch = problem->batch;
-    args->heads = problem->heads;
-    args->kv_heads = problem->kv_heads;
-    args->dim = problem->dim;
-    args->dim_v = problem->dim_v;
-    args->extra_tokens = problem->extra_tokens;
-    args->window_count = problem->window_count;
-    args->scale = problem->scale;
-    args->flags = problem->flags;
-    args->has_bias = problem->has_bias;
-    args->rank = problem->rank;
-    args->dtype = problem->dtype;
-}
-
-void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t bytes) {
-    memcpy(step->own.words, own, bytes);
-}
-
-void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
-                            size_t offset_bytes, int64_t width) {
-    struct nh_cuda_tensor *tensor = &step->args.tensor[slot];
-    tensor->head = width;
-    int64_t size = width * problem->heads;
-    for (int a = NH_AXES - 1; a >= 0; a--) {
-        tensor->axis[a] = size;
-        size *= problem->axis[a].query.length;
-    }
-    tensor->batch = size;
-    offset_bytes += to_grid(problem, tensor, false, slot_bytes(problem, slot));
-    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
-}
-
-/* Gives the step a table for kernels/common/tile_note.cuh. */
-static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
-                       struct nh_kernel_spec *spec) {
-    int64_t words = step->work_tiles * operation->device->noted_tiles;
-    nh_kernel_define(spec, "NH_NOTED", operation->device->noted_tiles);
-    step->binding[NH_NOTES] = (struct nh_cuda_binding){
-        .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};
-}
-
-nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
-                              const struct nh_kernel_spec *spec) {
-    static const int64_t limit[3] = {INT32_MAX, 65535, 65535};
-    for (int i = 0; i < 3; i++)
-        if (step->grid[i] < 1 || step->grid[i] > limit[i])
-            return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: grid axis %d has %lld blocks, of [1, %lld]",
-                            spec->source, i, (long long)step->grid[i], (long long)limit[i]);
-    if (operation->count == NH_CUDA_STEPS)
-        return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
-    int32_t index = operation->count++;
-    operation->step[index] = *step;
-    if (!step->work_tiles) operation->step[index].work_tiles = step->grid[0];
-    operation->spec[index] = *spec;
-    if (step->regions) nh_kernel_define(&operation->spec[index], "NH_REGIONS", 1);
-    if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);
-    if (operation->device->noted_tiles)
-        note_tiles(operation, &operation->step[index], &operation->spec[index]);
-    /* one that did not fit is missing, and most have a value that goes without saying */
-    if (operation->spec[index].count == NH_KERNEL_DEFINES)
-        return nh_error(NHOOD_ERR_INTERNAL, "%s: more than %d macros", spec->source,
-                        NH_KERNEL_DEFINES - 1);
-    return NHOOD_OK;
-}
-
-/* At most, in keys' rows: windows that stop at the ends of their axis are attended by half as many queries more. */
-static int64_t most_terms(const struct nh_problem *problem, int rows) {
-    int64_t share = problem->heads / problem->kv_heads, queries = share, terms = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        queries *= nh_min(axis->window + axis->window / 2, nh_longest_group(axis));
-    }
-    if (rows & NH_SUMS_OF_QUERY) terms = problem->window_count + problem->extra_tokens;
-    if (rows & NH_SUMS_OF_KEY) terms = nh_max(terms, queries);
-    if (rows & NH_SUMS_OVER_ALL) terms = nh_max(terms, problem->query_tokens * share);
-    return terms;
-}
-
-void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                              int rows) {
-    /* On an H200, outputs of 256 keys in one chain on tensor cores are off by 1.0e-6 of the largest, PyTorch's by
-     * 0.8e-6; with more keys the error grows in proportion, to 1.7e-4 for 16,384. */
-    const int64_t chain = 256;
-    bool tf32 = problem->flags & NHOOD_FLAG_ALLOW_TF32;
-    if (problem->dtype == NHOOD_DTYPE_F32 && !tf32 && most_terms(problem, rows) > chain)
-        nh_kernel_define(spec, "NH_LONG_SUMS", 1);
-}
-
-/* Bits of every stride that an index of the tensor may be multiplied with. */
-static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
-    const nhood_strides *s = &problem->strides[tensor];
-    int64_t bits = problem->batch > 1 ? s->batch : 0;
-    bool extra = EXTRA_TENSORS >> tensor & 1;
-    for (int a = 0; a < NH_AXES; a++)
-        if (extra || problem->axis[a].length > 1) bits |= s->axis[a];
-    return bits | (problem->heads > 1 ? s->head : 0);
-}
-
-int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
-    if (problem->flags & NHOOD_FLAG_UNALIGNED) return 1;
-    int64_t bits = 16 / (int64_t)nh_dtype_bytes(problem->dtype);
-    if (slots & DIM_TENSORS) bits |= problem->dim;
-    if (slots & DIM_V_TENSORS) bits |= problem->dim_v;
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        if ((slots & (DIM_TENSORS | DIM_V_TENSORS)) >> t & 1 &&
-            nh_problem_role(problem, t) != NH_UNUSED)
-            bits |= stride_bits(problem, t);
-    return (int)(bits & -bits);
 }

@@ -92,6 +92,8 @@ struct nh_cuda_operation {
 /* `build` of every CUDA solver: an operation of the launches that it adds, with their kernels. */
 nh_build_fn nh_cuda_build;
 
+/* ---- setting up steps (step.c) ---- */
+
 /* Reserves workspace; returns its offset, a multiple of 256. */
 size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);
 
@@ -121,6 +123,9 @@ enum { NH_SUMS_OF_QUERY = 1, NH_SUMS_OF_KEY = 2, NH_SUMS_OVER_ALL = 4 };
  * chain of additions spoils them: the kernel adds them up in short ones. Otherwise as without it, which is 0. */
 void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                               int rows);
+
+/* Tensors of rows of D or Dv, unless they may start at any element: bits 1 << NHOOD_Q .. */
+uint32_t nh_cuda_aligned_tensors(const struct nh_problem *problem);
 
 /* Elements per vector load (1, 2, 4 or 8, at most 16 bytes) that the extents, strides and alignment of the slots in
  * the mask allow; bits 1 << NH_Q .. Of those only rows of D or Dv count: LSE, A and biases are never loaded so. */

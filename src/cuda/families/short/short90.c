@@ -11,6 +11,7 @@
 #include "box.h"
 #include "cuda_solvers.h"
 #include "tensor_maps.h"
+#include "warpgroup_tile.h"
 #include "launch.h"
 #include "short_shape.h"
 

@@ -4,6 +4,7 @@
 
 #include "box.h"
 #include "tensor_maps.h"
+#include "warpgroup_tile.h"
 #include "solver.h"
 #include "tiling.h"
 #include "work.h"

@@ -3,6 +3,7 @@
 #define NH_FUSED90_LAUNCH_H
 
 #include "tensor_maps.h"
+#include "warpgroup_tile.h"
 #include "tiling.h"
 
 enum { NH_FUSED90_MOST_DIM = 256 };

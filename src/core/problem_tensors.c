@@ -1,0 +1,179 @@
+/* The tensors of a problem: which there are, their shapes and strides, and the memory of an execute. */
+#include "problem.h"
+
+#include "dtype.h"
+
+static const char *const tensor_names[NHOOD_TENSOR_COUNT] = {
+    "q",   "k",     "v",   "o",   "lse", "a",      "bias",      "extra_k",  "extra_v",
+    "d_o", "d_lse", "d_q", "d_k", "d_v", "d_bias", "d_extra_k", "d_extra_v"};
+
+const char *nh_tensor_name(int32_t tensor) {
+    return tensor >= 0 && tensor < NHOOD_TENSOR_COUNT ? tensor_names[tensor] : "?";
+}
+
+enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor) {
+    bool bwd = problem->op == NHOOD_OP_BWD;
+    bool softmax = bwd || problem->op == NHOOD_OP_FWD;
+    bool extra = softmax && problem->extra_tokens > 0;
+    switch (tensor) {
+    case NHOOD_Q:
+    case NHOOD_K: return softmax || problem->op == NHOOD_OP_PN ? NH_INPUT : NH_UNUSED;
+    case NHOOD_V: return softmax || problem->op == NHOOD_OP_NN ? NH_INPUT : NH_UNUSED;
+    case NHOOD_O:
+        if (bwd) return NH_INPUT;
+        return problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_NN ? NH_OUTPUT : NH_UNUSED;
+    case NHOOD_LSE: return bwd ? NH_INPUT : softmax ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
+    case NHOOD_A:
+        if (problem->op == NHOOD_OP_PN) return NH_OUTPUT;
+        return softmax ? NH_UNUSED : NH_INPUT;
+    case NHOOD_BIAS: return problem->has_bias ? NH_INPUT : NH_UNUSED;
+    case NHOOD_EXTRA_K:
+    case NHOOD_EXTRA_V: return extra ? NH_INPUT : NH_UNUSED;
+    case NHOOD_D_O: return bwd || problem->op == NHOOD_OP_IN ? NH_INPUT : NH_UNUSED;
+    case NHOOD_D_LSE: return bwd ? NH_OPTIONAL_INPUT : NH_UNUSED;
+    case NHOOD_D_V:
+        return bwd ? NH_OPTIONAL_OUTPUT : problem->op == NHOOD_OP_IN ? NH_OUTPUT : NH_UNUSED;
+    case NHOOD_D_Q:
+    case NHOOD_D_K: return bwd ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
+    case NHOOD_D_BIAS: return bwd && problem->has_bias ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
+    case NHOOD_D_EXTRA_K:
+    case NHOOD_D_EXTRA_V: return bwd && extra ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
+    default: return NH_UNUSED;
+    }
+}
+
+static bool is_output(enum nh_role role) {
+    return role == NH_OUTPUT || role == NH_OPTIONAL_OUTPUT;
+}
+
+/* The packed shape of a tensor as {batch, axis0, axis1, axis2, head, contiguous}. */
+static void tensor_shape(const struct nh_problem *problem, int32_t tensor, int64_t shape[6]) {
+    bool kv = tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
+    bool extra = tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V || tensor == NHOOD_D_EXTRA_K ||
+                 tensor == NHOOD_D_EXTRA_V;
+    bool bias = tensor == NHOOD_BIAS || tensor == NHOOD_D_BIAS;
+    bool values = tensor == NHOOD_V || tensor == NHOOD_O || tensor == NHOOD_EXTRA_V ||
+                  tensor == NHOOD_D_O || tensor == NHOOD_D_V || tensor == NHOOD_D_EXTRA_V;
+    shape[0] = bias ? 1 : problem->batch;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        shape[1 + a] = extra || bias ? 1 : kv ? axis->key.length : axis->query.length;
+    }
+    if (extra) shape[1 + NH_AXES - problem->rank] = problem->extra_tokens;
+    shape[4] = kv || extra ? problem->kv_heads : problem->heads;
+    shape[5] = values ? problem->dim_v : problem->dim;
+    if (bias) shape[5] = problem->bias_count;
+    if (tensor == NHOOD_A) shape[5] = problem->window_count;
+    if (tensor == NHOOD_LSE || tensor == NHOOD_D_LSE) shape[5] = 1;
+}
+
+int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor) {
+    if (nh_problem_role(problem, tensor) == NH_UNUSED) return 0;
+    int64_t shape[6], elements = 1;
+    tensor_shape(problem, tensor, shape);
+    for (int i = 0; i < 6; i++)
+        elements *= shape[i];
+    return elements;
+}
+
+static bool all_zero(const nhood_strides *strides) {
+    return !strides->batch && !strides->head && !strides->axis[0] && !strides->axis[1] &&
+           !strides->axis[2];
+}
+
+/* The strides of batch, axes and head of a packed tensor. */
+static nhood_status pack(const char *name, const int64_t shape[6], int64_t packed[5]) {
+    int64_t step = 1;
+    for (int i = 5; i >= 0; i--) {
+        if (!nh_multiply(step, shape[i], &step) || step > INT64_MAX / 16)
+            return nh_error(NHOOD_ERR_ARGUMENT, "tensor %s has more than 2^59 elements", name);
+        if (i > 0) packed[i - 1] = step;
+    }
+    return NHOOD_OK;
+}
+
+nhood_status nh_fill_strides(const char *before, const char *name, const char *after,
+                             const int64_t shape[6], int rank, bool output,
+                             const nhood_strides *given, nhood_strides *strides) {
+    int64_t *const slot[5] = {&strides->batch, &strides->axis[0], &strides->axis[1],
+                              &strides->axis[2], &strides->head};
+    int64_t packed[5], reach = shape[5];
+    nhood_status status = pack(name, shape, packed);
+    if (status) return status;
+    if (all_zero(given)) {
+        for (int i = 0; i < 5; i++)
+            *slot[i] = packed[i];
+        return NHOOD_OK;
+    }
+    int shift = NH_AXES - rank;
+    strides->batch = given->batch;
+    strides->head = given->head;
+    for (int a = 0; a < rank; a++)
+        strides->axis[a + shift] = given->axis[a];
+    for (int i = 0; i < 5; i++) {
+        int64_t size = *slot[i] < 0 ? -nh_max(*slot[i], -INT64_MAX) : *slot[i], part;
+        if (shape[i] > 1 && size == 0 && output)
+            return nh_error(NHOOD_ERR_ARGUMENT,
+                            "%s%s%s 0 on an axis of %lld: outputs would overlap", before, name,
+                            after, (long long)shape[i]);
+        if (*slot[i] == INT64_MIN || !nh_multiply(size, shape[i] - 1, &part) ||
+            !nh_add(reach, part, &reach) || reach > INT64_MAX / 16)
+            return nh_error(NHOOD_ERR_ARGUMENT, "%s%s%s %lld reaches beyond 2^59 elements", before,
+                            name, after, (long long)*slot[i]);
+    }
+    return NHOOD_OK;
+}
+
+nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
+                                    const nhood_strides *given) {
+    nhood_strides *strides = &problem->strides[tensor];
+    enum nh_role role = nh_problem_role(problem, tensor);
+    if (role == NH_UNUSED) return NHOOD_OK;
+    const char *name = nh_tensor_name(tensor);
+    int64_t shape[6], packed[5];
+    tensor_shape(problem, tensor, shape);
+    if (tensor == NHOOD_BIAS || tensor == NHOOD_D_BIAS) {
+        nhood_status status = pack(name, shape, packed);
+        if (!status && !all_zero(given))
+            status = nh_error(NHOOD_ERR_ARGUMENT,
+                              "strides[%s] must be zero: bias tables are packed", name);
+        strides->head = problem->bias_count;
+        return status;
+    }
+    return nh_fill_strides("strides[", name, "] =", shape, problem->rank, is_output(role), given,
+                           strides);
+}
+
+nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes) {
+    if (!needed_bytes) return NHOOD_OK;
+    if (bytes < needed_bytes)
+        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace_bytes = %zu is less than the plan's %zu",
+                        bytes, needed_bytes);
+    if (!workspace || (uintptr_t)workspace % NH_ALIGNMENT)
+        return nh_error(NHOOD_ERR_ARGUMENT, "io.workspace = %p is not a %d-byte aligned pointer",
+                        workspace, NH_ALIGNMENT);
+    return NHOOD_OK;
+}
+
+nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,
+                                 size_t workspace_bytes) {
+    if (!io) return nh_error(NHOOD_ERR_ARGUMENT, "io is NULL");
+    if (io->struct_size != sizeof(nhood_io))
+        return nh_error(NHOOD_ERR_ARGUMENT, "io.struct_size = %zu, this library knows %zu",
+                        io->struct_size, sizeof(nhood_io));
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        enum nh_role role = nh_problem_role(problem, tensor);
+        if (role == NH_UNUSED) continue;
+        uintptr_t address = (uintptr_t)io->data[tensor];
+        if (!address) {
+            if (role == NH_INPUT || role == NH_OUTPUT)
+                return nh_error(NHOOD_ERR_ARGUMENT, "io.data[%s] is NULL", nh_tensor_name(tensor));
+            continue;
+        }
+        size_t alignment = nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
+        if (address % alignment)
+            return nh_error(NHOOD_ERR_ARGUMENT, "io.data[%s] = %p is not aligned to %zu bytes",
+                            nh_tensor_name(tensor), io->data[tensor], alignment);
+    }
+    return nh_check_workspace(io->workspace, io->workspace_bytes, workspace_bytes);
+}
