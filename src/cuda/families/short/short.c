@@ -35,8 +35,10 @@ static int64_t share_bytes(const struct nh_problem *problem, const int32_t *valu
     return others * 32 * 16 * (nh_short_sums(problem, problem->dim_v) + 1);
 }
 
-static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                               const int32_t *value) {
+static int64_t shared_bytes_of(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
+    const int32_t *value = of->value;
     enum { WORK_TILE_BYTES = 80, WORD_BYTES = 4 };
     int64_t key = nh_short_row_bytes(problem, problem->dim);
     int64_t value_row = nh_short_row_bytes(problem, problem->dim_v);
@@ -61,37 +63,37 @@ static int64_t residents_by_registers(const struct nh_problem *problem, int64_t 
         1, nh_min(NH_CUDA_REGISTERS / (32 * warps * registers_of(problem)), MOST_WARPS / warps));
 }
 
-static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct nh_short_shape *shape, const int32_t *value) {
-    return nh_min(nh_cuda_residents_by_shared(device, shared_bytes_of(problem, shape, value)),
-                  residents_by_registers(problem, value[NH_SHORT_WARPS]));
+static int64_t residents_of(const struct nh_short_launch *of) {
+    return nh_min(nh_cuda_residents_by_shared(of->cuda, shared_bytes_of(of)),
+                  residents_by_registers(of->problem, of->value[NH_SHORT_WARPS]));
 }
 
-static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 const struct nh_short_shape *shape, const int32_t *value) {
-    return 16 * value[NH_SHORT_PARTS] <= shape->rows &&
-           shared_bytes_of(problem, shape, value) <= cuda->shared_bytes_per_block;
+static bool fits(const struct nh_short_launch *of) {
+    return 16 * of->value[NH_SHORT_PARTS] <= of->shape->rows &&
+           shared_bytes_of(of) <= of->cuda->shared_bytes_per_block;
 }
 
 /* No more than two warps without a warp tile or, where warps share warp tiles, the warps of one; no warp with more than
  * four warp tiles, and parts only where they spare idle multiprocessors or shared memory. Warps that share warp tiles
  * have one each, and multiprocessors have a block. A second stage is of use to blocks that have a second work tile. */
-static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                   const struct nh_short_shape *shape, const int32_t *value) {
-    const int32_t whole[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1, 1};
+static bool useful(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
+    const int32_t *value = of->value;
+    const int32_t alone[] = {value[NH_SHORT_ROWS], value[NH_SHORT_WARPS], 1, 1, 1};
+    const struct nh_short_launch whole = {problem, of->cuda, shape, alone};
     int64_t parts = value[NH_SHORT_PARTS], split = value[NH_SHORT_SPLIT];
     int64_t rows = part_rows(shape, parts), least_rows = 16 * value[NH_SHORT_WARPS] / split;
     int64_t blocks = nh_short_forward_work_tiles(problem, shape, parts);
-    bool idle = blocks < 8 * (int64_t)cuda->multiprocessors;
-    if (value[NH_SHORT_WARPS] % split || !fits(problem, cuda, shape, value)) return false;
-    if (split > 1 && (rows > least_rows || blocks > 2 * (int64_t)cuda->multiprocessors))
+    bool idle = blocks < 8 * (int64_t)of->cuda->multiprocessors;
+    if (value[NH_SHORT_WARPS] % split || !fits(of)) return false;
+    if (split > 1 && (rows > least_rows || blocks > 2 * (int64_t)of->cuda->multiprocessors))
         return false;
     if (value[NH_SHORT_STAGES] > 1 &&
-        (split > 1 || parts > 1 ||
-         blocks <= cuda->multiprocessors * residents_of(problem, cuda, shape, value)))
+        (split > 1 || parts > 1 || blocks <= of->cuda->multiprocessors * residents_of(of)))
         return false;
     return least_rows <= rows + (split > 1 ? 16 : 32) && rows <= 4 * least_rows &&
-           (parts == 1 || idle || !fits(problem, cuda, shape, whole));
+           (parts == 1 || idle || !fits(&whole));
 }
 
 /* ---- work ---- */
@@ -107,24 +109,25 @@ static double lacking(const struct nh_problem *problem, const int32_t *value) {
 }
 
 /* The model's work tile is a part of one of short.cuh; a block with two stages has the next one on its way. */
-static bool forward_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const struct nh_short_shape *shape, const int32_t *value,
-                         struct nh_work *work) {
+static bool forward_work(const struct nh_short_launch *of, struct nh_work *work) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
+    const int32_t *value = of->value;
     const double ahead = 1.5; /* of two work tiles that a block holds, one half done on average */
-    if (!useful(problem, cuda, shape, value)) return false;
+    if (!useful(of)) return false;
     double split = value[NH_SHORT_SPLIT], stages = value[NH_SHORT_STAGES];
     double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]), tiles = rows / 16;
     double present = fmax(1, tiles * shape->rows_share), scores = 16 * present * shape->columns;
     double dims = (double)(problem->dim + problem->dim_v);
     double bytes = (double)nh_dtype_bytes(problem->dtype) * dims * ((double)shape->rows + rows) *
                    shape->tokens_share;
-    double tensor = scores * dims / nh_cuda_products_per_clock(problem, cuda, false);
+    double tensor = scores * dims / nh_cuda_products_per_clock(problem, of->cuda, false);
     bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     nh_work_start(work, NH_OPERATION_SHORT_FORWARD, problem);
     struct nh_launch_work *launch =
         nh_work_add(work, f32 ? NH_KERNEL_SHORT_FORWARD_F32 : NH_KERNEL_SHORT_FORWARD);
     launch->blocks = (double)nh_short_forward_work_tiles(problem, shape, value[NH_SHORT_PARTS]);
-    launch->residents = (double)residents_of(problem, cuda, shape, value);
+    launch->residents = (double)residents_of(of);
     launch->in_flight = launch->residents * (stages > 1 ? ahead : 1);
     launch->warps = value[NH_SHORT_WARPS];
     launch->serial = ceil(tiles * split / launch->warps) / (tiles * split);
@@ -144,10 +147,9 @@ static bool forward_work(const struct nh_problem *problem, const struct nh_cuda_
 static bool work_of(const struct nh_problem *problem, const struct nh_device *device,
                     const struct nh_short_shape *shape, const struct nh_config *config,
                     struct nh_work *work) {
-    if (problem->op == NHOOD_OP_FWD)
-        return forward_work(problem, device->backend, shape, config->value, work);
-    return config->value[NH_SHORT_STAGES] == 1 &&
-           nh_short_backward_work(problem, device->backend, shape, config->value, work);
+    const struct nh_short_launch of = {problem, device->backend, shape, config->value};
+    if (problem->op == NHOOD_OP_FWD) return forward_work(&of, work);
+    return config->value[NH_SHORT_STAGES] == 1 && nh_short_backward_work(&of, work);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
@@ -223,8 +225,10 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- plan ---- */
 
-static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
-                                     const struct nh_short_shape *shape, const int32_t *value) {
+static struct nh_kernel_spec spec_of(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
+    const int32_t *value = of->value;
     struct nh_kernel_spec spec = {.source = "short_forward.cu"};
     nh_short_define(problem, shape, &spec);
     nh_kernel_define_knobs(&spec, nh_short_knobs, NH_CONFIG_KNOBS, value);
@@ -241,7 +245,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     if (problem->op == NHOOD_OP_BWD) return nh_short_backward_add(operation, problem, value);
     if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
-    struct nh_kernel_spec spec = spec_of(problem, &shape, value);
+    const struct nh_short_launch of = {problem, operation->device, &shape, value};
+    struct nh_kernel_spec spec = spec_of(&of);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     struct nh_short_tiling tiling;
@@ -250,10 +255,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
     step.work_tiles = tiling.work_tiles;
     step.threads = 32 * value[NH_SHORT_WARPS];
-    step.shared_bytes = shared_bytes_of(problem, &shape, value);
-    step.grid[0] =
-        nh_min(step.work_tiles, operation->device->multiprocessors *
-                                    residents_of(problem, operation->device, &shape, value));
+    step.shared_bytes = shared_bytes_of(&of);
+    step.grid[0] = nh_min(step.work_tiles, operation->device->multiprocessors * residents_of(&of));
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

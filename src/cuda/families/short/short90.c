@@ -40,50 +40,43 @@ static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *sh
 }
 
 /* A part's queries as a box: lines along the first axis. The last part of a group may have fewer. */
-static void part_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                    const int32_t *value, int32_t box[NH_AXES]) {
-    const int first = NH_AXES - problem->rank;
-    memcpy(box, shape->extent, NH_AXES * sizeof *box);
-    box[first] = (int32_t)nh_ceil_div(box[first], value[PARTS]);
+static void part_of(const struct nh_short_launch *of, int32_t box[NH_AXES]) {
+    const int first = NH_AXES - of->problem->rank;
+    memcpy(box, of->shape->extent, NH_AXES * sizeof *box);
+    box[first] = (int32_t)nh_ceil_div(box[first], of->value[PARTS]);
 }
 
-static bool part_is_empty(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                          const int32_t *value) {
-    const int first = NH_AXES - problem->rank;
+static bool part_is_empty(const struct nh_short_launch *of) {
+    const int first = NH_AXES - of->problem->rank;
     int32_t box[NH_AXES];
-    part_of(problem, shape, value, box);
-    return (value[PARTS] - 1) * box[first] >= shape->extent[first];
+    part_of(of, box);
+    return (of->value[PARTS] - 1) * box[first] >= of->shape->extent[first];
 }
 
 /* 16 queries each. */
-static int64_t warp_tiles_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                             const int32_t *value) {
+static int64_t warp_tiles_of(const struct nh_short_launch *of) {
     int32_t box[NH_AXES];
-    part_of(problem, shape, value, box);
+    part_of(of, box);
     return nh_ceil_div(nh_box_volume(box), 16);
 }
 
-static int64_t stage_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                           const int32_t *value) {
+static int64_t stage_bytes(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
     int64_t key_row = nh_sm90_row_bytes(problem->dim),
             value_row = nh_sm90_row_bytes(problem->dim_v);
-    return shape->rows * (key_row + value_row) +
-           16 * warp_tiles_of(problem, shape, value) * nh_max(key_row, value_row);
+    return of->shape->rows * (key_row + value_row) +
+           16 * warp_tiles_of(of) * nh_max(key_row, value_row);
 }
 
 /* struct nh_ring of the kernel: barriers and places of stages, columns, and what aligns the first stage. */
-static int64_t shared_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                            const int32_t *value, int64_t stages) {
+static int64_t shared_bytes(const struct nh_short_launch *of, int64_t stages) {
     enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024 };
-    return stages * (stage_bytes(problem, shape, value) + BARRIERS + PLACE) + WORD * shape->rows +
-           ALIGNMENT;
+    return stages * (stage_bytes(of) + BARRIERS + PLACE) + WORD * of->shape->rows + ALIGNMENT;
 }
 
-static int64_t stages_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                         const struct nh_short_shape *shape, const int32_t *value) {
-    int64_t none = shared_bytes(problem, shape, value, 0),
-            one = shared_bytes(problem, shape, value, 1);
-    return nh_min((cuda->shared_bytes_per_block - none) / (one - none), MOST_STAGES);
+static int64_t stages_of(const struct nh_short_launch *of) {
+    int64_t none = shared_bytes(of, 0), one = shared_bytes(of, 1);
+    return nh_min((of->cuda->shared_bytes_per_block - none) / (one - none), MOST_STAGES);
 }
 
 /* Operands, scores and sums of a thread, and what addresses and masks take. */
@@ -98,26 +91,26 @@ static int64_t registers_of(const int32_t *value) {
 
 /* From one work tile of a warp to its next, if a block has several, there are no more than the ring holds: its barriers
  * tell no more rounds apart. */
-static bool useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                   const struct nh_short_shape *shape, const int32_t *value) {
-    int64_t stages = stages_of(problem, cuda, shape, value);
+static bool useful(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value;
+    int64_t stages = stages_of(of);
     bool one_each =
-        nh_short_forward_work_tiles(problem, shape, value[PARTS]) <= cuda->multiprocessors;
-    return !part_is_empty(problem, shape, value) && stages > 0 &&
-           (one_each ||
-            nh_ceil_div(value[WARPS], warp_tiles_of(problem, shape, value)) <= stages) &&
+        nh_short_forward_work_tiles(problem, of->shape, value[PARTS]) <= of->cuda->multiprocessors;
+    return !part_is_empty(of) && stages > 0 &&
+           (one_each || nh_ceil_div(value[WARPS], warp_tiles_of(of)) <= stages) &&
            registers_of(value) >= wanted_registers(problem);
 }
 
 /* ---- work ---- */
 
-static double work_tile_bytes(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                              const int32_t *value) {
+static double work_tile_bytes(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
     int64_t key_row = nh_sm90_row_bytes(problem->dim),
             value_row = nh_sm90_row_bytes(problem->dim_v);
     int32_t box[NH_AXES];
-    part_of(problem, shape, value, box);
-    return (double)(shape->group_tokens * (key_row + value_row) +
+    part_of(of, box);
+    return (double)(of->shape->group_tokens * (key_row + value_row) +
                     box[0] * box[1] * box[2] * key_row);
 }
 
@@ -129,13 +122,13 @@ static double boxes_of(int64_t width) {
 
 /* Warps take 16 queries after the other, of as many work tiles as the ring holds; where it holds one, fetching the next
  * is a step of its own. Boxes of tokens that are steps apart take the copy engine twice as long. */
-static bool work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                    const struct nh_short_shape *shape, const int32_t *value,
-                    struct nh_work *work) {
+static bool work_of(const struct nh_short_launch *of, struct nh_work *work) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
+    const int32_t *value = of->value;
     enum { STEP_CLOCKS = 1000 };
-    if (!useful(problem, cuda, shape, value)) return false;
-    double tiles = (double)warp_tiles_of(problem, shape, value),
-           scores = 16 * tiles * shape->columns;
+    if (!useful(of)) return false;
+    double tiles = (double)warp_tiles_of(of), scores = 16 * tiles * shape->columns;
     double dims = (double)(16 * (nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16)));
     double boxes = boxes_of(problem->dim) * 2 + boxes_of(problem->dim_v);
     bool apart = nh_problem_dilated(problem) && !nh_sm90_folds(problem);
@@ -143,14 +136,15 @@ static bool work_of(const struct nh_problem *problem, const struct nh_cuda_devic
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_SHORT90);
     launch->blocks = (double)nh_short_forward_work_tiles(problem, shape, value[PARTS]);
     launch->warps = value[WARPS];
-    double stages = (double)stages_of(problem, cuda, shape, value);
-    double fetching = nh_cuda_l2_clocks(cuda, work_tile_bytes(problem, shape, value));
+    double stages = (double)stages_of(of);
+    double fetching = nh_cuda_l2_clocks(of->cuda, work_tile_bytes(of));
     launch->in_flight = fmin(stages, fmax(1, launch->warps / tiles));
     launch->steps = stages > 1 ? 1 : 1 + fetching / STEP_CLOCKS;
     launch->serial = ceil(tiles / launch->warps) / tiles;
     launch->fetchers = 1;
     launch->boxes = apart ? 2 * boxes : boxes;
-    launch->unit[NH_WORK_TENSOR] = scores * dims / nh_cuda_products_per_clock(problem, cuda, false);
+    launch->unit[NH_WORK_TENSOR] =
+        scores * dims / nh_cuda_products_per_clock(problem, of->cuda, false);
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
     launch->unit[NH_WORK_MASK] = shape->contiguous ? 0 : nh_cuda_lane_clocks(scores);
     launch->unit[NH_WORK_TILE] = tiles;
@@ -161,8 +155,8 @@ static bool work_of(const struct nh_problem *problem, const struct nh_cuda_devic
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
     struct nh_short_shape shape;
-    return shape_of(problem, &shape) &&
-           work_of(problem, device->backend, &shape, config->value, work);
+    const struct nh_short_launch of = {problem, device->backend, &shape, config->value};
+    return shape_of(problem, &shape) && work_of(&of, work);
 }
 
 /* ---- candidates ---- */
@@ -183,8 +177,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     nh_top_configs_start(&top, below_ns, config, capacity);
     for (int i = 0; i < MOST_COMBINATIONS; i++) {
         const struct nh_config one = combination(i);
+        const struct nh_short_launch of = {problem, device->backend, &shape, one.value};
         struct nh_work asked;
-        if (work_of(problem, device->backend, &shape, one.value, &asked))
+        if (work_of(&of, &asked))
             nh_top_n_add(&top, &one, nh_predict(device->backend, &asked, NULL));
     }
     return top.count;
@@ -194,8 +189,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 static bool any_useful(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        const struct nh_short_shape *shape) {
-    for (int i = 0; i < MOST_COMBINATIONS; i++)
-        if (useful(problem, cuda, shape, combination(i).value)) return true;
+    for (int i = 0; i < MOST_COMBINATIONS; i++) {
+        const struct nh_config one = combination(i);
+        const struct nh_short_launch of = {problem, cuda, shape, one.value};
+        if (useful(&of)) return true;
+    }
     return false;
 }
 
@@ -223,11 +221,12 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- plan ---- */
 
-static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
-                                     const struct nh_short_shape *shape, const int32_t *value) {
+static struct nh_kernel_spec spec_of(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
     struct nh_kernel_spec spec = {.source = "short90_forward.cu"};
     nh_short_define(problem, shape, &spec);
-    nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
+    nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, of->value);
     nh_kernel_define(&spec, "NH_CONTIGUOUS", shape->contiguous);
     nh_kernel_define(&spec, "NH_FOLDED", nh_sm90_folds(problem));
     nh_kernel_define(&spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
@@ -238,14 +237,14 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem,
 
 /* struct nh_maps of the kernel. Where dilation groups have an axis of the maps, those of equally long groups are the
  * second half. */
-static void add_maps(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     const int32_t *value, struct nh_cuda_step *step) {
+static void add_maps(const struct nh_short_launch *of, struct nh_cuda_step *step) {
+    const struct nh_problem *problem = of->problem;
     enum { MAPS = 3 };
     int32_t box[NH_AXES];
-    part_of(problem, shape, value, box);
+    part_of(of, box);
     for (int32_t tensor = NHOOD_Q; tensor <= NHOOD_V; tensor++)
         step->map[step->maps++] =
-            nh_sm90_map(problem, tensor, tensor == NHOOD_Q ? box : shape->extent, 1);
+            nh_sm90_map(problem, tensor, tensor == NHOOD_Q ? box : of->shape->extent, 1);
     nh_sm90_add_twins(step, problem);
     if (step->maps > MAPS) memcpy(step->map, step->map + MAPS, MAPS * sizeof *step->map);
     step->maps = MAPS;
@@ -258,23 +257,24 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     struct nh_short_shape shape;
     if (!shape_of(problem, &shape))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
-    struct nh_kernel_spec spec = spec_of(problem, &shape, value);
+    const struct nh_short_launch of = {problem, cuda, &shape, value};
+    struct nh_kernel_spec spec = spec_of(&of);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     struct nh_short_tiling tiling;
     nhood_status status = nh_short_forward_tiling(problem, &shape, value[PARTS], &tiling);
     if (status) return status;
     int32_t box[NH_AXES];
-    part_of(problem, &shape, value, box);
+    part_of(&of, box);
     tiling.lines = box[NH_AXES - problem->rank];
     tiling.queries = (int)nh_box_volume(box);
-    tiling.stages = (int)stages_of(problem, cuda, &shape, value);
+    tiling.stages = (int)stages_of(&of);
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
     step.work_tiles = tiling.work_tiles;
     step.threads = 32 * (value[WARPS] + 1);
-    step.shared_bytes = shared_bytes(problem, &shape, value, tiling.stages);
+    step.shared_bytes = shared_bytes(&of, tiling.stages);
     step.grid[0] = nh_min(step.work_tiles, cuda->multiprocessors);
-    add_maps(problem, &shape, value, &step);
+    add_maps(&of, &step);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

@@ -13,8 +13,8 @@ enum { ORIGINS = NH_D_V + 1 };
 /* Warp tiles, of 16 queries or of 16 keys, that a block works for: of both or, where blocks share a work tile, of one
  * kind.
  */
-static int64_t warp_tiles_of(const struct nh_short_shape *shape, const int32_t *value) {
-    int64_t parts = value[NH_SHORT_PARTS], warp_tiles = shape->rows / 16;
+static int64_t warp_tiles_of(const struct nh_short_launch *of) {
+    int64_t parts = of->value[NH_SHORT_PARTS], warp_tiles = of->shape->rows / 16;
     return parts == 1 ? 2 * warp_tiles : nh_ceil_div(warp_tiles, parts / 2);
 }
 
@@ -23,21 +23,22 @@ static int64_t steps_of(const struct nh_problem *problem) {
 }
 
 /* Bytes of Q, dO and O, and of K and V: warp tiles of queries meet all keys, warp tiles of keys all queries. */
-static int64_t tensor_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                               const int32_t *value) {
+static int64_t tensor_bytes_of(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
     int64_t key = nh_short_row_bytes(problem, problem->dim);
     int64_t v = nh_short_row_bytes(problem, problem->dim_v);
     int64_t of_query = key + 2 * v, of_key = key + v;
-    if (value[NH_SHORT_PARTS] == 1) return shape->rows * (of_query + of_key);
-    int64_t own = 16 * warp_tiles_of(shape, value);
+    if (of->value[NH_SHORT_PARTS] == 1) return shape->rows * (of_query + of_key);
+    int64_t own = 16 * warp_tiles_of(of);
     return nh_max(shape->rows * of_key + own * of_query, shape->rows * of_query + own * of_key);
 }
 
 /* struct nh_tile of the kernel. */
-static int64_t shared_bytes_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                               const int32_t *value) {
+static int64_t shared_bytes_of(const struct nh_short_launch *of) {
+    const struct nh_short_shape *shape = of->shape;
     enum { WORD = 4, QUERY = 16, REACH = 8 };
-    return tensor_bytes_of(problem, shape, value) + shape->rows * QUERY + shape->rows / 8 * REACH +
+    return tensor_bytes_of(of) + shape->rows * QUERY + shape->rows / 8 * REACH +
            shape->rows * WORD + nh_short_group_bytes(shape, ORIGINS);
 }
 
@@ -70,24 +71,23 @@ static int64_t residents_by_registers(const struct nh_problem *problem, int64_t 
     return nh_max(1, NH_CUDA_REGISTERS / (32 * warps * registers_of(problem, warps)));
 }
 
-static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct nh_short_shape *shape, const int32_t *value) {
-    return nh_min(nh_cuda_residents_by_shared(device, shared_bytes_of(problem, shape, value)),
-                  residents_by_registers(problem, value[NH_SHORT_WARPS]));
+static int64_t residents_of(const struct nh_short_launch *of) {
+    return nh_min(nh_cuda_residents_by_shared(of->cuda, shared_bytes_of(of)),
+                  residents_by_registers(of->problem, of->value[NH_SHORT_WARPS]));
 }
 
 /* Warps that share a warp tile, and those that sum over the query heads of a key, keep to one warp tile. Those that
  * lack more than a fifth of their registers spill in every turn. */
-static bool useful(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                   const int32_t *value) {
-    int64_t warp_tiles = warp_tiles_of(shape, value), split = value[NH_SHORT_SPLIT];
+static bool useful(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value;
+    int64_t warp_tiles = warp_tiles_of(of), split = value[NH_SHORT_SPLIT];
     bool shared_heads = problem->heads != problem->kv_heads;
     int64_t wanted = wanted_registers(problem, value[NH_SHORT_WARPS]);
     if (5 * registers_of(problem, value[NH_SHORT_WARPS]) < 4 * wanted) return false;
-    if (8 * value[NH_SHORT_PARTS] > shape->rows) return false;
+    if (8 * value[NH_SHORT_PARTS] > of->shape->rows) return false;
     if (value[NH_SHORT_WARPS] % split || value[NH_SHORT_WARPS] / split > warp_tiles) return false;
-    if (split > 1 && (shared_heads ||
-                      exchange_bytes_of(problem, value) > tensor_bytes_of(problem, shape, value)))
+    if (split > 1 && (shared_heads || exchange_bytes_of(problem, value) > tensor_bytes_of(of)))
         return false;
     return (split == 1 && !shared_heads) || value[NH_SHORT_WARPS] / split >= warp_tiles;
 }
@@ -101,22 +101,22 @@ static bool dense(const struct nh_problem *problem, const struct nh_short_shape 
 
 /* ---- work ---- */
 
-bool nh_short_backward_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct nh_short_shape *shape, const int32_t *value,
-                            struct nh_work *work) {
-    if (!useful(problem, shape, value)) return false;
-    double residents = (double)residents_of(problem, device, shape, value);
+bool nh_short_backward_work(const struct nh_short_launch *of, struct nh_work *work) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_short_shape *shape = of->shape;
+    const int32_t *value = of->value;
+    if (!useful(of)) return false;
+    double residents = (double)residents_of(of);
     if (residents <= 0) return false;
     int64_t warps = value[NH_SHORT_WARPS];
     double wanted = (double)wanted_registers(problem, warps);
     double members = (double)(problem->heads / problem->kv_heads), split = value[NH_SHORT_SPLIT];
-    double tiles = (double)warp_tiles_of(shape, value), rows = (double)shape->rows,
-           own = 16 * tiles;
+    double tiles = (double)warp_tiles_of(of), rows = (double)shape->rows, own = 16 * tiles;
     double scores = members * 16 * tiles * shape->columns;
     double dims = (double)(problem->dim + problem->dim_v);
     double copied = value[NH_SHORT_PARTS] == 1 ? 5 * rows : 2.5 * (rows + own);
     double bytes = members * copied * dims * (double)nh_dtype_bytes(problem->dtype);
-    double tensor = 2.5 * scores * dims / nh_cuda_products_per_clock(problem, device, false);
+    double tensor = 2.5 * scores * dims / nh_cuda_products_per_clock(problem, of->cuda, false);
     bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     nh_work_start(work, NH_OPERATION_SHORT_BACKWARD, problem);
     struct nh_launch_work *launch =
@@ -143,6 +143,7 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     struct nh_short_shape shape;
     if (!nh_short_shape_of(problem, value[NH_SHORT_ROWS], &shape))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
+    const struct nh_short_launch of = {problem, operation->device, &shape, value};
     struct nh_kernel_spec spec = {.source = "short_backward.cu"};
     nh_short_define(problem, &shape, &spec);
     nh_kernel_define_knobs(&spec, nh_short_knobs, NH_CONFIG_KNOBS, value);
@@ -157,7 +158,7 @@ nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
     step.work_tiles = tiling.work_tiles;
     step.threads = 32 * value[NH_SHORT_WARPS];
-    step.shared_bytes = shared_bytes_of(problem, &shape, value);
+    step.shared_bytes = shared_bytes_of(&of);
     step.grid[0] = shape.work_tiles;
     step.grid[1] = value[NH_SHORT_PARTS];
     return nh_cuda_step_add(operation, &step, &spec);

@@ -7,9 +7,7 @@
 #include "work.h"
 
 /* The launch's work; false for configs that do not fit, or that others replace. */
-bool nh_short_backward_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
-                            const struct nh_short_shape *shape, const int32_t *value,
-                            struct nh_work *work);
+bool nh_short_backward_work(const struct nh_short_launch *of, struct nh_work *work);
 
 nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,
                                    const struct nh_problem *problem, const int32_t *value);

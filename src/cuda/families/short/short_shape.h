@@ -37,6 +37,14 @@ struct nh_short_shape {
     double columns, rows_share, tokens_share;
 };
 
+/* A config, and the work tiles that it makes of a problem. */
+struct nh_short_launch {
+    const struct nh_problem *problem;
+    const struct nh_cuda_device *cuda;
+    const struct nh_short_shape *shape;
+    const int32_t *value;
+};
+
 /* The longest dilation group's tokens. */
 int64_t nh_short_group_tokens(const struct nh_problem *problem);
 
