@@ -4,11 +4,9 @@
  * Needs memory for the weights of attention; cannot take extra tokens, f64 or heads wider than its registers. */
 #include "gemm.h"
 #include "rates.h"
-#include "predict.h"
-#include "preference.h"
 
 #include "top_n.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "dtype.h"
 
 #include <string.h>
@@ -253,14 +251,6 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 const struct nh_solver nh_solver_cuda_gemm = {
-    .name = "cuda.gemm",
-    .device_kind = NHOOD_DEVICE_CUDA,
-    .knob = nh_gemm_knobs,
-    .refuse = refuse,
-    .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
-    .work = work,
-    .add_steps = nh_gemm_add_steps,
-    .preference = nh_preference,
+    NH_CUDA_SOLVER,           .name = "cuda.gemm", .knob = nh_gemm_knobs,          .refuse = refuse,
+    .candidates = candidates, .work = work,        .add_steps = nh_gemm_add_steps,
 };

@@ -5,11 +5,8 @@
  * pairs that each choice visits. Head dims beyond 256 and f64 are not for it. */
 #include "box_search.h"
 #include "rates.h"
-#include "predict.h"
-#include "preference.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "dtype.h"
-#include "launch.h"
 #include "tile_count.h"
 #include "tiled80.h"
 
@@ -202,16 +199,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_fused80 = {
-    .name = "cuda.fused80",
-    .device_kind = NHOOD_DEVICE_CUDA,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
-    .refuse = refuse,
-    .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
-    .work = work,
-    .add_steps = add_steps,
-    .left_to = "cuda.fused90",
-    .preference = nh_preference,
+    NH_CUDA_SOLVER, .name = "cuda.fused80", .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .knob = knobs,  .refuse = refuse,       .candidates = candidates,
+    .work = work,   .add_steps = add_steps, .left_to = "cuda.fused90",
 };

@@ -5,12 +5,10 @@
  * No f64; head dim and value dim up to 256. Where registers do not hold dK and dV at once, each has a launch. */
 #include "split80.h"
 #include "rates.h"
-#include "predict.h"
-#include "preference.h"
 
 #include "box_search.h"
 #include "top_n.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "dtype.h"
 #include "tile_count.h"
 
@@ -107,16 +105,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 const struct nh_solver nh_solver_cuda_split80 = {
+    NH_CUDA_SOLVER,
     .name = "cuda.split80",
-    .device_kind = NHOOD_DEVICE_CUDA,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = nh_split80_knobs,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
     .work = nh_split80_work,
     .add_steps = nh_split80_add_steps,
     .left_to = "cuda.split90",
-    .preference = nh_preference,
 };

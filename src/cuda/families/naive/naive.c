@@ -1,11 +1,8 @@
 /* cuda.naive: one group of lanes per row, no tensor cores. Takes every problem. Small windows of small head dims may be cut
  * into tiles of queries whose keys lie in shared memory. */
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "rates.h"
-#include "predict.h"
-#include "preference.h"
 #include "dtype.h"
-#include "launch.h"
 #include "naive_tile.h"
 #include "tiling.h"
 
@@ -239,15 +236,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 const struct nh_solver nh_solver_cuda_naive = {
-    .name = "cuda.naive",
-    .device_kind = NHOOD_DEVICE_CUDA,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
-    .refuse = nh_refuse_nothing,
-    .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
-    .work = work,
-    .add_steps = add_steps,
-    .preference = nh_preference,
+    NH_CUDA_SOLVER, .name = "cuda.naive",        .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .knob = knobs,  .refuse = nh_refuse_nothing, .candidates = candidates,
+    .work = work,   .add_steps = add_steps,
 };

@@ -6,11 +6,8 @@
  * bias, no extra tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
 #include "top_n.h"
 #include "rates.h"
-#include "predict.h"
-#include "preference.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "dtype.h"
-#include "launch.h"
 #include "short_backward.h"
 #include "short_shape.h"
 
@@ -261,14 +258,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_short = {
-    .name = "cuda.short",
-    .device_kind = NHOOD_DEVICE_CUDA,
-    .knob = nh_short_knobs,
-    .refuse = refuse,
-    .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
-    .work = work,
-    .add_steps = add_steps,
-    .preference = nh_preference,
+    NH_CUDA_SOLVER,           .name = "cuda.short", .knob = nh_short_knobs, .refuse = refuse,
+    .candidates = candidates, .work = work,         .add_steps = add_steps,
 };

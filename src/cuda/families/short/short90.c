@@ -6,13 +6,10 @@
  * than a box. */
 #include "top_n.h"
 #include "rates.h"
-#include "predict.h"
-#include "preference.h"
 #include "box.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "tensor_maps.h"
 #include "warpgroup_tile.h"
-#include "launch.h"
 #include "short_shape.h"
 
 #include <math.h>
@@ -279,14 +276,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_short90 = {
-    .name = "cuda.short90",
-    .device_kind = NHOOD_DEVICE_CUDA,
-    .knob = knobs,
-    .refuse = refuse,
-    .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
-    .work = work,
-    .add_steps = add_steps,
-    .preference = nh_preference,
+    NH_CUDA_SOLVER,           .name = "cuda.short90", .knob = knobs,          .refuse = refuse,
+    .candidates = candidates, .work = work,           .add_steps = add_steps,
 };

@@ -6,13 +6,10 @@
  * atomics, bit-equal every run. Boxes are chosen per problem, and in f32 whether tensors of columns lie in shared memory
  * side by side or take turns there. No extra tokens, head dims up to 128. */
 #include "backward_steps.h"
-#include "predict.h"
-#include "preference.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "dtype.h"
 #include "tensor_maps.h"
 #include "tile_count.h"
-#include "launch.h"
 #include "small_choice.h"
 #include "small_roll.h"
 
@@ -288,15 +285,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_small = {
-    .name = "cuda.small",
-    .device_kind = NHOOD_DEVICE_CUDA,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = nh_small_knobs,
-    .refuse = refuse,
-    .candidates = nh_small_candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
-    .work = work,
-    .add_steps = add_steps,
-    .preference = nh_preference,
+    NH_CUDA_SOLVER,         .name = "cuda.small",   .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .knob = nh_small_knobs, .refuse = refuse,       .candidates = nh_small_candidates,
+    .work = work,           .add_steps = add_steps,
 };

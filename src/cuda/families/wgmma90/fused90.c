@@ -1,8 +1,6 @@
 /* cuda.fused90: the fused forward of sm_90 (fused90_forward.cu): what it takes and what it proposes. fused90_search.c
  * looks for the best tiles, fused90_work.c says what they ask of a device. */
-#include "predict.h"
-#include "preference.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "fused90_search.h"
 #include "fused90_work.h"
 #include "permuted_axes.h"
@@ -49,16 +47,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 /* ---- building ---- */
 
 const struct nh_solver nh_solver_cuda_fused90 = {
+    NH_CUDA_SOLVER,
     .name = "cuda.fused90",
-    .device_kind = NHOOD_DEVICE_CUDA,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = nh_fused90_knobs,
     .view = nh_permuted_axes,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
     .work = work,
     .add_steps = nh_fused90_add_steps,
-    .preference = nh_preference,
 };

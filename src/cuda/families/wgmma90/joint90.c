@@ -3,10 +3,8 @@
  * the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to them: not
  * deterministic. */
 #include "backward90_search.h"
-#include "predict.h"
-#include "preference.h"
 #include "backward_steps.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "permuted_axes.h"
 #include "repair.h"
 #include "tile_count.h"
@@ -251,16 +249,13 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_joint90 = {
+    NH_CUDA_SOLVER,
     .name = "cuda.joint90",
-    .device_kind = NHOOD_DEVICE_CUDA,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = knobs,
     .view = nh_permuted_axes,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
     .work = work,
     .add_steps = add_steps,
-    .preference = nh_preference,
 };

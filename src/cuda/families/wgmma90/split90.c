@@ -4,12 +4,10 @@
 #include "split90.h"
 #include "backward90_search.h"
 #include "split90_pass.h"
-#include "predict.h"
-#include "preference.h"
 
 #include "backward_steps.h"
 #include "top_n.h"
-#include "cuda_solvers.h"
+#include "cuda_family.h"
 #include "cluster.h"
 #include "permuted_axes.h"
 
@@ -279,16 +277,13 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_split90 = {
+    NH_CUDA_SOLVER,
     .name = "cuda.split90",
-    .device_kind = NHOOD_DEVICE_CUDA,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = knobs,
     .view = nh_permuted_axes,
     .refuse = refuse,
     .candidates = candidates,
-    .estimate = nh_estimate,
-    .build = nh_cuda_build,
     .work = work,
     .add_steps = add_steps,
-    .preference = nh_preference,
 };
