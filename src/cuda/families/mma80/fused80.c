@@ -14,17 +14,8 @@
 #include <string.h>
 
 enum { MOST_CANDIDATES = 6 };
-enum {
-#define KNOB NH_KNOB_AS_INDEX
-#include "fused80_knobs.def"
-#undef KNOB
-    KNOBS
-};
-static const struct nh_knob knobs[] = {
-#define KNOB NH_KNOB_AS_ROW
-#include "fused80_knobs.def"
-#undef KNOB
-    {NULL, NULL}};
+#define NH_KNOBS "fused80_knobs.def"
+#include "knob_table.h"
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     (void)device;

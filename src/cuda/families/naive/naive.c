@@ -10,16 +10,8 @@
 
 enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
 
-enum {
-#define KNOB NH_KNOB_AS_INDEX
-#include "naive_knobs.def"
-#undef KNOB
-};
-static const struct nh_knob knobs[] = {
-#define KNOB NH_KNOB_AS_ROW
-#include "naive_knobs.def"
-#undef KNOB
-    {NULL, NULL}};
+#define NH_KNOBS "naive_knobs.def"
+#include "knob_table.h"
 
 static bool is_tiled(const struct nh_config *config) {
     return config->value[T0] > 0;

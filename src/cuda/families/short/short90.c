@@ -15,17 +15,9 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-#define KNOB NH_KNOB_AS_INDEX
-#include "short90_knobs.def"
-#undef KNOB
-};
+#define NH_KNOBS "short90_knobs.def"
+#include "knob_table.h"
 enum { MOST_DIM = 128, MOST_STAGES = 32, NARROW_DIM = 32 };
-static const struct nh_knob knobs[] = {
-#define KNOB NH_KNOB_AS_ROW
-#include "short90_knobs.def"
-#undef KNOB
-    {NULL, NULL}};
 
 /* ---- what a config needs ---- */
 

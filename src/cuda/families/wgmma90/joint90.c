@@ -9,17 +9,9 @@
 #include "repair.h"
 #include "tile_count.h"
 
-enum {
-#define KNOB NH_KNOB_AS_INDEX
-#include "joint90_knobs.def"
-#undef KNOB
-};
+#define NH_KNOBS "joint90_knobs.def"
+#include "knob_table.h"
 enum { OWN = OWN_X, LOOP = LOOP_X };
-static const struct nh_knob knobs[] = {
-#define KNOB NH_KNOB_AS_ROW
-#include "joint90_knobs.def"
-#undef KNOB
-    {NULL, NULL}};
 /* Padding rows cost it more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
 

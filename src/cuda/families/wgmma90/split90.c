@@ -16,22 +16,14 @@
 
 /* A config is two pairs of tiles: of the kernel that owns queries, with a loop over keys, and of the one that owns
  * keys. */
-enum {
-#define KNOB NH_KNOB_AS_INDEX
-#include "split90_knobs.def"
-#undef KNOB
-};
+#define NH_KNOBS "split90_knobs.def"
+#include "knob_table.h"
 enum {
     QUERY_OWN = QUERY_OWN_X,
     QUERY_LOOP = QUERY_LOOP_X,
     KEY_OWN = KEY_OWN_X,
     KEY_LOOP = KEY_LOOP_X
 };
-static const struct nh_knob knobs[] = {
-#define KNOB NH_KNOB_AS_ROW
-#include "split90_knobs.def"
-#undef KNOB
-    {NULL, NULL}};
 /* Padding rows of keys cost more than they spare: see docs/kernels.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * WARPGROUPS };
 
