@@ -34,6 +34,7 @@ from queue import SimpleQueue
 from typing import Any, Optional
 
 from study import (
+    DTYPES,
     ROOT,
     Records,
     Tool,
@@ -155,7 +156,7 @@ def draw(suite: list[str], worker: Worker, options: argparse.Namespace) -> dict[
         mine = drawn[head_dim(text)]
         if len(mine) == most:
             continue
-        problem = f"{KINDS[len(mine) % len(KINDS)]}:{text}"
+        problem = f"{options.kinds[len(mine) % len(options.kinds)]}:{text}"
         needed[problem] = kernels(worker.ask(f"list {problem} {options.only}"))
         if len(mine) < options.free or len(needed[problem] - known) <= options.new:
             known |= needed[problem]
@@ -350,12 +351,23 @@ def write_report(lines: list[Result], where: Where, folder: Path) -> None:
     (folder / "choices.md").write_text("\n".join(text))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def kinds_of(text: str) -> tuple[str, ...]:
+    """Forward and backward of the dtypes in turn."""
+    dtypes = text.split(",")
+    if not set(dtypes) <= set(DTYPES):
+        raise argparse.ArgumentTypeError(f"{text!r}: dtypes are {', '.join(DTYPES)}")
+    return tuple(f"{op}:{dtype}" for dtype in dtypes for op in ("fwd", "bwd"))
+
+
+def add_sample_options(parser: argparse.ArgumentParser) -> None:
+    """Which problems are drawn, and who gets them ready."""
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
     parser.add_argument("--problems", type=Path, metavar="FILE", help="draw none, time these (one a line), in their order")
-    parser.add_argument("--without", type=Path, metavar="FILE", help="a choices.jsonl; none of its problems is drawn")
+    without = "a choices.jsonl, or one that xz has packed; none of its problems is drawn"
+    parser.add_argument("--without", type=Path, metavar="FILE", help=without)
+    dtypes = "take turns, forward and backward of each, such as f16,bf16,f32 (f16 three times as often as f32)"
+    parser.add_argument("--dtypes", dest="kinds", type=kinds_of, default=KINDS, help=dtypes)
     parser.add_argument("--share", type=share_of, default=(1, 1), metavar="K/N", help="its K-th of N shares (1/1)")
     parser.add_argument("--free", type=int, default=5, help="of each head dim, so many whatever they take (5)")
     parser.add_argument("--new", type=int, default=12, help="kernels that any other may take beside earlier ones' (12)")
@@ -364,21 +376,32 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="one of which times (all cores)")
     pretended = "folder of a libcuda.so.1 for those that compile, to leave the GPU alone: build/fake_driver (none)"
     parser.add_argument("--pretended", type=Path, help=pretended)
-    parser.add_argument("--measure", type=float, default=1, help="MEASURE's budget in seconds (1)")
-    parser.add_argument("--measure-every", type=int, default=15, help="of so many problems, MEASURE one; 0: none (15)")
     parser.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
     parser.add_argument("--choices", type=Path, default=ROOT / "build" / "choices", help="(build/choices)")
     parser.add_argument("--cache", help="a folder of kernels to start from and to leave (none)")
     parser.add_argument("--output", type=Path, required=True, help="a folder; made if need be")
-    parser.add_argument("--only", default="", metavar="SOLVER", help="time this solver's candidates alone (all)")
+    parser.add_argument("--only", default="", metavar="SOLVER", help="take this solver's candidates alone (all)")
+
+
+def check_sample_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    for name in ("problems", "without"):
+        path = getattr(options, name)
+        if path and not path.exists():
+            parser.error(f"--{name} {path}: there is no such file")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_sample_options(parser)
+    parser.add_argument("--measure", type=float, default=1, help="MEASURE's budget in seconds (1)")
+    parser.add_argument("--measure-every", type=int, default=15, help="of so many problems, MEASURE one; 0: none (15)")
     parser.add_argument("--again", metavar="GPU", help="only say, by known times, how good this build's choices are")
     options = parser.parse_args()
     if options.again:
         write_report(*choose_again(options), options.output)
         return
+    check_sample_options(parser, options)
     tool = Tool(options.nhood, "cuda:0", None, 0, 0)
-    if options.without and not options.without.exists():
-        parser.error(f"--without {options.without}: there is no such file")
     make_folder(options.output)
     records = Records(options.output / "choices.jsonl", find_where(tool))
     with tempfile.TemporaryDirectory() as folder:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 import multiprocessing
 import os
@@ -49,7 +50,8 @@ LEAST_CALLS, WARM_UP_S = 3, 0.02  # as `nhood bench` does it
 def read_lines(path: Path) -> Iterator[Result]:
     if not path.exists():
         return
-    for line in path.read_text().splitlines():
+    text = lzma.open(path, "rt").read() if path.suffix == ".xz" else path.read_text()
+    for line in text.splitlines():
         try:
             yield json.loads(line)
         except json.JSONDecodeError:

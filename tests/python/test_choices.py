@@ -1,8 +1,12 @@
 """bench/choices.py: which problems it draws, and what it says of made-up times."""
 
 import argparse
+import json
+import lzma
 import sys
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import choices  # noqa: E402
@@ -83,7 +87,7 @@ class Planner:
 
 
 def test_draw_passes_over_what_shares_little():
-    options = argparse.Namespace(free=1, new=2, sample=7, only="")
+    options = argparse.Namespace(free=1, new=2, sample=7, only="", kinds=choices.KINDS)
     wide = [f"b1h1d64:64:w{window}" for window in (3, 9, 1, 4, 2, 1)]
     narrow = [f"b1h1d32:64:w{window}" for window in (5, 7)]
     drawn = choices.draw(wide + narrow, Planner(), options)
@@ -99,3 +103,19 @@ def test_kernels_of_two_launches():
     problem = "bwd:f16:b1h2d64:64:w7"
     both = {"problem": problem, "candidates": [["cuda.split90", f"{'a,' * 6}{half * 6}"[:-1]] for half in ("b,", "c,")]}
     assert len(choices.kernels(both)) == 3
+
+
+def test_dtypes_take_turns():
+    kinds = choices.kinds_of("f16,bf16")
+    assert kinds == ("fwd:f16", "bwd:f16", "fwd:bf16", "bwd:bf16")
+    options = argparse.Namespace(free=9, new=0, sample=4, only="", kinds=kinds)
+    drawn = choices.draw([f"b1h1d64:{length}:w1" for length in (8, 9, 10, 11)], Planner(), options)
+    assert [problem.rsplit(":", 3)[0] for problem in drawn] == list(kinds)
+    with pytest.raises(argparse.ArgumentTypeError, match="dtypes are f16, bf16, f32"):
+        choices.kinds_of("f16,f64")
+
+
+def test_packed_files_are_read(tmp_path):
+    with lzma.open(tmp_path / "known.jsonl.xz", "wt") as file:
+        file.write("".join(json.dumps(each) + "\n" for each in LINES))
+    assert list(choices.read_lines(tmp_path / "known.jsonl.xz")) == LINES
