@@ -39,7 +39,6 @@ import study_report
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
 GRACE_S = 60.0  # beyond its own budget, for the study's processes to end
-ROUNDS = 5  # of `nhood bench` over a table, if the budget allows
 BENCH_S = 120.0  # of one `nhood bench` at most
 Row = dict[str, Any]
 
@@ -144,13 +143,13 @@ def from_program(name: str, share: float, command: list[str]) -> Table:
     return Table(name, share, shown(command), rows)
 
 
-def from_bench(name: str, share: float, tool: str, calls: list[tuple[list[str], str]]) -> Table:
+def from_bench(name: str, share: float, tool: str, calls: list[tuple[list[str], str]], most_rounds: int) -> Table:
     """`calls` are options of `nhood bench`, and a problem. All are timed in turns: the fastest of the rounds' medians."""
 
     def rows(found: list[Row], seconds: float) -> None:
         end = time.monotonic() + seconds
         samples: dict[int, list[Row]] = defaultdict(list)
-        for place in [place for _ in range(ROUNDS) for place in range(len(calls))]:
+        for place in [place for _ in range(most_rounds) for place in range(len(calls))]:
             if time.monotonic() < end:
                 options, problem = calls[place]
                 left = min(BENCH_S, end - time.monotonic() + GRACE_S)
@@ -229,7 +228,7 @@ def both(problem: str) -> list[str]:
     return [f"fwd:{problem}", f"bwd:{problem}"]
 
 
-def cuda_tables(tool: str, device: str, sample: int) -> list[Table]:
+def cuda_tables(tool: str, device: str, sample: int, rounds: int) -> list[Table]:
     torch_device = ["--device", device]
     large = [text for problem in LARGE for text in both(problem)]
     decoders = [f"fwd:{problem}" for problem in DECODERS] + [f"bwd:{problem}" for problem in DECODERS[-2:]]
@@ -243,16 +242,16 @@ def cuda_tables(tool: str, device: str, sample: int) -> list[Table]:
     dense = ["--dense-gflop", f"{DECODER_DENSE_GFLOP:g}"]
     return [
         from_program("large_windows", 20, [*peers, "--turns", "5", *large]),
-        from_bench("small_windows", 8, tool, small),
+        from_bench("small_windows", 8, tool, small, rounds),
         from_program("decoders", 14, [*peers, "--turns", "3", *dense, *decoders]),
-        from_bench("sm80", 8, tool, [([*on_device, *options], text) for options, text in sm80]),
+        from_bench("sm80", 8, tool, [([*on_device, *options], text) for options, text in sm80], rounds),
         from_study("study_f16", 30, device, sample, ["fused", "dense cuDNN", "dense flash", "gemm", "naive"],
                    "--dtypes", "f16", "--dense-gflop", "5000"),
         from_study("study_f32", 20, device, sample, ["fused", "gemm", "naive"], "--dtypes", "f32"),
     ]  # fmt: skip
 
 
-def cpu_tables(tool: str, device: str, sample: int) -> list[Table]:
+def cpu_tables(tool: str, device: str, sample: int, rounds: int) -> list[Table]:
     lines = (line.split("#")[0].strip() for line in (ROOT / "bench/suites/cpu.txt").read_text().splitlines())
     suite = [line for line in lines if line]
     configurations = [["--threads", str(threads)] for threads in CPU_THREADS]
@@ -261,7 +260,7 @@ def cpu_tables(tool: str, device: str, sample: int) -> list[Table]:
     threads = list(map(str, CPU_THREADS))
     peers = python("cpu_peers.py", "--json", "--threads", *threads, "--peers", "plain C", "dense")
     return [
-        from_bench("cpu_suite", 3, tool, [(each, text) for each in configurations for text in suite]),
+        from_bench("cpu_suite", 3, tool, [(each, text) for each in configurations for text in suite], rounds),
         from_program("cpu_peers", 1, peers),
     ]
 
@@ -270,7 +269,7 @@ def run(options: argparse.Namespace) -> int:
     tool = study.Tool(options.nhood, options.device, None, 0, 0)
     where = study.find_where(tool)
     cuda = options.device != "cpu"
-    tables = (cuda_tables if cuda else cpu_tables)(options.nhood, options.device, options.sample)
+    tables = (cuda_tables if cuda else cpu_tables)(options.nhood, options.device, options.sample, options.rounds)
     unknown = set(options.tables or ()) - {table.name for table in tables}
     if unknown:
         raise SystemExit(f"--tables: {', '.join(sorted(unknown))}: there are {', '.join(t.name for t in tables)}")
@@ -300,6 +299,7 @@ def main() -> int:
     timing.add_argument("--output", type=Path, required=True, help="the file to write")
     timing.add_argument("--tables", nargs="+", metavar="NAME", help="only these (all)")
     timing.add_argument("--sample", type=int, default=100, help="problems of each rank in the study (100)")
+    timing.add_argument("--rounds", type=int, default=5, help="of `nhood bench` over a table, if the budget allows (5)")
     timing.add_argument("--commit", help="what is timed, where there is no repository to ask")
     timing.add_argument("--note", help="what else to know of machine and run, for the page")
     timing.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")

@@ -21,6 +21,7 @@ Needs the package and torch: installed, or PYTHONPATH=bindings/python in a sourc
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from typing import Any, Callable
@@ -174,12 +175,17 @@ def measure(arguments: argparse.Namespace) -> None:
                 times[name].append(once)
     keys = [min(frame + 1, window[0]) for frame in range(grid[0])]
     shares = [seconds * window[0] / sum(keys) for seconds in times.pop("whole")]
-    print(f"{grid} window {window} {arguments.dtype}, {arguments.heads} heads of {arguments.dim} on {device}")
-    print(f"share of a frame in the whole video {1e3 * statistics.median(shares):.3f} ms")
+    if not arguments.json:
+        print(f"{grid} window {window} {arguments.dtype}, {arguments.heads} heads of {arguments.dim} on {device}")
+        print(f"share of a frame in the whole video {1e3 * statistics.median(shares):.3f} ms")
     for name, seconds in times.items():
         frame = [once / ways[name][0].period for once in seconds]
         ratio = statistics.median(once / share for once, share in zip(frame, shares))
-        print(f"{name:>10}: {1e3 * statistics.median(frame):.3f} ms a frame, {ratio:.3f} times its share")
+        if arguments.json:
+            found = {"grid": grid, "window": window, "way": name, "ms": 1e3 * statistics.median(frame), "ratio": ratio}
+            print(json.dumps(found))
+        else:
+            print(f"{name:>10}: {1e3 * statistics.median(frame):.3f} ms a frame, {ratio:.3f} times its share")
 
 
 def main() -> None:
@@ -194,6 +200,7 @@ def main() -> None:
         "--turns", type=int, default=9, help="of all ways in turn, of which medians are taken (default 9)"
     )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(default: all)")
+    parser.add_argument("--json", action="store_true", help="print an object for each way")
     arguments = parser.parse_args()
     if len(arguments.grid) != 3 or len(arguments.window) != 3 or arguments.window[0] > arguments.grid[0]:
         parser.error("--grid and --window have frames, rows and columns, and --grid as many frames as a window")
