@@ -152,11 +152,13 @@ void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(const char *, unsigned r
     store_matrices({a, b, c, d}, row, true);
 }
 
-// COUNT elements of A's row or of B's column, the exponents of those that are not 0, and whether all are finite.
-template <int COUNT> struct Factors {
-    float value[COUNT];
-    int exponent[COUNT];
-    bool finite;
+constexpr int ROWS = 16, COLUMNS = 8;
+
+// COUNT elements of each of LINES rows of A or columns of B, and the exponents of those that are not 0.
+template <int COUNT, int LINES> struct Factors {
+    float value[COUNT][LINES];
+    int exponent[COUNT][LINES];
+    bool finite[LINES];
 };
 
 constexpr int LEAST_EXPONENT = -300; // of no product, but less than that of any
@@ -172,79 +174,124 @@ static double power_of_two(int exponent) {
     return power;
 }
 
-// c plus the products of two rows of COUNT finite numbers as Hopper's tensor cores add them up, to the bit: products are
-// exact, all addends are cut off two bits below the last one of the largest's, by exponents of factors, and the sum is
+// c plus the products of a row and of N columns, finite numbers, as Hopper's tensor cores add them up, to the bit: products
+// are exact, all addends are cut off two bits below the last one of the largest's, by exponents of factors, and the sum is
 // cut off to f32. Source: Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores" (2025), arXiv 2512.07004.
-template <int COUNT>
-float tensor_core_sum(float c, const Factors<COUNT> &a, const Factors<COUNT> &b) {
-    int largest = c != 0 ? exponent_of(c) : LEAST_EXPONENT;
-    for (int i = 0; i < COUNT; i++)
-        largest = std::max(largest, a.exponent[i] + b.exponent[i]);
-    double units = power_of_two(25 - largest); // to the last bit that takes part
-    int64_t sum = (int64_t)(c * units);
-    for (int i = 0; i < COUNT; i++)
-        sum += (int64_t)((double)a.value[i] * b.value[i] * units);
-    double exact = (double)sum * power_of_two(largest - 25);
-    float rounded = (float)exact;
-    if (fabs(exact) > FLT_MAX) return rounded;
-    return fabs(rounded) > fabs(exact) ? nextafterf(rounded, 0) : rounded;
+template <int N, int COUNT>
+void add_as_tensor_core(float *c, const Factors<COUNT, ROWS> &a, int row,
+                        const Factors<COUNT, COLUMNS> &b, int column) {
+    int largest[N];
+    for (int j = 0; j < N; j++)
+        largest[j] = c[j] != 0 ? exponent_of(c[j]) : LEAST_EXPONENT;
+    for (int k = 0; k < COUNT; k++)
+        for (int j = 0; j < N; j++)
+            largest[j] = std::max(largest[j], a.exponent[k][row] + b.exponent[k][column + j]);
+    // In units of the last bit that takes part: addends are below 2^27, so that sums of them are exact.
+    double units[N], sum[N];
+    for (int j = 0; j < N; j++) {
+        units[j] = power_of_two(25 - largest[j]);
+        sum[j] = (int32_t)(c[j] * units[j]);
+    }
+    for (int k = 0; k < COUNT; k++)
+        for (int j = 0; j < N; j++)
+            sum[j] += (int32_t)((double)a.value[k][row] * b.value[k][column + j] * units[j]);
+    for (int j = 0; j < N; j++) {
+        double exact = sum[j] * power_of_two(largest[j] - 25);
+        float rounded = (float)exact;
+        bool larger = fabs(exact) <= FLT_MAX && fabs(rounded) > fabs(exact);
+        c[j] = larger ? nextafterf(rounded, 0) : rounded;
+    }
 }
 
 // The same where an addend is not finite, and the sum neither.
 template <int COUNT>
-float sum_not_finite(float c, const Factors<COUNT> &a, const Factors<COUNT> &b) {
+float sum_not_finite(float c, const Factors<COUNT, ROWS> &a, int row,
+                     const Factors<COUNT, COLUMNS> &b, int column) {
     double sum = c;
-    for (int i = 0; i < COUNT; i++)
-        sum += (double)a.value[i] * b.value[i];
+    for (int k = 0; k < COUNT; k++)
+        sum += (double)a.value[k][row] * b.value[k][column];
     return (float)sum;
 }
 
-// Elements of four lanes from `lane` on; in words, as each lane shows its own, they are `first`, `first + step` ..
-template <class Type, int DEPTHS>
-auto factors_of(const emulator::Words *words, int lane, int first, int step) {
-    Factors<4 * DEPTHS * Type::IN_WORD> factors;
-    int count = 0, largest = 0;
-    for (int depth = 0; depth < DEPTHS; depth++)
-        for (int word = 0; word < 4; word++)
-            for (int k = 0; k < Type::IN_WORD; k++, count++) {
-                uint32_t bits = words[lane + word][(first + step * depth) * Type::IN_WORD + k];
-                float value = __uint_as_float(bits);
-                int exponent = exponent_of(value);
-                factors.value[count] = value;
-                factors.exponent[count] = value != 0 ? exponent : 2 * LEAST_EXPONENT;
-                largest = std::max(largest, exponent);
-            }
-    factors.finite = largest <= 127;
-    return factors;
+// What a lane shows the others of its warp for a product. The first of them to go on makes all of C those of D.
+struct Registers {
+    uint32_t a[4], b[2], c[4], multiplied, unused[5];
+};
+static_assert(sizeof(Registers) == sizeof(emulator::Words));
+
+template <class Type, int COUNT, int LINES>
+void set_factors(Factors<COUNT, LINES> &factors, int line, int word, uint32_t bits) {
+    for (int i = 0; i < Type::IN_WORD; i++) {
+        int k = word * Type::IN_WORD + i;
+        float value = Type::at(bits, i);
+        factors.value[k][line] = value;
+        factors.exponent[k][line] = value != 0 ? exponent_of(value) : 2 * LEAST_EXPONENT;
+    }
 }
 
-// c += A B of 16 x 8: A has DEPTHS times four words in a row, B in a column. Lane 4 g + t holds word t of rows g and
-// g + 8 of A, of column g of B, for each depth; a[2 depth + half], b[depth].
+template <int COUNT, int LINES> void find_finite(Factors<COUNT, LINES> &factors) {
+    int largest[LINES] = {};
+    for (int k = 0; k < COUNT; k++)
+        for (int line = 0; line < LINES; line++)
+            largest[line] = std::max(largest[line], factors.exponent[k][line]);
+    for (int line = 0; line < LINES; line++)
+        factors.finite[line] = largest[line] <= 127;
+}
+
+// C += A B of 16 x 8: A has DEPTHS times four words in a row, B in a column. Lane 4 g + t holds word t of rows g and
+// g + 8 of A, of column g of B, for each depth, a[2 depth + half], b[depth]; columns 2 t and 2 t + 1 of rows g and g + 8
+// of C, c[2 half + one].
+template <class Type, int DEPTHS> void multiply_warp(Registers *lanes) {
+    constexpr int COUNT = 4 * DEPTHS * Type::IN_WORD;
+    Factors<COUNT, ROWS> a;
+    Factors<COUNT, COLUMNS> b;
+    for (int lane = 0; lane < 32; lane++)
+        for (int depth = 0; depth < DEPTHS; depth++) {
+            int g = lane / 4, word = 4 * depth + lane % 4;
+            set_factors<Type>(a, g, word, lanes[lane].a[2 * depth]);
+            set_factors<Type>(a, g + 8, word, lanes[lane].a[2 * depth + 1]);
+            set_factors<Type>(b, g, word, lanes[lane].b[depth]);
+        }
+    find_finite(a);
+    find_finite(b);
+    for (int row = 0; row < ROWS; row++) {
+        auto c_at = [&](int column) -> uint32_t & {
+            return lanes[row % 8 * 4 + column / 2].c[row / 8 * 2 + column % 2];
+        };
+        float c[COLUMNS];
+        bool finite[COLUMNS];
+        for (int j = 0; j < COLUMNS; j++) {
+            c[j] = __uint_as_float(c_at(j));
+            finite[j] = a.finite[row] && b.finite[j] && fabsf(c[j]) <= FLT_MAX;
+        }
+        if (std::all_of(finite, finite + COLUMNS, [](bool yes) { return yes; })) {
+            add_as_tensor_core<COLUMNS>(c, a, row, b, 0);
+        } else {
+            for (int j = 0; j < COLUMNS; j++)
+                if (finite[j]) {
+                    add_as_tensor_core<1>(c + j, a, row, b, j);
+                } else {
+                    c[j] = sum_not_finite(c[j], a, row, b, j);
+                }
+        }
+        for (int j = 0; j < COLUMNS; j++)
+            c_at(j) = __float_as_uint(c[j]);
+    }
+}
+
 template <class Type, int DEPTHS>
 void multiply(float *const c[4], const unsigned a[2 * DEPTHS], const unsigned b[DEPTHS]) {
-    struct {
-        float a[2 * DEPTHS][Type::IN_WORD], b[DEPTHS][Type::IN_WORD];
-    } mine;
-    for (int k = 0; k < Type::IN_WORD; k++) {
-        for (int i = 0; i < 2 * DEPTHS; i++)
-            mine.a[i][k] = Type::at(a[i], k);
-        for (int i = 0; i < DEPTHS; i++)
-            mine.b[i][k] = Type::at(b[i], k);
-    }
-    int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    Registers mine = {};
+    std::copy_n(a, 2 * DEPTHS, mine.a);
+    std::copy_n(b, DEPTHS, mine.b);
+    for (int i = 0; i < 4; i++)
+        mine.c[i] = __float_as_uint(*c[i]);
     exchange(~0u, mine, [&](emulator::Words *words) {
-        const Factors<4 * DEPTHS * Type::IN_WORD> row[] = {
-            factors_of<Type, DEPTHS>(words, 4 * g, 0, 2),
-            factors_of<Type, DEPTHS>(words, 4 * g, 1, 2)};
-        for (int one = 0; one < 2; one++) {
-            const auto column = factors_of<Type, DEPTHS>(words, 4 * (2 * t + one), 2 * DEPTHS, 1);
-            for (int half = 0; half < 2; half++) {
-                float &to = *c[2 * half + one];
-                bool finite = fabsf(to) <= FLT_MAX && row[half].finite && column.finite;
-                to = finite ? tensor_core_sum(to, row[half], column)
-                            : sum_not_finite(to, row[half], column);
-            }
-        }
+        Registers *lanes = (Registers *)words;
+        if (!lanes->multiplied) multiply_warp<Type, DEPTHS>(lanes);
+        lanes->multiplied = 1;
+        for (int i = 0; i < 4; i++)
+            *c[i] = __uint_as_float(lanes[threadIdx.x % 32].c[i]);
         return 0;
     });
 }
