@@ -8,6 +8,10 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(NH_HAS_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(NH_HAS_SVE)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -17,16 +21,19 @@
 /* The best instruction set comes first. */
 static const struct nh_kernels levels[] = {
 #if defined(__x86_64__)
-    {"avx512", &nh_tile_avx512_f32, &nh_tile_avx512_f64},
-    {"avx2", &nh_tile_avx2_f32, &nh_tile_avx2_f64},
+#if defined(NH_HAS_AMX)
+    {"amx", &nh_tile_avx512_f32, &nh_tile_avx512_f64, &nh_matrix_avx512_bf16},
+#endif
+    {"avx512", &nh_tile_avx512_f32, &nh_tile_avx512_f64, NULL},
+    {"avx2", &nh_tile_avx2_f32, &nh_tile_avx2_f64, NULL},
 #elif defined(NH_HAS_SVE) /* f64 is NEON's: the library stays below 2 MB */
-    {"sve512", &nh_tile_sve512_f32, &nh_tile_neon_f64},
-    {"sve256", &nh_tile_sve256_f32, &nh_tile_neon_f64},
+    {"sve512", &nh_tile_sve512_f32, &nh_tile_neon_f64, NULL},
+    {"sve256", &nh_tile_sve256_f32, &nh_tile_neon_f64, NULL},
 #endif
 #if defined(__aarch64__)
-    {"neon", &nh_tile_neon_f32, &nh_tile_neon_f64},
+    {"neon", &nh_tile_neon_f32, &nh_tile_neon_f64, NULL},
 #else
-    {"generic", &nh_tile_generic_f32, &nh_tile_generic_f64},
+    {"generic", &nh_tile_generic_f32, &nh_tile_generic_f64, NULL},
 #endif
 };
 enum { LEVELS = sizeof levels / sizeof levels[0] };
@@ -40,6 +47,20 @@ static int sve_bits(void) {
 }
 #endif
 
+#if defined(NH_HAS_AMX)
+/* Whether the processor has tiles of bf16, and AVX-512 the conversion to it, and the kernel lets the process use them: it saves the 8 KB of registers of
+ * those threads alone that touch them, and asks to be told beforehand. Asking again changes nothing. */
+static bool has_amx(void) {
+    enum { TILES = 18, AVX512_BF16 = 1 << 5, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    enum { ARCH_REQUEST_PERMISSION = 0x1023 }; /* ARCH_REQ_XCOMP_PERM, Linux 5.16 */
+    unsigned a, b, c, d = 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if (!(d & AMX_BF16) || !(d & AMX_TILE)) return false;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & AVX512_BF16)) return false;
+    return syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, TILES) == 0;
+}
+#endif
+
 /* The last one is what every machine has. SVE is compiled for one length of vectors and takes exactly that one. */
 static bool has_level(const char *name) {
 #if defined(__x86_64__)
@@ -48,9 +69,12 @@ static bool has_level(const char *name) {
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                 __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
     if (!strcmp(name, "avx2")) return avx2;
-    if (!strcmp(name, "avx512"))
-        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (!strcmp(name, "avx512")) return avx512;
+#if defined(NH_HAS_AMX)
+    if (!strcmp(name, "amx")) return avx512 && has_amx();
+#endif
 #elif defined(NH_HAS_SVE)
     if (!strcmp(name, "sve512")) return sve_bits() == 512;
     if (!strcmp(name, "sve256")) return sve_bits() == 256;

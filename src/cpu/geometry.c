@@ -495,8 +495,9 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
     nhood_status status = make_axes(host, options, geometry);
     if (!status) {
         choose_blocking(geometry, options);
-        geometry->fold_log = nh_fold_log(geometry->order[2].length, geometry->tile[2].size,
-                                         geometry->tile[1].size, geometry->lanes);
+        if (!options->one_place)
+            geometry->fold_log = nh_fold_log(geometry->order[2].length, geometry->tile[2].size,
+                                             geometry->tile[1].size, geometry->lanes);
         choose_packed_rows(geometry);
         status = make_vectors(host, geometry);
     }

@@ -146,6 +146,7 @@ struct nh_geometry {
 
 struct nh_geometry_options {
     int32_t lanes, most_rows, band_budget, single_outputs; /* of the kernels */
+    bool one_place;                                        /* the same: nothing is folded */
     int32_t lane_axis;                                     /* 0..2 in canonical axes */
     int32_t size[NH_AXES]; /* most queries of a tile, in permuted axes */
     int32_t

@@ -30,12 +30,13 @@ struct nh_norm_rope_run {
     double *sums; /* weight gradients of each part, [channels]; NULL: not wanted */
 };
 
-/* The template, compiled for one instruction set and one real type (f64 problems use f64, others f32). */
+/* The template, compiled for one instruction set and one real type (f64 problems use f64, others f32), or the matrix kernels. */
 struct nh_tile_kernels {
     int32_t lanes;          /* reals per vector */
     int32_t most_rows;      /* query vectors per block */
     int32_t band_budget;    /* accumulators of the band kernel: outputs times vectors of a row */
     int32_t single_outputs; /* most outputs of a band of one vector */
+    bool one_place; /* query vectors have queries of one place of the middle axis, even where its neighbors would fit beside them */
     /* Thread scratch for a geometry, in reals. */
     int64_t (*scratch_reals)(const struct nh_geometry *geometry);
     /* One work item: a tile of one batch entry and kv head, with every query head of the group. */
@@ -69,8 +70,9 @@ static inline int64_t nh_round_item(const struct nh_tile_run *run, int64_t unit,
 }
 
 struct nh_kernels {
-    const char *name; /* "generic", "avx2", "avx512", "neon", "sve256", "sve512" */
+    const char *name; /* "generic", "avx2", "avx512", "amx", "neon", "sve256", "sve512" */
     const struct nh_tile_kernels *f32, *f64;
+    const struct nh_tile_kernels *bf16; /* of fwd and bwd where they serve, see nh_tiled_kernels; NULL: none */
 };
 
 extern const struct nh_tile_kernels nh_tile_generic_f32, nh_tile_generic_f64;
@@ -78,5 +80,6 @@ extern const struct nh_tile_kernels nh_tile_avx2_f32, nh_tile_avx2_f64;
 extern const struct nh_tile_kernels nh_tile_avx512_f32, nh_tile_avx512_f64;
 extern const struct nh_tile_kernels nh_tile_neon_f32, nh_tile_neon_f64;
 extern const struct nh_tile_kernels nh_tile_sve256_f32, nh_tile_sve512_f32;
+extern const struct nh_tile_kernels nh_matrix_avx512_bf16;
 
 #endif

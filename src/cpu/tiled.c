@@ -106,13 +106,13 @@ nhood_status nh_tiled_build(const struct nh_solver *solver, const struct nh_prob
     if (!plan) return NHOOD_ERR_MEMORY;
     plan->host = device->host;
     plan->cpu = cpu;
-    bool wide = problem->dtype == NHOOD_DTYPE_F64;
-    plan->kernels = wide ? cpu->kernels->f64 : cpu->kernels->f32;
-    plan->real_bytes = wide ? sizeof(double) : sizeof(float);
+    plan->kernels = nh_tiled_kernels(problem, device);
+    plan->real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? sizeof(double) : sizeof(float);
     struct nh_geometry_options options = {.lanes = plan->kernels->lanes,
                                           .most_rows = plan->kernels->most_rows,
                                           .band_budget = plan->kernels->band_budget,
                                           .single_outputs = plan->kernels->single_outputs,
+                                          .one_place = plan->kernels->one_place,
                                           .lane_axis = config->value[NH_KNOB_LANE_AXIS],
                                           .size = {config->value[NH_KNOB_TILE_0],
                                                    config->value[NH_KNOB_TILE_1],

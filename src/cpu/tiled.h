@@ -14,6 +14,12 @@ enum {
 };
 extern const struct nh_knob nh_tiled_knobs[];
 
+struct nh_tile_kernels;
+
+/* The kernels that a problem gets on the device. */
+const struct nh_tile_kernels *nh_tiled_kernels(const struct nh_problem *problem,
+                                               const struct nh_device *device);
+
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device);
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         double below_ns, struct nh_config *config, int capacity);

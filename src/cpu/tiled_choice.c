@@ -37,10 +37,12 @@ const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_de
     return nh_scale_refusal(problem);
 }
 
-static const struct nh_tile_kernels *kernels_for(const struct nh_problem *problem,
-                                                 const struct nh_device *device) {
-    const struct nh_cpu *cpu = device->backend;
-    return problem->dtype == NHOOD_DTYPE_F64 ? cpu->kernels->f64 : cpu->kernels->f32;
+const struct nh_tile_kernels *nh_tiled_kernels(const struct nh_problem *problem,
+                                               const struct nh_device *device) {
+    const struct nh_kernels *kernels = ((const struct nh_cpu *)device->backend)->kernels;
+    if (kernels->bf16 && problem->dtype == NHOOD_DTYPE_BF16 && problem->op == NHOOD_OP_FWD)
+        return kernels->bf16;
+    return problem->dtype == NHOOD_DTYPE_F64 ? kernels->f64 : kernels->f32;
 }
 
 static double least(double a, double b) {
@@ -182,7 +184,7 @@ double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem
     (void)solver;
     (void)count;
     const struct nh_cpu *cpu = device->backend;
-    double lanes = kernels_for(problem, device)->lanes;
+    double lanes = nh_tiled_kernels(problem, device)->lanes;
     struct shape shape = tile_shape(problem, config, (int32_t)lanes);
     double units = (double)problem->batch * (double)problem->kv_heads;
     double group = (double)problem->heads / (double)problem->kv_heads;
@@ -270,7 +272,7 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
-    int count = all_configs(problem, kernels_for(problem, device)->lanes, all);
+    int count = all_configs(problem, nh_tiled_kernels(problem, device)->lanes, all);
     /* cpu.unfused is estimated alike */
     nh_least_first(&nh_solver_cpu_fused, problem, device, all, count);
     count = (int)nh_min(count, capacity);

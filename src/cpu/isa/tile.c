@@ -64,7 +64,7 @@ static int64_t multiply_add(int64_t rounds) {
 #define TABLE_NAME_OF(isa, bits) nh_tile_##isa##_f##bits
 
 const struct nh_tile_kernels TABLE_NAME(NH_ISA_NAME, NH_REAL) = {
-    VL,       MOST_ROWS,     BAND_BUDGET,     SINGLE_OUTPUTS, scratch_reals,
-    tile_run, partial_reals, reduce_jobs,     reduce,         begin,
-    finish,   multiply_add,  norm_rope_reals, norm_rope,
+    VL,           MOST_ROWS,       BAND_BUDGET, SINGLE_OUTPUTS, false, scratch_reals,
+    tile_run,     partial_reals,   reduce_jobs, reduce,         begin, finish,
+    multiply_add, norm_rope_reals, norm_rope,
 };

@@ -1,0 +1,85 @@
+/* The kernels of bf16 problems on machines with tile registers (AMX): forward and backward, compiled beside the f32 kernels of the same
+ * vectors, which do the rest: tiles with results that are not finite, and the sums of partial gradients. */
+#include "matrix_forward.h"
+
+#define F32_NAME(isa) F32_NAME_OF(isa)
+#define F32_NAME_OF(isa) nh_tile_##isa##_f32
+#define TABLE_NAME(isa) TABLE_NAME_OF(isa)
+#define TABLE_NAME_OF(isa) nh_matrix_##isa##_bf16
+
+static const struct nh_tile_kernels *const f32_kernels = &F32_NAME(NH_ISA_NAME);
+
+static void flush_key_rows(struct matrix *m, int32_t end) {
+    (void)m;
+    (void)end;
+}
+
+static int64_t scratch_reals(const struct nh_geometry *geometry) {
+    struct matrix_scratch scratch;
+    const int64_t bytes = matrix_layout(geometry, NULL, &scratch);
+    return nh_max(bytes / (int64_t)sizeof(float), f32_kernels->scratch_reals(geometry));
+}
+
+/* The column of the tile's first key at which the columns of most vectors begin a line: of the second, as the first may be at a border. */
+static int32_t choose_shift(const struct tile *tile) {
+    const int32_t *first = &tile->geometry->tile_vector[tile->box.index[2]];
+    const struct nh_vector *vector =
+        &tile->geometry->vector[first[1] - first[0] > 1 ? first[0] + 1 : first[0]];
+    return (tile->box.key[2] - vector->start) & 15;
+}
+
+static void tile_run(const struct nh_tile_run *run, int64_t item, int32_t worker) {
+    struct matrix m;
+    tile_set(run, item, worker, &m.tile);
+    matrix_layout(run->geometry, (float *)run->scratch + worker * run->scratch_reals, &m.s);
+    m.shift = choose_shift(&m.tile);
+    m.is_short = run->geometry->order[2].window <= SHORT_WINDOW;
+    m.not_finite = false;
+    m.offset[0] = -1;
+    tile_open();
+    if (!run->geometry->rolling)
+        matrix_pack_keys(&m, m.tile.box.key[1], m.tile.box.key[1] + m.tile.box.keys[1]);
+    matrix_pack_extra(&m);
+    for (int64_t i = 0; i < m.tile.group; i++) {
+        m.tile.head = m.tile.box.kv_head * m.tile.group + i;
+        each_matrix_block(&m, forward_block);
+    }
+    tile_close();
+    if (m.not_finite) f32_kernels->tile(run, item, worker);
+}
+
+static int64_t partial_of(const struct nh_geometry *geometry) {
+    return f32_kernels->partial_reals(geometry);
+}
+
+static int64_t reduce_jobs(const struct nh_tile_run *run) {
+    return f32_kernels->reduce_jobs(run);
+}
+
+static void reduce(const struct nh_tile_run *run, int64_t job, int32_t worker) {
+    f32_kernels->reduce(run, job, worker);
+}
+
+static void begin(const struct nh_tile_run *run) {
+    f32_kernels->begin(run);
+}
+
+static void finish(const struct nh_tile_run *run) {
+    f32_kernels->finish(run);
+}
+
+/* Geometries are those of the f32 kernels, but for query vectors of one place each. */
+const struct nh_tile_kernels TABLE_NAME(NH_ISA_NAME) = {
+    .lanes = VL,
+    .most_rows = 4,
+    .band_budget = 24,
+    .single_outputs = 8,
+    .one_place = true,
+    .scratch_reals = scratch_reals,
+    .tile = tile_run,
+    .partial_reals = partial_of,
+    .reduce_jobs = reduce_jobs,
+    .reduce = reduce,
+    .begin = begin,
+    .finish = finish,
+};

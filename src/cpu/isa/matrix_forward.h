@@ -1,0 +1,267 @@
+/* Forward on tiles: scores of some units, their weights, and values once weights fill the slots.
+ *
+ * Weights are 2^(y - reference), where a query's reference is its largest score among the first units in which it has a key. Later scores
+ * may be larger: sums are f32 and weights bf16, whose range is that of f32, so that all that counts is relative. What overflows is
+ * computed again by the f32 kernels, see matrix.c. */
+#ifndef NH_MATRIX_FORWARD_H
+#define NH_MATRIX_FORWARD_H
+
+#include "matrix_block.h"
+#include "vector_math.h"
+
+#include <float.h>
+#include <math.h>
+
+/* Units whose scores one vector holds, side by side, where windows are half a vector or less. */
+static int32_t units_per_vector(const struct matrix *m) {
+    if (!m->is_short) return 1;
+    return (int32_t)nh_min(SHORT_WINDOW / m->tile.geometry->order[2].window, MOST_GROUP);
+}
+
+static int32_t group_units(const struct matrix *m) {
+    const int32_t per_vector = units_per_vector(m);
+    return MOST_GROUP / per_vector * per_vector;
+}
+
+struct forward {
+    struct unit unit[MOST_GROUP];
+    int32_t units, group; /* of the group; as many as fill it */
+    struct product product;
+    bool fresh;      /* nothing is in `out` yet */
+    bool referenced; /* all queries have references */
+    float factor;    /* of scores: to base 2 */
+    vec sum[2][16];  /* of weights, by lane of a vector of scores */
+    float reference[2][16];
+};
+
+static float *unit_row(float *score, int32_t unit, int32_t v, int32_t lane) {
+    return score + unit * UNIT_SCORES + (v * 16 + lane) * UNIT_KEYS;
+}
+
+static uint16_t *slot_row(uint16_t *weights, int32_t slots, int32_t slot, int32_t v, int32_t lane) {
+    return weights + ((v * slots + slot) * 16 + lane) * UNIT_KEYS;
+}
+
+/* Units of the group that query vector v meets. */
+static int32_t units_met(const struct unit *unit, int32_t units, int32_t v,
+                         int32_t met[MOST_GROUP]) {
+    int32_t count = 0;
+    for (int32_t u = 0; u < units; u++)
+        if (unit[u].met >> v & 1) met[count++] = u;
+    return count;
+}
+
+/* Scores of a query at `units` units of a short window, side by side, `window` lanes each. */
+INLINE vec short_scores(const float *score, int32_t offset, const int32_t *met, int32_t units,
+                        int32_t window, uint32_t mask) {
+    vec v = load_lanes_of((vec){0}, mask, score + met[0] * UNIT_SCORES + offset);
+    for (int32_t j = 1; j < units; j++)
+        v = load_lanes_of(v, mask << j * window,
+                          score + met[j] * UNIT_SCORES + offset - j * window);
+    return v;
+}
+
+/* The lanes of so many units. */
+static uint32_t short_mask(uint32_t mask, int32_t units, int32_t window) {
+    uint32_t all = mask;
+    for (int32_t j = 1; j < units; j++)
+        all |= mask << j * window;
+    return all;
+}
+
+/* Sets the references of the queries of a vector that have none from the first units that it meets. */
+static bool set_references(const struct matrix *m, const struct block *block, struct forward *f,
+                           int32_t v, float factor) {
+    int32_t met[MOST_GROUP];
+    const int32_t window = m->tile.geometry->order[2].window;
+    int32_t units = units_met(f->unit, f->units, v, met);
+    if (!units) return false;
+    units = (int32_t)nh_min(units, units_per_vector(m));
+    vec most[16];
+    for (int32_t lane = 0; lane < 16; lane++) {
+        int32_t low, high;
+        unit_columns(m, block, &f->unit[met[0]], v, lane, &low, &high);
+        const float *score = unit_row(m->s.score, 0, v, lane);
+        const uint32_t mask = column_mask(low, high);
+        const vec lowest = v_set(-FLT_MAX);
+        if (m->is_short && !f->unit[0].extra) {
+            const uint32_t own = mask >> low;
+            const vec s = short_scores(score, low, met, units, window, own);
+            most[lane] = select_lanes(short_mask(own, units, window), s * factor, lowest);
+        } else {
+            score += met[0] * UNIT_SCORES;
+            const vec left = select_lanes(mask, v_load(score) * factor, lowest);
+            const vec right = select_lanes(mask >> 16, v_load(score + 16) * factor, lowest);
+            most[lane] = v_max(left, right);
+        }
+    }
+    const vec old = v_load(f->reference[v]);
+    const vec now = v_select((vint)(old == v_set(-FLT_MAX)), lane_maxima(most), old);
+    v_store(f->reference[v], now);
+    return !v_any((vint)(now == v_set(-FLT_MAX)));
+}
+
+/* Weights of a vector's queries in short windows, `per` units at a time: side by side in one vector. */
+INLINE void short_weights(const struct matrix *m, const struct block *block, struct forward *f,
+                          int32_t v, float factor, const int32_t per) {
+    int32_t met[MOST_GROUP];
+    const int32_t units = units_met(f->unit, f->units, v, met);
+    const int32_t window = m->tile.geometry->order[2].window, slot = f->product.units;
+    const uint32_t all = (1u << window) - 1;
+    for (int32_t lane = 0; lane < 16; lane++) {
+        const int32_t offset = block->first[v][lane] - block->column;
+        const uint32_t own = column_mask(0, block->last[v][lane] - block->first[v][lane]);
+        const float *score = unit_row(m->s.score, 0, v, lane);
+        uint16_t *weights = slot_row(m->s.weights, SLOTS, slot, v, lane) + offset;
+        const vec reference = v_set(f->reference[v][lane]);
+        vec sum = f->sum[v][lane];
+        for (int32_t u = 0; u < units; u += per) {
+            const int32_t count = units - u < per ? units - u : per;
+            const vec s = short_scores(score, offset, met + u, count, window, own);
+            const vec weight = exp2_of(short_mask(own, count, window), s * factor - reference);
+            sum += weight;
+            if (per == 1) {
+                store_bf16(weights + met[u] * (TILE_BYTES / 2), weight);
+                continue;
+            }
+            for (int32_t j = 0; j < count; j++)
+                store_bf16_of(weights + met[u + j] * (TILE_BYTES / 2) - j * window,
+                              all << j * window, weight);
+        }
+        f->sum[v][lane] = sum;
+    }
+}
+
+/* Weights of a vector's queries in units that may be met in part: all columns are written. */
+static void wide_weights(const struct matrix *m, const struct block *block, struct forward *f,
+                         int32_t v, float factor, uint16_t *slots, int32_t slot_count,
+                         int32_t slot) {
+    for (int32_t u = 0; u < f->units; u++) {
+        const struct unit *unit = &f->unit[u];
+        if (!(unit->met >> v & 1)) continue;
+        for (int32_t lane = 0; lane < 16; lane++) {
+            int32_t low, high;
+            unit_columns(m, block, unit, v, lane, &low, &high);
+            const uint32_t mask = column_mask(low, high);
+            const vec reference = v_set(f->reference[v][lane]);
+            const float *score = unit_row(m->s.score, u, v, lane);
+            uint16_t *weights = slot_row(slots, slot_count, slot + u, v, lane);
+            for (int32_t half = 0; half < 2; half++) {
+                const uint32_t part = mask >> 16 * half & 0xffff;
+                vec weight = {0};
+                if (part) {
+                    weight = exp2_of(part, v_load(score + 16 * half) * factor - reference);
+                    f->sum[v][lane] += weight;
+                }
+                store_bf16(weights + 16 * half, weight);
+            }
+        }
+    }
+}
+
+static void multiply_values(const struct matrix *m, const struct block *block, struct forward *f,
+                            const uint16_t *slots, int32_t slot_count) {
+    if (!f->product.units) return;
+    add_product(&f->product, slots, (int64_t)slot_count * (TILE_BYTES / 2), m->s.width_v, f->fresh,
+                block->vectors == 2, m->s.out);
+    f->fresh = false;
+    f->product.units = 0;
+}
+
+/* Scores and weights of the group's units; values, if the next group needs the slots. */
+static void run_group(struct matrix *m, const struct block *block, struct forward *f) {
+    const struct matrix_scratch *s = &m->s;
+    const bool extra = f->unit[0].extra, has_bias = m->tile.problem->has_bias;
+    const float factor = has_bias ? 1 : f->factor;
+    if (!f->units) return;
+    for (int32_t u = 0; u < f->units; u++) {
+        const struct unit *unit = &f->unit[u];
+        unit_scores(s->q_rows, unit->k, unit->pitch, s->width_k, unit->met, unit->wide,
+                    s->score + u * UNIT_SCORES);
+        if (has_bias) add_unit_bias(m, block, unit, 0, f->factor, s->score + u * UNIT_SCORES);
+    }
+    if (!f->referenced) {
+        f->referenced = true;
+        for (int32_t v = 0; v < block->vectors; v++)
+            f->referenced &= set_references(m, block, f, v, factor);
+    }
+    for (int32_t v = 0; v < block->vectors; v++) {
+        if (extra) {
+            wide_weights(m, block, f, v, factor, s->extra_weights, 1, 0);
+        } else if (!m->is_short) {
+            wide_weights(m, block, f, v, factor, s->weights, SLOTS, f->product.units);
+        } else {
+            switch (units_per_vector(m)) {
+            case 1: short_weights(m, block, f, v, factor, 1); break;
+            case 2: short_weights(m, block, f, v, factor, 2); break;
+            default: short_weights(m, block, f, v, factor, units_per_vector(m));
+            }
+        }
+    }
+    for (int32_t u = 0; u < f->units; u++) {
+        f->product.source[f->product.units] = f->unit[u].v_keys;
+        f->product.met[f->product.units++] = f->unit[u].met;
+    }
+    f->units = 0;
+    if (extra) {
+        multiply_values(m, block, f, s->extra_weights, 1);
+    } else if (f->product.units + f->group > SLOTS) {
+        multiply_values(m, block, f, s->weights, SLOTS);
+    }
+}
+
+static void forward_unit(struct matrix *m, const struct block *block, const struct unit *unit,
+                         void *state) {
+    struct forward *f = state;
+    f->unit[f->units++] = *unit;
+    if (unit->extra || f->units == f->group) run_group(m, block, f);
+}
+
+/* Stores O and LSE of a query vector. */
+static void store_vector(struct matrix *m, const struct block *block, struct forward *f,
+                         int32_t v) {
+    const struct nh_vector *vector = block->vector[v];
+    const struct matrix_scratch *s = &m->s;
+    const float *out = s->out + v * 16 * s->width_v;
+    const vec sum = lane_sums(f->sum[v]), none = (vec)(vint)(sum == (vec){0});
+    float number[16];
+    vec check = {0};
+    for (int64_t i = 0; i < vector->count * s->width_v; i += 16)
+        check += v_load(out + i) * 0;
+    check += sum * 0;
+    m->not_finite |= v_any((vint)(check != check));
+    v_store(number, v_select((vint)none, (vec){0}, 1 / sum));
+    const struct rows o = vector_rows(m, block, v, NHOOD_O, m->tile.problem->dim_v);
+    rows_to(&o, vector->first, vector->count, number, out, s->width_v);
+    if (!m->tile.run->io->data[NHOOD_LSE]) return;
+    struct rows lse = vector_rows(m, block, v, NHOOD_LSE, 1);
+    lse.dtype = NHOOD_DTYPE_F32;
+    v_store(number, v_select((vint)none, v_set(-(float)INFINITY),
+                             (v_load(f->reference[v]) + v_log2(sum)) * (float)ln_2));
+    for (int32_t lane = 0; lane < vector->count; lane++)
+        memcpy((void *)(uintptr_t)row_at(&lse, vector->first + lane), &number[lane], sizeof(float));
+}
+
+static void forward_block(struct matrix *m, const struct block *block) {
+    const struct nh_problem *problem = m->tile.problem;
+    struct forward f;
+    f.units = f.product.units = 0;
+    f.group = group_units(m);
+    f.fresh = true;
+    f.referenced = false;
+    f.factor = (float)(problem->scale * log2_e);
+    for (int32_t v = 0; v < block->vectors; v++) {
+        pack_vector(m, block, v, NHOOD_Q, problem->dim, m->s.width_k,
+                    m->s.q_rows + v * 16 * m->s.width_k);
+        memset(f.sum[v], 0, sizeof f.sum[v]);
+        v_store(f.reference[v], v_set(-FLT_MAX));
+    }
+    each_unit(m, block, forward_unit, &f);
+    run_group(m, block, &f);
+    multiply_values(m, block, &f, m->s.weights, SLOTS);
+    if (f.fresh) memset(m->s.out, 0, (size_t)(block->vectors * 16 * m->s.width_v) * sizeof(float));
+    for (int32_t v = 0; v < block->vectors; v++)
+        store_vector(m, block, &f, v);
+}
+
+#endif

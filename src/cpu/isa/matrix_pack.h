@@ -1,0 +1,167 @@
+/* Packs keys and values of a work tile for tile products, and finds the blocks of query vectors and the keys that they meet. */
+#ifndef NH_MATRIX_PACK_H
+#define NH_MATRIX_PACK_H
+
+#include "matrix_scratch.h"
+#include "partial.h"
+
+struct matrix {
+    struct tile tile;
+    struct matrix_scratch s;
+    int32_t
+        shift; /* column of the tile's first key: the one at which most vectors' columns begin a line */
+    bool is_short;   /* windows of at most SHORT_WINDOW keys along the lane axis */
+    bool not_finite; /* some result is */
+    int32_t offset
+        [16]; /* from a unit's first column to those of the queries whose weights were last written, of short windows */
+};
+
+/* ---- rows of halves ---- */
+
+/* out[pair][x] = channels 2 pair and 2 pair + 1 of row[x], of so many channels; those beyond are zeros. */
+static void transpose_pairs(const struct rows *rows, const char *const row[16], int64_t width,
+                            uint32_t *out, int64_t pitch) {
+    for (int32_t c = 0; c < width; c += 32, out += 16 * pitch) {
+        vec v[16];
+        UNROLL
+        for (int i = 0; i < 16; i++) {
+            const char *at = row[i] + (int64_t)c * 2;
+            ask_ahead(rows, at);
+            v[i] = (vec)load_halves(at, rows->dim - c);
+        }
+        transpose(v);
+        UNROLL
+        for (int i = 0; i < 16; i++)
+            store_words(out + i * pitch, (words)v[i]);
+    }
+}
+
+#define LOW_HALVES(i) (i) / 2 + ((i) % 2 ? 32 : 0)
+#define HIGH_HALVES(i) LOW_HALVES(i) + 16
+#define EACH_HALF(F)                                                                               \
+    F(0), F(1), F(2), F(3), F(4), F(5), F(6), F(7), F(8), F(9), F(10), F(11), F(12), F(13), F(14), \
+        F(15), F(16), F(17), F(18), F(19), F(20), F(21), F(22), F(23), F(24), F(25), F(26), F(27), \
+        F(28), F(29), F(30), F(31)
+
+/* out[channel] = the channel of `even` and that of `odd`, in one word. NULL: a row of zeros. */
+INLINE void zip_rows(const struct rows *rows, const char *even, const char *odd, int64_t width,
+                     uint32_t *out) {
+    for (int32_t c = 0; c < width; c += 32, out += 32) {
+        halves a = {0}, b = {0};
+        if (even) {
+            ask_ahead(rows, even + (int64_t)c * 2);
+            a = load_halves(even + (int64_t)c * 2, rows->dim - c);
+        }
+        if (odd) {
+            ask_ahead(rows, odd + (int64_t)c * 2);
+            b = load_halves(odd + (int64_t)c * 2, rows->dim - c);
+        }
+        store_words(out, (words)__builtin_shufflevector(a, b, EACH_HALF(LOW_HALVES)));
+        store_words(out + 16, (words)__builtin_shufflevector(a, b, EACH_HALF(HIGH_HALVES)));
+    }
+}
+
+/* Packs `count` rows from place `first` on by channel, in columns from `shift` on; columns of no row hold any row's. */
+static void pack_channels(const struct rows *rows, int32_t first, int32_t count, int32_t shift,
+                          int64_t width, uint32_t *out, int64_t pitch) {
+    for (int32_t x = 0; x < shift + count; x += 16) {
+        const char *row[16];
+        for (int32_t i = 0; i < 16; i++) {
+            const int32_t key = x + i - shift;
+            row[i] = row_at(rows, first + (key < 0 ? 0 : key < count ? key : count - 1));
+        }
+        transpose_pairs(rows, row, width, out + x, pitch);
+    }
+}
+
+/* Packs the same rows by pairs of columns; all columns of no row are zeros. */
+static void pack_pairs(const struct rows *rows, int32_t first, int32_t count, int32_t shift,
+                       int64_t width, uint32_t *out, int64_t pitch) {
+    for (int32_t x = 0; x < pitch; x += 2, out += width) {
+        const int32_t key = x - shift;
+        const bool even = key >= 0 && key < count, odd = key >= -1 && key + 1 < count;
+        if (!even && !odd) {
+            memset(out, 0, (size_t)width * sizeof *out);
+            continue;
+        }
+        zip_rows(rows, even ? row_at(rows, first + key) : NULL,
+                 odd ? row_at(rows, first + key + 1) : NULL, width, out);
+    }
+}
+
+/* ---- keys ---- */
+
+/* Where the packed forms of a key row are. */
+static int64_t ring_row(const struct matrix *m, int32_t slow, int32_t middle) {
+    return (int64_t)(slow - m->tile.box.key[0]) * m->s.ring +
+           (middle - m->tile.box.key[1]) % m->s.ring;
+}
+
+static void matrix_pack_row(struct matrix *m, int32_t slow, int32_t middle) {
+    const struct matrix_scratch *s = &m->s;
+    const struct tile *tile = &m->tile;
+    const int64_t row = ring_row(m, slow, middle);
+    const int64_t k_words = s->width_k / 2 * s->pitch, v_words = s->width_v / 2 * s->pitch;
+    const int32_t first = tile->box.key[2], count = tile->box.keys[2];
+    struct rows k = tensor_rows(tile, NHOOD_K, tile->box.kv_head, slow, middle, tile->problem->dim);
+    struct rows v =
+        tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, tile->problem->dim_v);
+    k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
+    v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
+    pack_channels(&k, first, count, m->shift, s->width_k, s->k_channels + row * k_words, s->pitch);
+    if (s->v_keys)
+        pack_pairs(&v, first, count, m->shift, s->width_v, s->v_keys + row * v_words, s->pitch);
+    if (!s->d_k) return;
+    k.ahead = v.ahead = 0;
+    pack_channels(&v, first, count, m->shift, s->width_v, s->v_channels + row * v_words, s->pitch);
+    pack_pairs(&k, first, count, m->shift, s->width_k, s->k_keys + row * k_words, s->pitch);
+    memset(s->d_k + row * k_words * 2, 0, (size_t)k_words * 8);
+    memset(s->d_v + row * v_words * 2, 0, (size_t)v_words * 8);
+}
+
+/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on. */
+static void matrix_pack_keys(struct matrix *m, int32_t begin, int32_t end) {
+    const struct tile_box *box = &m->tile.box;
+    if (begin < m->tile.packed_end) begin = m->tile.packed_end;
+    for (int32_t slow = box->key[0]; slow < box->key[0] + box->keys[0]; slow++)
+        for (int32_t middle = begin; middle < end; middle++)
+            matrix_pack_row(m, slow, middle);
+    if (end > m->tile.packed_end) m->tile.packed_end = end;
+}
+
+/* Packs one tensor of extra tokens: by channel, by pairs of columns, or both. */
+static void pack_extra_tensor(const struct matrix *m, int32_t tensor, int64_t dim, int64_t width,
+                              uint32_t *channels, uint32_t *keys) {
+    static const int32_t places[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct nh_problem *problem = m->tile.problem;
+    const nhood_strides *strides = &problem->strides[tensor];
+    const int64_t element =
+        m->tile.box.batch * strides->batch + m->tile.box.kv_head * strides->head;
+    for (int64_t x = 0; x < m->s.extra_pitch; x += 16) {
+        const int32_t count = (int32_t)nh_min(16, nh_max(0, problem->extra_tokens - x));
+        const struct rows rows = {.base = (const char *)m->tile.run->io->data[tensor] +
+                                          (element + x * strides->axis[0]) * 2,
+                                  .step = strides->axis[0],
+                                  .token = places,
+                                  .dtype = NHOOD_DTYPE_BF16,
+                                  .dim = (int32_t)dim};
+        if (channels && count)
+            pack_channels(&rows, 0, count, 0, width, channels + x, m->s.extra_pitch);
+        if (keys) pack_pairs(&rows, 0, count, 0, width, keys + x / 2 * width, 16);
+    }
+}
+
+static void matrix_pack_extra(const struct matrix *m) {
+    const struct matrix_scratch *s = &m->s;
+    const struct nh_problem *problem = m->tile.problem;
+    if (!problem->extra_tokens) return;
+    pack_extra_tensor(m, NHOOD_EXTRA_K, problem->dim, s->width_k, s->extra_k_channels,
+                      s->extra_k_keys);
+    pack_extra_tensor(m, NHOOD_EXTRA_V, problem->dim_v, s->width_v, s->extra_v_channels,
+                      s->extra_v_keys);
+    if (!s->extra_d_k) return;
+    memset(s->extra_d_k, 0, (size_t)(s->width_k * s->extra_pitch) * sizeof(float));
+    memset(s->extra_d_v, 0, (size_t)(s->width_v * s->extra_pitch) * sizeof(float));
+}
+
+#endif
