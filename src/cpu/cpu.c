@@ -69,8 +69,9 @@ static bool has_level(const char *name) {
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                 __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
     if (!strcmp(name, "avx2")) return avx2;
-    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl");
     if (!strcmp(name, "avx512")) return avx512;
 #if defined(NH_HAS_AMX)
     if (!strcmp(name, "amx")) return avx512 && has_amx();

@@ -1,5 +1,5 @@
-/* The kernels of bf16 problems on machines with tile registers (AMX): forward and backward, compiled beside the f32 kernels of the same
- * vectors, which do the rest: tiles with results that are not finite, and the sums of partial gradients. */
+/* The forward of bf16 problems on machines with tile registers (AMX), compiled beside the f32 kernels of the same
+ * vectors, which compute tiles again whose results are not finite. */
 #include "matrix_forward.h"
 
 #define F32_NAME(isa) F32_NAME_OF(isa)
@@ -8,11 +8,6 @@
 #define TABLE_NAME_OF(isa) nh_matrix_##isa##_bf16
 
 static const struct nh_tile_kernels *const f32_kernels = &F32_NAME(NH_ISA_NAME);
-
-static void flush_key_rows(struct matrix *m, int32_t end) {
-    (void)m;
-    (void)end;
-}
 
 static int64_t scratch_reals(const struct nh_geometry *geometry) {
     struct matrix_scratch scratch;

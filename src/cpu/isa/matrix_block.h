@@ -1,7 +1,7 @@
-/* Blocks of query vectors, the units of keys that they meet, and the tile products of both passes.
+/* Blocks of query vectors, the units of keys that they meet, and the tile products.
  *
  * A block is up to MOST_VECTORS query vectors that share keys: one vector of the lane axis at consecutive places of the middle axis, or, where
- * that has one place and windows are long, consecutive vectors. They are taken in pairs. A unit is a key row, or extra tokens, at UNIT_KEYS
+ * that has one place and windows are long, consecutive vectors. A unit is a key row, or extra tokens, at UNIT_KEYS
  * consecutive columns: the window of a query is a run of them, from `off` on. */
 #ifndef NH_MATRIX_BLOCK_H
 #define NH_MATRIX_BLOCK_H
@@ -20,9 +20,8 @@ struct block {
 };
 
 struct unit {
-    const uint32_t *k, *v;           /* channels, at the unit's first column */
-    const uint32_t *k_keys, *v_keys; /* pairs of columns, at the first */
-    float *d_k, *d_v;
+    const uint32_t *k;      /* channels, at the unit's first column */
+    const uint32_t *v_keys; /* pairs of columns, at the first */
     int64_t pitch;
     int32_t slow, middle, column; /* of the key row; column: counted from the first key's */
     bool extra;
@@ -55,7 +54,7 @@ static void clear_weights(struct matrix *m, const struct block *block) {
         offset[lane] = block->first[0][lane] - block->column;
     if (!memcmp(offset, m->offset, sizeof offset)) return;
     memcpy(m->offset, offset, sizeof offset);
-    memset(m->s.weights, 0, (size_t)block_vectors(m->tile.problem) * SLOTS * TILE_BYTES);
+    memset(m->s.weights, 0, (size_t)MOST_VECTORS * SLOTS * TILE_BYTES);
 }
 
 /* Visits one vector of the lane axis at `places` places of the middle axis, or `vectors` consecutive ones at one place. */
@@ -85,12 +84,10 @@ static void visit_vectors(struct matrix *m, int32_t slow, int32_t middle, int32_
                           const struct nh_vector *vector, int32_t count, matrix_block_fn *visit) {
     const bool across = m->tile.box.query_end[1] - m->tile.box.query[1] == 1 && !m->is_short;
     for (int32_t v = 0, vectors; v < count; v += vectors) {
-        vectors = across ? next_places(m->tile.problem, count - v) : 1;
+        vectors = across ? next_places(count - v) : 1;
         visit_block(m, slow, middle, places, vector + v, vectors, visit);
     }
 }
-
-static void flush_key_rows(struct matrix *m, int32_t end);
 
 static void each_matrix_block(struct matrix *m, matrix_block_fn *visit) {
     const struct nh_geometry *geometry = m->tile.geometry;
@@ -103,12 +100,10 @@ static void each_matrix_block(struct matrix *m, matrix_block_fn *visit) {
         for (int32_t slow = box->query[0]; slow < box->query_end[0]; slow++)
             for (int32_t middle = box->query[1], places; middle < box->query_end[1];
                  middle += places) {
-                places = next_places(m->tile.problem, box->query_end[1] - middle);
+                places = next_places(box->query_end[1] - middle);
                 if (geometry->rolling)
                     matrix_pack_keys(m, order->begin[middle], order->end[middle + places - 1]);
                 visit_vectors(m, slow, middle, places, geometry->vector + v, at_once, visit);
-                if (geometry->rolling && m->s.d_k && middle + places < box->query_end[1])
-                    flush_key_rows(m, order->begin[middle + places]);
             }
     }
 }
@@ -122,14 +117,9 @@ static void each_unit(struct matrix *m, const struct block *block, matrix_unit_f
     const int32_t extra = (int32_t)m->tile.problem->extra_tokens;
     struct unit unit = {.extra = true, .pitch = s->extra_pitch, .met = (1u << block->vectors) - 1};
     for (unit.column = 0; unit.column < extra; unit.column += UNIT_KEYS) {
-        const int64_t x = unit.column;
-        unit.wide = extra - x > 16;
-        unit.k = s->extra_k_channels + x;
-        unit.v = s->extra_v_channels + (s->extra_v_channels ? x : 0);
-        unit.k_keys = s->extra_k_keys + (s->extra_k_keys ? x / 2 * s->width_k : 0);
-        unit.v_keys = s->extra_v_keys + (s->extra_v_keys ? x / 2 * s->width_v : 0);
-        unit.d_k = s->extra_d_k + (s->extra_d_k ? x : 0);
-        unit.d_v = s->extra_d_v + (s->extra_d_v ? x : 0);
+        unit.wide = extra - unit.column > 16;
+        unit.k = s->extra_k_channels + unit.column;
+        unit.v_keys = s->extra_v_keys + unit.column / 2 * s->width_v;
         visit(m, block, &unit, state);
     }
     unit.extra = false;
@@ -146,14 +136,9 @@ static void each_unit(struct matrix *m, const struct block *block, matrix_unit_f
             const int64_t row = ring_row(m, unit.slow, unit.middle);
             for (unit.column = block->column; unit.column < block->end_column;
                  unit.column += UNIT_KEYS) {
-                const int64_t x = unit.column;
-                unit.wide = block->end_column - x > 16;
-                unit.k = s->k_channels + row * k_words + x;
-                unit.v = s->v_channels + (s->v_channels ? row * v_words + x : 0);
-                unit.k_keys = s->k_keys + (s->k_keys ? row * k_words + x / 2 * s->width_k : 0);
-                unit.v_keys = s->v_keys + (s->v_keys ? row * v_words + x / 2 * s->width_v : 0);
-                unit.d_k = s->d_k + (s->d_k ? row * k_words * 2 + x : 0);
-                unit.d_v = s->d_v + (s->d_v ? row * v_words * 2 + x : 0);
+                unit.wide = block->end_column - unit.column > 16;
+                unit.k = s->k_channels + row * k_words + unit.column;
+                unit.v_keys = s->v_keys + row * v_words + unit.column / 2 * s->width_v;
                 visit(m, block, &unit, state);
             }
         }
@@ -297,49 +282,6 @@ static void pack_vector(const struct matrix *m, const struct block *block, int32
         for (int32_t c = 0; c < width; c += 32) {
             ask_ahead(&rows, row + (int64_t)c * 2);
             *(halves_anywhere *)(out + c) = load_halves(row + (int64_t)c * 2, rows.dim - c);
-        }
-    }
-}
-
-/* ---- biases ---- */
-
-/* Index into a head's table of the first key of a query at key row (slow, middle). */
-static int64_t first_bias(const struct matrix *m, const struct block *block,
-                          const struct unit *unit, int32_t v, int32_t lane) {
-    const struct nh_geometry *geometry = m->tile.geometry;
-    const struct nh_vector *vector = block->vector[v];
-    const int32_t query[NH_AXES] = {block->slow, block->middle[v],
-                                    vector->first +
-                                        (lane < vector->count ? lane : vector->count - 1)};
-    const int32_t key[NH_AXES] = {unit->slow, unit->middle, geometry->order[2].begin[query[2]]};
-    int64_t index = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_order *order = &geometry->order[a];
-        const int64_t distance = order->distance[query[a]] + key[a] - order->begin[query[a]];
-        index += (distance + order->window - 1) * geometry->bias_step[a];
-    }
-    return index;
-}
-
-/* score = factor * score + log2(e) * bias at the columns of each query of the vectors of a pair that meet the unit. */
-static void add_unit_bias(const struct matrix *m, const struct block *block,
-                          const struct unit *unit, int32_t pair, float factor, float *score) {
-    const float *table =
-        (const float *)m->tile.run->bias + m->tile.head * m->tile.problem->bias_count;
-    const int64_t step = m->tile.geometry->bias_step[2];
-    for (int32_t v = 0; v < 2; v++) {
-        if (!(unit->met >> (2 * pair + v) & 1)) continue;
-        for (int32_t lane = 0; lane < 16; lane++) {
-            int32_t low, high;
-            unit_columns(m, block, unit, 2 * pair + v, lane, &low, &high);
-            float *at = score + (v * 16 + lane) * UNIT_KEYS;
-            const int64_t index =
-                unit->extra ? 0
-                            : first_bias(m, block, unit, 2 * pair + v, lane) +
-                                  (unit->column - block->first[2 * pair + v][lane]) * step;
-            for (int32_t x = low; x < high; x++)
-                at[x] =
-                    factor * at[x] + (unit->extra ? 0 : table[index + x * step] * (float)log2_e);
         }
     }
 }

@@ -12,20 +12,9 @@
 #include <float.h>
 #include <math.h>
 
-/* Units whose scores one vector holds, side by side, where windows are half a vector or less. */
-static int32_t units_per_vector(const struct matrix *m) {
-    if (!m->is_short) return 1;
-    return (int32_t)nh_min(SHORT_WINDOW / m->tile.geometry->order[2].window, MOST_GROUP);
-}
-
-static int32_t group_units(const struct matrix *m) {
-    const int32_t per_vector = units_per_vector(m);
-    return MOST_GROUP / per_vector * per_vector;
-}
-
 struct forward {
     struct unit unit[MOST_GROUP];
-    int32_t units, group; /* of the group; as many as fill it */
+    int32_t units; /* of the group */
     struct product product;
     bool fresh;      /* nothing is in `out` yet */
     bool referenced; /* all queries have references */
@@ -42,91 +31,47 @@ static uint16_t *slot_row(uint16_t *weights, int32_t slots, int32_t slot, int32_
     return weights + ((v * slots + slot) * 16 + lane) * UNIT_KEYS;
 }
 
-/* Units of the group that query vector v meets. */
-static int32_t units_met(const struct unit *unit, int32_t units, int32_t v,
-                         int32_t met[MOST_GROUP]) {
-    int32_t count = 0;
-    for (int32_t u = 0; u < units; u++)
-        if (unit[u].met >> v & 1) met[count++] = u;
-    return count;
-}
-
-/* Scores of a query at `units` units of a short window, side by side, `window` lanes each. */
-INLINE vec short_scores(const float *score, int32_t offset, const int32_t *met, int32_t units,
-                        int32_t window, uint32_t mask) {
-    vec v = load_lanes_of((vec){0}, mask, score + met[0] * UNIT_SCORES + offset);
-    for (int32_t j = 1; j < units; j++)
-        v = load_lanes_of(v, mask << j * window,
-                          score + met[j] * UNIT_SCORES + offset - j * window);
-    return v;
-}
-
-/* The lanes of so many units. */
-static uint32_t short_mask(uint32_t mask, int32_t units, int32_t window) {
-    uint32_t all = mask;
-    for (int32_t j = 1; j < units; j++)
-        all |= mask << j * window;
-    return all;
-}
-
-/* Sets the references of the queries of a vector that have none from the first units that it meets. */
+/* Sets the references of the queries of a vector that have none from the first unit of the group that it meets. */
 static bool set_references(const struct matrix *m, const struct block *block, struct forward *f,
-                           int32_t v, float factor) {
-    int32_t met[MOST_GROUP];
-    const int32_t window = m->tile.geometry->order[2].window;
-    int32_t units = units_met(f->unit, f->units, v, met);
-    if (!units) return false;
-    units = (int32_t)nh_min(units, units_per_vector(m));
+                           int32_t v) {
+    int32_t u = 0;
+    while (u < f->units && !(f->unit[u].met >> v & 1))
+        u++;
+    if (u == f->units) return false;
     vec most[16];
+    const vec lowest = v_set(-FLT_MAX);
     for (int32_t lane = 0; lane < 16; lane++) {
         int32_t low, high;
-        unit_columns(m, block, &f->unit[met[0]], v, lane, &low, &high);
-        const float *score = unit_row(m->s.score, 0, v, lane);
+        unit_columns(m, block, &f->unit[u], v, lane, &low, &high);
+        const float *score = unit_row(m->s.score, u, v, lane);
         const uint32_t mask = column_mask(low, high);
-        const vec lowest = v_set(-FLT_MAX);
-        if (m->is_short && !f->unit[0].extra) {
-            const uint32_t own = mask >> low;
-            const vec s = short_scores(score, low, met, units, window, own);
-            most[lane] = select_lanes(short_mask(own, units, window), s * factor, lowest);
-        } else {
-            score += met[0] * UNIT_SCORES;
-            const vec left = select_lanes(mask, v_load(score) * factor, lowest);
-            const vec right = select_lanes(mask >> 16, v_load(score + 16) * factor, lowest);
-            most[lane] = v_max(left, right);
-        }
+        const vec left = select_lanes(mask & 0xffff, v_load(score) * f->factor, lowest);
+        most[lane] = v_max(select_lanes(mask >> 16, v_load(score + 16) * f->factor, lowest), left);
     }
     const vec old = v_load(f->reference[v]);
-    const vec now = v_select((vint)(old == v_set(-FLT_MAX)), lane_maxima(most), old);
+    const vec now = v_select((vint)(old == lowest), lane_maxima(most), old);
     v_store(f->reference[v], now);
-    return !v_any((vint)(now == v_set(-FLT_MAX)));
+    return !v_any((vint)(now == lowest));
 }
 
-/* Weights of a vector's queries in short windows, `per` units at a time: side by side in one vector. */
-INLINE void short_weights(const struct matrix *m, const struct block *block, struct forward *f,
-                          int32_t v, float factor, const int32_t per) {
-    int32_t met[MOST_GROUP];
-    const int32_t units = units_met(f->unit, f->units, v, met);
-    const int32_t window = m->tile.geometry->order[2].window, slot = f->product.units;
-    const uint32_t all = (1u << window) - 1;
+/* Weights of a vector's queries in short windows. */
+static void short_weights(const struct matrix *m, const struct block *block, struct forward *f,
+                          int32_t v) {
+    int32_t met[MOST_GROUP], units = 0;
+    for (int32_t u = 0; u < f->units; u++)
+        if (f->unit[u].met >> v & 1) met[units++] = u;
     for (int32_t lane = 0; lane < 16; lane++) {
         const int32_t offset = block->first[v][lane] - block->column;
         const uint32_t own = column_mask(0, block->last[v][lane] - block->first[v][lane]);
-        const float *score = unit_row(m->s.score, 0, v, lane);
-        uint16_t *weights = slot_row(m->s.weights, SLOTS, slot, v, lane) + offset;
+        const float *score = unit_row(m->s.score, 0, v, lane) + offset;
+        uint16_t *weights = slot_row(m->s.weights, SLOTS, f->product.units, v, lane) + offset;
         const vec reference = v_set(f->reference[v][lane]);
         vec sum = f->sum[v][lane];
-        for (int32_t u = 0; u < units; u += per) {
-            const int32_t count = units - u < per ? units - u : per;
-            const vec s = short_scores(score, offset, met + u, count, window, own);
-            const vec weight = exp2_of(short_mask(own, count, window), s * factor - reference);
+        for (int32_t u = 0; u < units; u++) {
+            const vec s = load_lanes_of((vec){0}, own, score + met[u] * UNIT_SCORES);
+            const vec weight = exp2_of(own, s * f->factor - reference);
             sum += weight;
-            if (per == 1) {
-                store_bf16(weights + met[u] * (TILE_BYTES / 2), weight);
-                continue;
-            }
-            for (int32_t j = 0; j < count; j++)
-                store_bf16_of(weights + met[u + j] * (TILE_BYTES / 2) - j * window,
-                              all << j * window, weight);
+            store_bf16(weights + met[u] * (TILE_BYTES / 2), weight);
         }
         f->sum[v][lane] = sum;
     }
@@ -134,8 +79,7 @@ INLINE void short_weights(const struct matrix *m, const struct block *block, str
 
 /* Weights of a vector's queries in units that may be met in part: all columns are written. */
 static void wide_weights(const struct matrix *m, const struct block *block, struct forward *f,
-                         int32_t v, float factor, uint16_t *slots, int32_t slot_count,
-                         int32_t slot) {
+                         int32_t v, uint16_t *slots, int32_t slot_count, int32_t slot) {
     for (int32_t u = 0; u < f->units; u++) {
         const struct unit *unit = &f->unit[u];
         if (!(unit->met >> v & 1)) continue;
@@ -150,7 +94,7 @@ static void wide_weights(const struct matrix *m, const struct block *block, stru
                 const uint32_t part = mask >> 16 * half & 0xffff;
                 vec weight = {0};
                 if (part) {
-                    weight = exp2_of(part, v_load(score + 16 * half) * factor - reference);
+                    weight = exp2_of(part, v_load(score + 16 * half) * f->factor - reference);
                     f->sum[v][lane] += weight;
                 }
                 store_bf16(weights + 16 * half, weight);
@@ -171,31 +115,25 @@ static void multiply_values(const struct matrix *m, const struct block *block, s
 /* Scores and weights of the group's units; values, if the next group needs the slots. */
 static void run_group(struct matrix *m, const struct block *block, struct forward *f) {
     const struct matrix_scratch *s = &m->s;
-    const bool extra = f->unit[0].extra, has_bias = m->tile.problem->has_bias;
-    const float factor = has_bias ? 1 : f->factor;
     if (!f->units) return;
+    const bool extra = f->unit[0].extra;
     for (int32_t u = 0; u < f->units; u++) {
         const struct unit *unit = &f->unit[u];
         unit_scores(s->q_rows, unit->k, unit->pitch, s->width_k, unit->met, unit->wide,
                     s->score + u * UNIT_SCORES);
-        if (has_bias) add_unit_bias(m, block, unit, 0, f->factor, s->score + u * UNIT_SCORES);
     }
     if (!f->referenced) {
         f->referenced = true;
         for (int32_t v = 0; v < block->vectors; v++)
-            f->referenced &= set_references(m, block, f, v, factor);
+            f->referenced &= set_references(m, block, f, v);
     }
     for (int32_t v = 0; v < block->vectors; v++) {
         if (extra) {
-            wide_weights(m, block, f, v, factor, s->extra_weights, 1, 0);
+            wide_weights(m, block, f, v, s->extra_weights, 1, 0);
         } else if (!m->is_short) {
-            wide_weights(m, block, f, v, factor, s->weights, SLOTS, f->product.units);
+            wide_weights(m, block, f, v, s->weights, SLOTS, f->product.units);
         } else {
-            switch (units_per_vector(m)) {
-            case 1: short_weights(m, block, f, v, factor, 1); break;
-            case 2: short_weights(m, block, f, v, factor, 2); break;
-            default: short_weights(m, block, f, v, factor, units_per_vector(m));
-            }
+            short_weights(m, block, f, v);
         }
     }
     for (int32_t u = 0; u < f->units; u++) {
@@ -205,7 +143,7 @@ static void run_group(struct matrix *m, const struct block *block, struct forwar
     f->units = 0;
     if (extra) {
         multiply_values(m, block, f, s->extra_weights, 1);
-    } else if (f->product.units + f->group > SLOTS) {
+    } else if (f->product.units + MOST_GROUP > SLOTS) {
         multiply_values(m, block, f, s->weights, SLOTS);
     }
 }
@@ -214,7 +152,7 @@ static void forward_unit(struct matrix *m, const struct block *block, const stru
                          void *state) {
     struct forward *f = state;
     f->unit[f->units++] = *unit;
-    if (unit->extra || f->units == f->group) run_group(m, block, f);
+    if (unit->extra || f->units == MOST_GROUP) run_group(m, block, f);
 }
 
 /* Stores O and LSE of a query vector. */
@@ -232,7 +170,18 @@ static void store_vector(struct matrix *m, const struct block *block, struct for
     m->not_finite |= v_any((vint)(check != check));
     v_store(number, v_select((vint)none, (vec){0}, 1 / sum));
     const struct rows o = vector_rows(m, block, v, NHOOD_O, m->tile.problem->dim_v);
-    rows_to(&o, vector->first, vector->count, number, out, s->width_v);
+    for (int32_t lane = 0; lane < vector->count; lane++, out += s->width_v) {
+        char *row = (char *)(uintptr_t)row_at(&o, vector->first + lane);
+        for (int32_t c = 0; c < o.dim; c += 16, row += 32) {
+            const vec result = v_load(out + c) * number[lane];
+            ask_ahead(&o, row);
+            if (o.dim - c >= 16) {
+                v_store_as(NHOOD_DTYPE_BF16, row, result);
+            } else {
+                v_store_part(NHOOD_DTYPE_BF16, row, result, o.dim - c);
+            }
+        }
+    }
     if (!m->tile.run->io->data[NHOOD_LSE]) return;
     struct rows lse = vector_rows(m, block, v, NHOOD_LSE, 1);
     lse.dtype = NHOOD_DTYPE_F32;
@@ -246,7 +195,6 @@ static void forward_block(struct matrix *m, const struct block *block) {
     const struct nh_problem *problem = m->tile.problem;
     struct forward f;
     f.units = f.product.units = 0;
-    f.group = group_units(m);
     f.fresh = true;
     f.referenced = false;
     f.factor = (float)(problem->scale * log2_e);

@@ -101,22 +101,16 @@ static void matrix_pack_row(struct matrix *m, int32_t slow, int32_t middle) {
     const struct matrix_scratch *s = &m->s;
     const struct tile *tile = &m->tile;
     const int64_t row = ring_row(m, slow, middle);
-    const int64_t k_words = s->width_k / 2 * s->pitch, v_words = s->width_v / 2 * s->pitch;
     const int32_t first = tile->box.key[2], count = tile->box.keys[2];
     struct rows k = tensor_rows(tile, NHOOD_K, tile->box.kv_head, slow, middle, tile->problem->dim);
     struct rows v =
         tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, tile->problem->dim_v);
     k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
     v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
-    pack_channels(&k, first, count, m->shift, s->width_k, s->k_channels + row * k_words, s->pitch);
-    if (s->v_keys)
-        pack_pairs(&v, first, count, m->shift, s->width_v, s->v_keys + row * v_words, s->pitch);
-    if (!s->d_k) return;
-    k.ahead = v.ahead = 0;
-    pack_channels(&v, first, count, m->shift, s->width_v, s->v_channels + row * v_words, s->pitch);
-    pack_pairs(&k, first, count, m->shift, s->width_k, s->k_keys + row * k_words, s->pitch);
-    memset(s->d_k + row * k_words * 2, 0, (size_t)k_words * 8);
-    memset(s->d_v + row * v_words * 2, 0, (size_t)v_words * 8);
+    pack_channels(&k, first, count, m->shift, s->width_k,
+                  s->k_channels + row * s->width_k / 2 * s->pitch, s->pitch);
+    pack_pairs(&v, first, count, m->shift, s->width_v, s->v_keys + row * s->width_v / 2 * s->pitch,
+               s->pitch);
 }
 
 /* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on. */
@@ -129,39 +123,31 @@ static void matrix_pack_keys(struct matrix *m, int32_t begin, int32_t end) {
     if (end > m->tile.packed_end) m->tile.packed_end = end;
 }
 
-/* Packs one tensor of extra tokens: by channel, by pairs of columns, or both. */
-static void pack_extra_tensor(const struct matrix *m, int32_t tensor, int64_t dim, int64_t width,
-                              uint32_t *channels, uint32_t *keys) {
-    static const int32_t places[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const struct nh_problem *problem = m->tile.problem;
-    const nhood_strides *strides = &problem->strides[tensor];
-    const int64_t element =
-        m->tile.box.batch * strides->batch + m->tile.box.kv_head * strides->head;
-    for (int64_t x = 0; x < m->s.extra_pitch; x += 16) {
-        const int32_t count = (int32_t)nh_min(16, nh_max(0, problem->extra_tokens - x));
-        const struct rows rows = {.base = (const char *)m->tile.run->io->data[tensor] +
-                                          (element + x * strides->axis[0]) * 2,
-                                  .step = strides->axis[0],
-                                  .token = places,
-                                  .dtype = NHOOD_DTYPE_BF16,
-                                  .dim = (int32_t)dim};
-        if (channels && count)
-            pack_channels(&rows, 0, count, 0, width, channels + x, m->s.extra_pitch);
-        if (keys) pack_pairs(&rows, 0, count, 0, width, keys + x / 2 * width, 16);
-    }
-}
-
+/* Packs the extra tokens, which are one more key row of places 0 .. M-1, 16 at a time. */
 static void matrix_pack_extra(const struct matrix *m) {
+    static const int32_t places[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const struct matrix_scratch *s = &m->s;
     const struct nh_problem *problem = m->tile.problem;
-    if (!problem->extra_tokens) return;
-    pack_extra_tensor(m, NHOOD_EXTRA_K, problem->dim, s->width_k, s->extra_k_channels,
-                      s->extra_k_keys);
-    pack_extra_tensor(m, NHOOD_EXTRA_V, problem->dim_v, s->width_v, s->extra_v_channels,
-                      s->extra_v_keys);
-    if (!s->extra_d_k) return;
-    memset(s->extra_d_k, 0, (size_t)(s->width_k * s->extra_pitch) * sizeof(float));
-    memset(s->extra_d_v, 0, (size_t)(s->width_v * s->extra_pitch) * sizeof(float));
+    for (int64_t x = 0; problem->extra_tokens && x < s->extra_pitch; x += 16) {
+        const int32_t count = (int32_t)nh_min(16, nh_max(0, problem->extra_tokens - x));
+        for (int32_t tensor = NHOOD_EXTRA_K; tensor <= NHOOD_EXTRA_V; tensor++) {
+            const nhood_strides *strides = &problem->strides[tensor];
+            const int64_t element = m->tile.box.batch * strides->batch +
+                                    m->tile.box.kv_head * strides->head + x * strides->axis[0];
+            struct rows rows = {.base = (const char *)m->tile.run->io->data[tensor] + element * 2,
+                                .step = strides->axis[0],
+                                .token = places,
+                                .dtype = NHOOD_DTYPE_BF16};
+            rows.dim = (int32_t)(tensor == NHOOD_EXTRA_K ? problem->dim : problem->dim_v);
+            if (tensor == NHOOD_EXTRA_V) {
+                pack_pairs(&rows, 0, count, 0, s->width_v, s->extra_v_keys + x / 2 * s->width_v,
+                           16);
+            } else if (count) {
+                pack_channels(&rows, 0, count, 0, s->width_k, s->extra_k_channels + x,
+                              s->extra_pitch);
+            }
+        }
+    }
 }
 
 #endif

@@ -8,12 +8,12 @@
 #include "tile_rows.h"
 
 enum {
-    UNIT_KEYS = 32,                   /* keys of a unit: two tiles of columns */
-    MOST_VECTORS = 8,                 /* query vectors of a block */
-    MOST_GROUP = 5,                   /* units whose scores are kept at a time */
-    SLOTS = 16,                       /* units whose weights are kept at a time */
-    UNIT_SCORES = 2 * 16 * UNIT_KEYS, /* of a pair of query vectors */
-    SHORT_WINDOW = 16 /* along the lane axis: one vector of scores of a query and key row */
+    UNIT_KEYS = 32,   /* keys of a unit: two tiles of columns */
+    MOST_VECTORS = 2, /* query vectors of a block */
+    MOST_GROUP = 5,   /* units whose scores are kept at a time: 20 KB, which stay in L1 */
+    SLOTS = 16,       /* units whose weights are kept at a time */
+    UNIT_SCORES = MOST_VECTORS * 16 * UNIT_KEYS,
+    SHORT_WINDOW = 16 /* along the lane axis: one vector holds the scores of a query and key row */
 };
 
 /* Widths and counts are whole tiles, so that what is beyond a tensor's channels, keys and queries is packed as zeros. */
@@ -21,20 +21,14 @@ struct matrix_scratch {
     int64_t pitch, extra_pitch; /* columns (keys) of a packed key row, and of the extra tokens */
     int64_t width_k, width_v;   /* channels of a packed row: D, Dv */
     int32_t ring;               /* key rows of the middle axis that are kept packed */
-    uint32_t *k_channels, *v_channels; /* [packed row][channel pair][column] */
-    uint32_t *k_keys, *v_keys;         /* [packed row][pair of columns][channel] */
-    float *d_k, *d_v;                  /* [packed row][channel][column] */
-    uint32_t *extra_k_channels, *extra_v_channels, *extra_k_keys, *extra_v_keys;
-    float *extra_d_k, *extra_d_v;
-    uint16_t *q_rows, *d_o_rows;         /* [vector][16][width] */
-    uint16_t *q_channels, *d_o_channels; /* [pair of vectors][channel][query][vector of the pair] */
-    float *score, *d_score;              /* [unit of a group][vector of a pair][16][UNIT_KEYS] */
-    uint16_t *weights;       /* [vector][slot][16][UNIT_KEYS]: what multiplies k_keys or v_keys */
+    uint32_t *k_channels;       /* [packed row][channel pair][column] */
+    uint32_t *v_keys;           /* [packed row][pair of columns][channel] */
+    uint32_t *extra_k_channels, *extra_v_keys;
+    uint16_t *q_rows;        /* [vector][16][width] */
+    float *score;            /* [unit of a group][vector][16][UNIT_KEYS] */
+    uint16_t *weights;       /* [vector][slot][16][UNIT_KEYS] */
     uint16_t *extra_weights; /* the same of extra tokens, one slot */
-    uint32_t *p_pairs,
-        *d_s_pairs; /* [pair of vectors][16][UNIT_KEYS]: words of both vectors of the pair */
-    float *out;     /* [vector][16][width]: O or dQ, before it is scaled */
-    float *rows;    /* [16][width]: gradients of keys by row */
+    float *out; /* [vector][16][width]: O before it is divided by the sums of weights */
 };
 
 struct byte_arena {
@@ -55,13 +49,9 @@ static int64_t padded_columns(int64_t keys) {
     return (nh_ceil_div(keys + 15 + UNIT_KEYS, 16) | 1) * 16;
 }
 
-static int32_t block_vectors(const struct nh_problem *problem) {
-    return problem->op == NHOOD_OP_BWD ? MOST_VECTORS : 2;
-}
-
-/* How many of `left` places of the middle axis form the next block. */
-static int32_t next_places(const struct nh_problem *problem, int32_t left) {
-    return nh_even_share(left, block_vectors(problem));
+/* How many of `left` places of the middle axis, or vectors, form the next block. */
+static int32_t next_places(int32_t left) {
+    return nh_even_share(left, MOST_VECTORS);
 }
 
 /* Key rows of the middle axis that are kept: all of a tile, or those that a block needs, where a tile meets each in one sweep. */
@@ -72,7 +62,7 @@ static int32_t ring_rows(const struct nh_geometry *geometry) {
     for (int32_t t = 0; t < geometry->tile[1].kept; t++) {
         const int32_t end = nh_tile_end(geometry, 1, t);
         for (int32_t first = nh_tile_first(geometry, 1, t), places; first < end; first += places) {
-            places = next_places(&geometry->problem, end - first);
+            places = next_places(end - first);
             most = (int32_t)nh_max(most, order->end[first + places - 1] - order->begin[first]);
         }
     }
@@ -83,43 +73,24 @@ static int32_t ring_rows(const struct nh_geometry *geometry) {
 static int64_t matrix_layout(const struct nh_geometry *geometry, void *base,
                              struct matrix_scratch *s) {
     const struct nh_problem *problem = &geometry->problem;
-    const bool bwd = problem->op == NHOOD_OP_BWD, extra = problem->extra_tokens > 0;
-    const int64_t vectors = block_vectors(problem), queries = vectors * 16;
+    const bool extra = problem->extra_tokens > 0;
+    const int64_t queries = MOST_VECTORS * 16;
     struct byte_arena arena = {base, 0};
     s->pitch = padded_columns(geometry->tile[2].most_keys);
     s->extra_pitch = padded_columns(problem->extra_tokens);
     s->width_k = nh_ceil_div(problem->dim, 32) * 32;
     s->width_v = nh_ceil_div(problem->dim_v, 32) * 32;
     s->ring = ring_rows(geometry);
-    const int64_t rows = (int64_t)geometry->tile[0].most_keys * s->ring;
-    const int64_t k = s->width_k * s->pitch * 2,
-                  v = s->width_v * s->pitch * 2; /* bytes of a key row */
-    const int64_t extra_k = s->width_k * s->extra_pitch * 2,
-                  extra_v = s->width_v * s->extra_pitch * 2;
-    s->k_channels = take_bytes(&arena, true, rows * k);
-    s->v_channels = take_bytes(&arena, bwd, rows * v);
-    s->k_keys = take_bytes(&arena, bwd, rows * k);
-    s->v_keys = take_bytes(&arena, !bwd, rows * v);
-    s->d_k = take_bytes(&arena, bwd, rows * k * 2);
-    s->d_v = take_bytes(&arena, bwd, rows * v * 2);
-    s->extra_k_channels = take_bytes(&arena, extra, extra_k);
-    s->extra_v_channels = take_bytes(&arena, extra && bwd, extra_v);
-    s->extra_k_keys = take_bytes(&arena, extra && bwd, extra_k);
-    s->extra_v_keys = take_bytes(&arena, extra && !bwd, extra_v);
-    s->extra_d_k = take_bytes(&arena, extra && bwd, extra_k * 2);
-    s->extra_d_v = take_bytes(&arena, extra && bwd, extra_v * 2);
+    const int64_t columns = (int64_t)geometry->tile[0].most_keys * s->ring * s->pitch;
+    s->k_channels = take_bytes(&arena, true, columns * s->width_k * 2);
+    s->v_keys = take_bytes(&arena, true, columns * s->width_v * 2);
+    s->extra_k_channels = take_bytes(&arena, extra, s->extra_pitch * s->width_k * 2);
+    s->extra_v_keys = take_bytes(&arena, extra, s->extra_pitch * s->width_v * 2);
     s->q_rows = take_bytes(&arena, true, queries * s->width_k * 2);
-    s->d_o_rows = take_bytes(&arena, bwd, queries * s->width_v * 2);
-    s->q_channels = take_bytes(&arena, bwd, queries * s->width_k * 2);
-    s->d_o_channels = take_bytes(&arena, bwd, queries * s->width_v * 2);
     s->score = take_bytes(&arena, true, (int64_t)MOST_GROUP * UNIT_SCORES * 4);
-    s->d_score = take_bytes(&arena, bwd, (int64_t)MOST_GROUP * UNIT_SCORES * 4);
-    s->weights = take_bytes(&arena, true, vectors * SLOTS * TILE_BYTES);
-    s->extra_weights = take_bytes(&arena, extra, vectors * TILE_BYTES);
-    s->p_pairs = take_bytes(&arena, bwd, vectors * TILE_BYTES);
-    s->d_s_pairs = take_bytes(&arena, bwd, vectors * TILE_BYTES);
-    s->out = take_bytes(&arena, true, queries * nh_max(s->width_k, s->width_v) * 4);
-    s->rows = take_bytes(&arena, bwd, 16 * nh_max(s->width_k, s->width_v) * 4);
+    s->weights = take_bytes(&arena, true, MOST_VECTORS * SLOTS * TILE_BYTES);
+    s->extra_weights = take_bytes(&arena, extra, MOST_VECTORS * TILE_BYTES);
+    s->out = take_bytes(&arena, true, queries * s->width_v * 4);
     return arena.used;
 }
 

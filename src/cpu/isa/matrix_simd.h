@@ -1,4 +1,4 @@
-/* What the matrix kernels ask of a vector of 16 numbers beyond simd.h: loads and stores by a mask, two halves in one word, 2^x, and sums
+/* What the matrix kernels ask of a vector of 16 numbers beyond simd.h: loads by a mask, conversion to bf16, 2^x, and sums
  * of 16 vectors at once. */
 #ifndef NH_MATRIX_SIMD_H
 #define NH_MATRIX_SIMD_H
@@ -17,73 +17,21 @@ INLINE void store_words(uint32_t *p, words v) {
 /* Loads up to 32 halves; missing ones are 0. */
 INLINE halves load_halves(const void *p, int32_t count) {
     if (count >= 32) return *(const halves_anywhere *)p;
-#if defined(NH_ISA_AVX512)
     return (halves)_mm512_maskz_loadu_epi16(count > 0 ? (1u << count) - 1 : 0, p);
-#else
-    halves v = {0};
-    if (count > 0) memcpy(&v, p, (size_t)count * sizeof(uint16_t));
-    return v;
-#endif
 }
 
 /* Lanes of the mask from memory, the others from v. */
 INLINE vec load_lanes_of(vec v, uint32_t mask, const float *p) {
-#if defined(NH_ISA_AVX512)
     return (vec)_mm512_mask_loadu_ps((__m512)v, (__mmask16)mask, p);
-#else
-    for (int i = 0; i < VL; i++)
-        if (mask >> i & 1) v[i] = p[i];
-    return v;
-#endif
-}
-
-INLINE void store_lanes_of(float *p, uint32_t mask, vec v) {
-#if defined(NH_ISA_AVX512)
-    _mm512_mask_storeu_ps(p, (__mmask16)mask, (__m512)v);
-#else
-    for (int i = 0; i < VL; i++)
-        if (mask >> i & 1) p[i] = v[i];
-#endif
 }
 
 /* Rounds 16 numbers to bf16; NaN stays NaN, subnormal numbers may become 0. */
 INLINE void store_bf16(uint16_t *p, vec v) {
-#if defined(NH_ISA_AVX512)
     _mm256_storeu_si256((__m256i *)(void *)p, (__m256i)_mm512_cvtneps_pbh((__m512)v));
-#else
-    v_store_as(NHOOD_DTYPE_BF16, p, v);
-#endif
-}
-
-/* The same for the lanes of a mask. */
-INLINE void store_bf16_of(uint16_t *p, uint32_t mask, vec v) {
-#if defined(NH_ISA_AVX512)
-    _mm256_mask_storeu_epi16(p, (__mmask16)mask, (__m256i)_mm512_cvtneps_pbh((__m512)v));
-#else
-    for (int i = 0; i < VL; i++)
-        if (mask >> i & 1) p[i] = nh_bf16_from_f32(v[i]);
-#endif
-}
-
-/* Zeroes the lanes that are not of the mask. */
-INLINE vec keep_lanes(uint32_t mask, vec v) {
-#if defined(NH_ISA_AVX512)
-    return (vec)_mm512_maskz_mov_ps((__mmask16)mask, (__m512)v);
-#else
-    for (int i = 0; i < VL; i++)
-        if (!(mask >> i & 1)) v[i] = 0;
-    return v;
-#endif
 }
 
 INLINE vec select_lanes(uint32_t mask, vec yes, vec no) {
-#if defined(NH_ISA_AVX512)
     return (vec)_mm512_mask_mov_ps((__m512)no, (__mmask16)mask, (__m512)yes);
-#else
-    for (int i = 0; i < VL; i++)
-        if (mask >> i & 1) no[i] = yes[i];
-    return no;
-#endif
 }
 
 /* 2^y in the lanes of the mask, and 0 in the others; 0 below the normal range, infinity above, NaN kept. The polynomial of the fraction is fitted
@@ -91,32 +39,14 @@ INLINE vec select_lanes(uint32_t mask, vec yes, vec no) {
 INLINE vec exp2_of(uint32_t mask, vec y) {
     static const float c[] = {1.0f,           0x1.62e4bap-1f, 0x1.ebdb56p-3f,
                               0x1.c91ce6p-5f, 0x1.277856p-7f, 0x1.e974fap-10f};
-#if defined(NH_ISA_AVX512)
     mask = _mm512_mask_cmp_ps_mask((__mmask16)mask, (__m512)y, _mm512_set1_ps(-126), _CMP_NLT_UQ);
     const vec fraction =
         (vec)_mm512_reduce_ps((__m512)y, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-#else
-    vec whole, fraction;
-    for (int i = 0; i < VL; i++) {
-        whole[i] = __builtin_floorf(y[i]);
-        fraction[i] = whole[i] == y[i] ? 0 : y[i] - whole[i];
-        if (y[i] < -126) mask &= ~(1u << i);
-    }
-#endif
     vec sum = v_set(c[5]);
 #pragma GCC unroll 5
     for (int i = 4; i >= 0; i--)
         sum = sum * fraction + c[i];
-#if defined(NH_ISA_AVX512)
     return (vec)_mm512_maskz_scalef_ps((__mmask16)mask, (__m512)sum, (__m512)y);
-#else
-    for (int i = 0; i < VL; i++)
-        sum[i] =
-            __builtin_ldexpf(sum[i] + (y[i] != y[i] ? y[i] : 0), whole[i] > 200    ? 200
-                                                                 : whole[i] < -200 ? -200
-                                                                                   : (int)whole[i]);
-    return keep_lanes(mask, sum);
-#endif
 }
 
 #define OTHER_LANE_1(l) ((l) ^ 1) + ((l)&1 ? NH_LANES : 0)

@@ -1,11 +1,8 @@
-/* The tile instructions of AMX, or the same in C where the machine may have none: eight registers of 16 rows of 64 bytes. */
+/* The tile instructions of AMX: eight registers of 16 rows of 64 bytes. */
 #ifndef NH_MATRIX_TILES_H
 #define NH_MATRIX_TILES_H
 
-#include "dtype.h"
-
 #include <stdint.h>
-#include <string.h>
 
 enum { TILE_ROWS = 16, TILE_BYTES = 1024 };
 
@@ -15,64 +12,6 @@ enum { TILE_ROWS = 16, TILE_BYTES = 1024 };
 #define TILE_ZERO(n) tile_zero_##n()
 /* c[i][j] += sum over k in [0, 32) of a[i][k] * b[k / 2][2 j + k % 2]: c is f32, a and b are bf16. Subnormal numbers count as zeros. */
 #define TILE_MULTIPLY(c, a, b) tile_multiply_##c##_##a##_##b()
-
-#if defined(NH_ISA_MODEL)
-
-union tile_register {
-    float real[16][16];
-    uint16_t half[16][32];
-};
-static _Thread_local union tile_register tile_registers[8];
-
-static inline void tile_open(void) {
-    memset(tile_registers, 0, sizeof tile_registers);
-}
-
-static inline void tile_close(void) {
-}
-
-static inline void tile_load(int n, const void *from, int64_t pitch) {
-    for (int row = 0; row < TILE_ROWS; row++)
-        memcpy(tile_registers[n].real[row], (const char *)from + row * pitch, 64);
-}
-
-static inline void tile_store(int n, void *to, int64_t pitch) {
-    for (int row = 0; row < TILE_ROWS; row++)
-        memcpy((char *)to + row * pitch, tile_registers[n].real[row], 64);
-}
-
-static inline float normal_or_zero(float x) {
-    return x > -0x1p-126f && x < 0x1p-126f ? 0 : x;
-}
-
-static inline void tile_multiply(int c, int a, int b) {
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < 16; j++) {
-            float sum = tile_registers[c].real[i][j];
-            for (int k = 0; k < 32; k++)
-                sum +=
-                    normal_or_zero(nh_f32_from_bf16(tile_registers[a].half[i][k])) *
-                    normal_or_zero(nh_f32_from_bf16(tile_registers[b].half[k / 2][2 * j + k % 2]));
-            tile_registers[c].real[i][j] = normal_or_zero(sum);
-        }
-}
-
-#define DEFINE_TILE(n)                                                                             \
-    static inline void tile_load_##n(const void *from, int64_t pitch) {                            \
-        tile_load(n, from, pitch);                                                                 \
-    }                                                                                              \
-    static inline void tile_store_##n(void *to, int64_t pitch) {                                   \
-        tile_store(n, to, pitch);                                                                  \
-    }                                                                                              \
-    static inline void tile_zero_##n(void) {                                                       \
-        memset(&tile_registers[n], 0, sizeof tile_registers[n]);                                   \
-    }
-#define DEFINE_MULTIPLY(c, a, b)                                                                   \
-    static inline void tile_multiply_##c##_##a##_##b(void) {                                       \
-        tile_multiply(c, a, b);                                                                    \
-    }
-
-#else
 
 /* All registers are full: 16 rows of 64 bytes. The configuration is a thread's own, and lasts until tile_close. */
 static inline void tile_open(void) {
@@ -107,8 +46,6 @@ static inline void tile_close(void) {
     static inline void tile_multiply_##c##_##a##_##b(void) {                                       \
         __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::);                       \
     }
-
-#endif
 
 DEFINE_TILE(0)
 DEFINE_TILE(1)
