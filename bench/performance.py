@@ -255,7 +255,7 @@ def cpu_tables(tool: str, device: str, sample: int, rounds: int) -> list[Table]:
     lines = (line.split("#")[0].strip() for line in (ROOT / "bench/suites/cpu.txt").read_text().splitlines())
     suite = [line for line in lines if line]
     configurations = [["--threads", str(threads)] for threads in CPU_THREADS]
-    if "avx512" in study.Tool(tool, device, None, 0, 0).text("info"):
+    if any(isa in study.Tool(tool, device, None, 0, 0).text("info") for isa in ("avx512", "amx")):
         configurations.append(["--threads", "1", "--isa", "avx2"])
     threads = list(map(str, CPU_THREADS))
     peers = python("cpu_peers.py", "--json", "--threads", *threads, "--peers", "plain C", "dense")

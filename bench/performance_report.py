@@ -36,7 +36,7 @@ STUDY_GOALS = {
 }
 PASSES = ("forward", "forward + backward")
 RANKS = {1: "1-D", 2: "2-D", 3: "3-D", 0: "all ranks"}
-ISA = {"avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON", "sve256": "SVE", "sve512": "SVE", "generic": "portable"}
+ISA = {"amx": "AMX", "avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON", "sve256": "SVE", "sve512": "SVE", "generic": "portable"}
 
 
 class Fault(Exception):

@@ -40,9 +40,10 @@ const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_de
 /* Whether the matrix kernels take a problem: those where they were measured to be faster than the f32 kernels. Tiles have 16 queries and
  * 32 keys of a row: along axes of few tokens or short windows most of that is empty. */
 static bool matrix_serves(const struct nh_problem *problem) {
-    enum { LEAST_DIM = 32, LEAST_GROUP = 32, LEAST_WINDOW = 9 };
+    enum { LEAST_DIM = 32, LEAST_GROUP = 32, LEAST_WINDOW = 9, LEAST_KEYS = 64 };
     if (problem->dtype != NHOOD_DTYPE_BF16 || problem->op != NHOOD_OP_FWD || problem->has_bias ||
-        problem->dim < LEAST_DIM || problem->dim_v < LEAST_DIM)
+        problem->dim < LEAST_DIM || problem->dim_v < LEAST_DIM ||
+        problem->window_count < LEAST_KEYS)
         return false;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
