@@ -13,7 +13,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def make(shape, dtype, norm="head"):
     batch, frames, rows, columns, heads, dim = shape
     joined = torch.randn(batch, frames, rows, columns, 3, heads, dim, device="cuda").to(dtype)
-    dims = (dim // 4 // 2 * 2, (dim - dim // 4 // 2 * 2) // 2, (dim - dim // 4 // 2 * 2) // 2)
+    along = dim // 6 * 2  # rows and columns have as many channels each, frames the rest; all are even
+    dims = (dim - 2 * along, along, along)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     tables = nt.rotary_tables((frames + 1, rows, columns), dims, device="cuda", dtype=wide)
     channels = dim if norm == "head" else heads * dim
