@@ -8,7 +8,7 @@ and of the next: token t is the same as t - length.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -124,7 +124,8 @@ def balanced(window: Window, shards: int, multiple_of: int = 1) -> tuple[int, ..
     ends = [window.length * i / shards for i in range(1, shards)]
     if window.is_causal:
         everything = window.pairs(window.length)
-        ends = [_least_tokens(window, everything * i // shards) for i in range(1, shards)]
+        shares = [everything * i // shards for i in range(1, shards)]
+        ends = [_least(1, window.length, lambda tokens: window.pairs(tokens) >= share) for share in shares]
     bounds = [0, *(round(end / multiple_of) * multiple_of for end in ends), window.length]
     sizes = tuple(end - begin for begin, end in zip(bounds, bounds[1:]))
     if min(sizes) < 1:
@@ -132,12 +133,11 @@ def balanced(window: Window, shards: int, multiple_of: int = 1) -> tuple[int, ..
     return sizes
 
 
-def _least_tokens(window: Window, pairs: int) -> int:
-    """The least number of queries of a causal axis, from 1 on, that attend so many keys together."""
-    low, high = 1, window.length
+def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The least number of [low, high) from which on `holds` is true, `high` if there is none."""
     while low < high:
         middle = (low + high) // 2
-        if window.pairs(middle) >= pairs:
+        if holds(middle):
             high = middle
         else:
             low = middle + 1
@@ -148,15 +148,11 @@ def _first_within(window: Window, begin: int, end: int) -> int:
     """The first query from which on no key lies before `begin`."""
     found = begin
     for token in range(begin, min(begin + window.dilation, end)):
-        low, high = 0, (end - 1 - token) // window.dilation + 1
-        while low < high:  # the first of the group with all keys from `begin` on
-            middle = (low + high) // 2
-            if window.keys(token + middle * window.dilation)[0] >= begin:
-                high = middle
-            else:
-                low = middle + 1
-        if low:
-            found = max(found, token + (low - 1) * window.dilation + 1)
+        group = range(token, end, window.dilation)
+        # the first of the group with all keys from `begin` on
+        first = _least(0, len(group), lambda i: window.keys(group[i])[0] >= begin)
+        if first:
+            found = max(found, group[first - 1] + 1)
     return found
 
 
@@ -164,15 +160,11 @@ def _last_within(window: Window, begin: int, end: int) -> int:
     """The query before which no key lies at `end` or behind."""
     found = end
     for token in range(end - 1, max(end - 1 - window.dilation, begin - 1), -1):
-        low, high = 0, (token - begin) // window.dilation + 1
-        while low < high:  # steps back to the last of the group with all keys before `end`
-            middle = (low + high) // 2
-            if window.keys(token - middle * window.dilation)[1] < end:
-                high = middle
-            else:
-                low = middle + 1
-        if low:
-            found = min(found, token - (low - 1) * window.dilation)
+        group = range(token, begin - 1, -window.dilation)
+        # back to the last of the group with all keys before `end`
+        last = _least(0, len(group), lambda i: window.keys(group[i])[1] < end)
+        if last:
+            found = min(found, group[last - 1])
     return found
 
 
