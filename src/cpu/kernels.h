@@ -36,8 +36,7 @@ struct nh_tile_kernels {
     int32_t most_rows;      /* query vectors per block */
     int32_t band_budget;    /* accumulators of the band kernel: outputs times vectors of a row */
     int32_t single_outputs; /* most outputs of a band of one vector */
-    bool
-        one_place; /* query vectors have queries of one place of the middle axis, even where its neighbors would fit beside them */
+    bool one_place;         /* nothing is folded: a query vector has queries of one place */
     /* Thread scratch for a geometry, in reals. */
     int64_t (*scratch_reals)(const struct nh_geometry *geometry);
     /* One work item: a tile of one batch entry and kv head, with every query head of the group. */
@@ -74,7 +73,7 @@ struct nh_kernels {
     const char *name; /* "generic", "avx2", "avx512", "amx", "neon", "sve256", "sve512" */
     const struct nh_tile_kernels *f32, *f64;
     const struct nh_tile_kernels
-        *bf16; /* of fwd and bwd where they serve, see nh_tiled_kernels; NULL: none */
+        *bf16; /* of forwards that nh_tiled_kernels gives them; NULL: none */
 };
 
 extern const struct nh_tile_kernels nh_tile_generic_f32, nh_tile_generic_f64;

@@ -2,6 +2,8 @@
  * vectors, which compute tiles again whose results are not finite. */
 #include "matrix_forward.h"
 
+#include "band.h"
+
 #define F32_NAME(isa) F32_NAME_OF(isa)
 #define F32_NAME_OF(isa) nh_tile_##isa##_f32
 #define TABLE_NAME(isa) TABLE_NAME_OF(isa)
@@ -11,8 +13,7 @@ static const struct nh_tile_kernels *const f32_kernels = &F32_NAME(NH_ISA_NAME);
 
 static int64_t scratch_reals(const struct nh_geometry *geometry) {
     struct matrix_scratch scratch;
-    const int64_t bytes = matrix_layout(geometry, NULL, &scratch);
-    return nh_max(bytes / (int64_t)sizeof(float), f32_kernels->scratch_reals(geometry));
+    return nh_max(matrix_layout(geometry, NULL, &scratch), f32_kernels->scratch_reals(geometry));
 }
 
 /* The column of the tile's first key at which the columns of most vectors begin a line: of the second, as the first may be at a border. */
@@ -26,7 +27,7 @@ static int32_t choose_shift(const struct tile *tile) {
 static void tile_run(const struct nh_tile_run *run, int64_t item, int32_t worker) {
     struct matrix m;
     tile_set(run, item, worker, &m.tile);
-    matrix_layout(run->geometry, (float *)run->scratch + worker * run->scratch_reals, &m.s);
+    matrix_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals, &m.s);
     m.shift = choose_shift(&m.tile);
     m.is_short = run->geometry->order[2].window <= SHORT_WINDOW;
     m.not_finite = false;
@@ -66,9 +67,9 @@ static void finish(const struct nh_tile_run *run) {
 /* Geometries are those of the f32 kernels, but for query vectors of one place each. */
 const struct nh_tile_kernels TABLE_NAME(NH_ISA_NAME) = {
     .lanes = VL,
-    .most_rows = 4,
-    .band_budget = 24,
-    .single_outputs = 8,
+    .most_rows = MOST_ROWS,
+    .band_budget = BAND_BUDGET,
+    .single_outputs = SINGLE_OUTPUTS,
     .one_place = true,
     .scratch_reals = scratch_reals,
     .tile = tile_run,

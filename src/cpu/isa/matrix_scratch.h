@@ -31,18 +31,6 @@ struct matrix_scratch {
     float *out; /* [vector][16][width]: O before it is divided by the sums of weights */
 };
 
-struct byte_arena {
-    char *base;
-    int64_t used;
-};
-
-static void *take_bytes(struct byte_arena *arena, bool wanted, int64_t bytes) {
-    if (!wanted) return NULL;
-    char *memory = arena->base ? arena->base + arena->used : NULL;
-    arena->used += (bytes + NH_ALIGNMENT - 1) / NH_ALIGNMENT * NH_ALIGNMENT;
-    return memory;
-}
-
 /* Columns of `keys` keys after up to 15 others, and of what a unit reads beyond them: an odd number of lines, as an even one would map the
  * channels of a column to few sets of the cache. */
 static int64_t padded_columns(int64_t keys) {
@@ -69,28 +57,28 @@ static int32_t ring_rows(const struct nh_geometry *geometry) {
     return most;
 }
 
-/* Lays the scratch out from `base` on; with NULL it only counts. Returns the bytes. */
-static int64_t matrix_layout(const struct nh_geometry *geometry, void *base,
+/* Lays the scratch out from `base` on; with NULL it only counts. Returns the reals, which have room for two bf16 numbers each. */
+static int64_t matrix_layout(const struct nh_geometry *geometry, real *base,
                              struct matrix_scratch *s) {
     const struct nh_problem *problem = &geometry->problem;
     const bool extra = problem->extra_tokens > 0;
-    const int64_t queries = MOST_VECTORS * 16;
-    struct byte_arena arena = {base, 0};
+    const int64_t queries = MOST_VECTORS * 16, tile_reals = TILE_BYTES / (int64_t)sizeof(real);
+    struct arena arena = {base, 0};
     s->pitch = padded_columns(geometry->tile[2].most_keys);
     s->extra_pitch = padded_columns(problem->extra_tokens);
     s->width_k = nh_ceil_div(problem->dim, 32) * 32;
     s->width_v = nh_ceil_div(problem->dim_v, 32) * 32;
     s->ring = ring_rows(geometry);
     const int64_t columns = (int64_t)geometry->tile[0].most_keys * s->ring * s->pitch;
-    s->k_channels = take_bytes(&arena, true, columns * s->width_k * 2);
-    s->v_keys = take_bytes(&arena, true, columns * s->width_v * 2);
-    s->extra_k_channels = take_bytes(&arena, extra, s->extra_pitch * s->width_k * 2);
-    s->extra_v_keys = take_bytes(&arena, extra, s->extra_pitch * s->width_v * 2);
-    s->q_rows = take_bytes(&arena, true, queries * s->width_k * 2);
-    s->score = take_bytes(&arena, true, (int64_t)MOST_GROUP * UNIT_SCORES * 4);
-    s->weights = take_bytes(&arena, true, MOST_VECTORS * SLOTS * TILE_BYTES);
-    s->extra_weights = take_bytes(&arena, extra, MOST_VECTORS * TILE_BYTES);
-    s->out = take_bytes(&arena, true, queries * s->width_v * 4);
+    s->k_channels = (uint32_t *)arena_take(&arena, true, columns * s->width_k / 2);
+    s->v_keys = (uint32_t *)arena_take(&arena, true, columns * s->width_v / 2);
+    s->extra_k_channels = (uint32_t *)arena_take(&arena, extra, s->extra_pitch * s->width_k / 2);
+    s->extra_v_keys = (uint32_t *)arena_take(&arena, extra, s->extra_pitch * s->width_v / 2);
+    s->q_rows = (uint16_t *)arena_take(&arena, true, queries * s->width_k / 2);
+    s->score = arena_take(&arena, true, MOST_GROUP * UNIT_SCORES);
+    s->weights = (uint16_t *)arena_take(&arena, true, MOST_VECTORS * SLOTS * tile_reals);
+    s->extra_weights = (uint16_t *)arena_take(&arena, extra, MOST_VECTORS * tile_reals);
+    s->out = arena_take(&arena, true, queries * s->width_v);
     return arena.used;
 }
 
