@@ -47,7 +47,11 @@ bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3])
     return true;
 }
 
+bool nh_sm90_windows_slide(const struct nh_problem *problem) {
+    return !nh_problem_causal(problem) && !nh_problem_strided(problem) && !problem->has_bias &&
+           !problem->extra_tokens;
+}
+
 bool nh_sm90_windows_are_plain(const struct nh_problem *problem) {
-    return !nh_problem_causal(problem) && !nh_problem_strided(problem) &&
-           !nh_problem_periodic(problem) && !problem->has_bias && !problem->extra_tokens;
+    return nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem);
 }

@@ -28,8 +28,11 @@ bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3], bool
 /* Whether extents of own tiles that are multiples of 7 take no more tiles than as many 8 would. */
 bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
-/* Whether windows move along by a token from row to row, on axes with ends, and rows see nothing beside them: no stride, causal or
- * periodic axis, bias or extra tokens. */
+/* Whether windows move along by a token from row to row, and rows see nothing beside them: no stride, causal axis, bias
+ * or extra tokens. */
+bool nh_sm90_windows_slide(const struct nh_problem *problem);
+
+/* The same on axes with ends: none is periodic. */
 bool nh_sm90_windows_are_plain(const struct nh_problem *problem);
 
 #endif

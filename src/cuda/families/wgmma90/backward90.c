@@ -23,8 +23,7 @@ static const struct {
 
 const int32_t *nh_backward90_skipping_part(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
-    if (!kernel->skips || !nh_sm90_windows_are_plain(problem) || nh_problem_partial(problem))
-        return NULL;
+    if (!kernel->skips || !nh_sm90_windows_slide(problem)) return NULL;
     int64_t dim = nh_max(problem->dim, problem->dim_v),
             window = problem->axis[NH_AXES - problem->rank].window;
     for (size_t i = 0; i < sizeof skipping / sizeof *skipping; i++)

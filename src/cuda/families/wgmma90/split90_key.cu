@@ -48,11 +48,12 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
         work_tile_at[place] = work_tile;
         nh_barrier_expect(own_full, OWN_BYTES(NH_DIM) + NH_SUM_D_K * OWN_BYTES(NH_DIM_V));
         const nh_tensor_map *map = maps_of(args, work_tile, maps.map, KEY_MAPS);
+        const nh_tensor_map *loop_map = NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, KEY_MAPS) : map;
         fetch_own_keys(args, map, s, place, work_tile, kv_heads);
         const int end = (work_tile.head + 1) * group_heads;
         for (int head = end - group_heads; head < end; head++)
             fetch_lines(args, work_tile, [&](const int(&token)[3]) {
-                fetch_queries(args, map, s, n, work_tile, head, token);
+                fetch_queries(args, loop_map, s, n, work_tile, head, token);
                 n = NEXT(n);
             });
     }

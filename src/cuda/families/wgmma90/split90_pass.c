@@ -19,12 +19,14 @@ bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass
 
 /* Where warpgroups pass over tiles: the rows of all work tiles in shared memory but one, and these work tiles themselves. */
 static int64_t skipping_bytes(const struct nh_backward90_kernel *kernel) {
-    /* work_tile_at in split90_skipping.cuh, rounded up */
-    enum { PLACES = NH_BACKWARD90_OWN_PLACES_SKIPPING, WORK_TILE_BYTES = 80 };
+    /* work_tile_at in split90_skipping.cuh, rounded up; boxes and periodic axes need more */
+    enum { PLACES = NH_BACKWARD90_OWN_PLACES_SKIPPING, WORK_TILE_BYTES = 80, REGION_BYTES = 80 };
     int64_t row =
         nh_sm90_row_bytes(kernel->problem->dim) + nh_sm90_row_bytes(kernel->problem->dim_v);
     if (!nh_backward90_skips(kernel)) return 0;
-    return (PLACES - 1) * 64 * WARPGROUPS * row + PLACES * WORK_TILE_BYTES;
+    bool regions = nh_problem_partial(kernel->problem) || nh_problem_periodic(kernel->problem);
+    return (PLACES - 1) * 64 * WARPGROUPS * row +
+           PLACES * (WORK_TILE_BYTES + regions * REGION_BYTES);
 }
 
 /* dV alone needs no V. */

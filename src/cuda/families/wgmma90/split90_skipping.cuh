@@ -30,7 +30,7 @@
 /* The work tiles whose own rows are in shared memory. The producer writes one before it arrives at the barrier of these
  * rows, and consumers read it there: every coordinate of a work tile takes a division. */
 __shared__ nh_work_tile work_tile_at[NH_OWN_PLACES];
-static_assert(sizeof(nh_work_tile) <= 80, "WORK_TILE_BYTES of split90_pass.c");
+static_assert(sizeof(nh_work_tile) <= (NH_REGIONS ? 160 : 80), "skipping_bytes of split90_pass.c");
 
 /* The work tiles of a block, as nh_work_tile_index numbers them, without its division. */
 struct work_rounds {
@@ -53,15 +53,25 @@ __device__ __forceinline__ void next_round(work_rounds &r) {
 /* Calls fetch(token) for every tile of a loop, line after line. */
 template <class Fetch>
 __device__ __forceinline__ void fetch_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, Fetch fetch) {
-    const int extent[3] = NH_LOOP_TILE;
-    const int step = extent[LOOP_FIRST] * (IS_FAR(LOOP_FIRST) ? 1 : (int)args.axis[LOOP_FIRST].dilation);
     int tile[3] = {0, 0, 0}, token[3];
 #pragma unroll 1
     for (; tile[LOOP_LAST] < work_tile.tiles[LOOP_LAST]; next_line(work_tile.tiles[LOOP_SECOND], tile)) {
+#if NH_PERIODIC >> LOOP_FIRST & 1
+        /* A line may go on at the other end of the axis. */
+#pragma unroll 1
+        for (; tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]; tile[LOOP_FIRST]++) {
+            loop_token(args, work_tile, tile, token);
+            fetch(token);
+        }
+        tile[LOOP_FIRST] = 0;
+#else
+        const int extent[3] = NH_LOOP_TILE;
+        const int step = extent[LOOP_FIRST] * (IS_FAR(LOOP_FIRST) ? 1 : (int)args.axis[LOOP_FIRST].dilation);
         loop_token(args, work_tile, tile, token);
 #pragma unroll 1
         for (int left = work_tile.tiles[LOOP_FIRST]; left > 0; left--, token[LOOP_FIRST] += step)
             fetch(token);
+#endif
     }
 }
 
