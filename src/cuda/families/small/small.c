@@ -139,7 +139,7 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
     nh_kernel_define(&spec, "NH_SLOTS", shape->slots);
     nh_kernel_define(&spec, "NH_HELD", launch->held);
     if (nh_small_has_region(problem)) {
-        nh_kernel_define(&spec, "NH_SLOTS_BEFORE", shape->slots_before);
+        nh_kernel_define(&spec, "NH_LINES_BEFORE", shape->lines_before);
         nh_kernel_define(&spec, "NH_SLOTS_AROUND", shape->slots_around);
     }
     if (nh_small_fetches_lines(launch)) nh_kernel_define(&spec, "NH_SEAM_LINES", 1);

@@ -13,6 +13,8 @@ struct chain {
     /* NH_REGIONS of the kernels; rows and columns that tensors have, if not all */
     bool region, whole;
     struct nh_range own, other;
+    /* of a region: the positions that slots are counted from, and at which they end: boxes do not stick out */
+    int64_t base, slots_end;
     /* rows of a work tile along the axis, and its lines of columns with their columns */
     int64_t work_tile, lines, columns;
     int64_t least_pairs;
@@ -33,16 +35,39 @@ static struct nh_range covered_columns(const struct chain *chain, int64_t length
     return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
 }
 
-/* Slots that the work tile's box needs, counted from that of the first row; they may stick out of the chain. */
-static struct nh_range slots_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
+/* Columns that the work tile's rows see of those that tensors have. */
+static struct nh_range seen_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
     int64_t first = work_tile * chain->work_tile + chain->own.begin;
     int64_t rows_end = chain->whole ? length : chain->own.end;
     int64_t last = nh_min(first + chain->work_tile, rows_end) - 1;
-    int64_t begin = covered_columns(chain, length, nh_min(first, last)).begin;
-    int64_t lines = touched(chain, covered_columns(chain, length, last).end - begin);
-    return (struct nh_range){nh_floor_div(begin - chain->own.begin, chain->work_tile),
-                             nh_floor_div(begin + lines - 1 - chain->own.begin, chain->work_tile) +
-                                 1};
+    return (struct nh_range){covered_columns(chain, length, nh_min(first, last)).begin,
+                             covered_columns(chain, length, last).end};
+}
+
+/* Slots that the work tile's box needs, counted from the base: before it they are less than 0. */
+static struct nh_range slots_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
+    struct nh_range seen = seen_in_part(chain, length, work_tile);
+    int64_t begin = seen.begin;
+    while (begin + touched(chain, seen.end - begin) > chain->slots_end)
+        begin--;
+    int64_t lines = touched(chain, seen.end - begin);
+    return (struct nh_range){nh_floor_div(begin - chain->base, chain->work_tile),
+                             nh_floor_div(begin + lines - 1 - chain->base, chain->work_tile) + 1};
+}
+
+/* Where slots need not go on: behind the last column that a row sees, unless a box is longer. Around a circle they go on
+ * at its other end. */
+static int64_t slots_end_of(const struct chain *chain) {
+    if (!chain->region || chain->axis->periodic) return INT64_MAX;
+    struct nh_range seen = seen_in_part(chain, chain->length, 0);
+    for (int64_t i = 1; i < chain->tiles; i++) {
+        struct nh_range own = seen_in_part(chain, chain->length, i);
+        seen = (struct nh_range){nh_min(seen.begin, own.begin), nh_max(seen.end, own.end)};
+    }
+    int64_t base = chain->base, rows = chain->work_tile,
+            begin = base + nh_floor_div(seen.begin - base, rows) * rows,
+            end = base + nh_ceil_div(seen.end - base, rows) * rows;
+    return nh_max(end, begin + nh_ceil_div(chain->lines, rows) * rows);
 }
 
 /* Slots that the work tile's box needs in a dilation group, as nh_roll_box has it. */
@@ -111,7 +136,7 @@ static bool part_rolls(const struct nh_axis *axis, const struct chain *chain) {
            (!axis->periodic || (chain->whole && axis->length % chain->work_tile == 0));
 }
 
-/* Counts the slots of a chain before that of its first row, and those that it has more of than work tiles: less than
+/* Counts the lines of a chain's slots before its first row, and the slots that it has more of than work tiles: less than
  * none where columns begin later than rows, or are fewer. */
 static void count_around(const struct chain *chain, struct nh_small_shape *shape) {
     struct nh_range all = work_tile_slots(chain, 0);
@@ -119,7 +144,7 @@ static void count_around(const struct chain *chain, struct nh_small_shape *shape
         struct nh_range slots = work_tile_slots(chain, i);
         all = (struct nh_range){nh_min(all.begin, slots.begin), nh_max(all.end, slots.end)};
     }
-    shape->slots_before = (int32_t)-all.begin;
+    shape->lines_before = (int32_t)(chain->own.begin - chain->base - all.begin * chain->work_tile);
     shape->slots_around = (int32_t)(all.end - all.begin - chain->tiles);
 }
 
@@ -150,6 +175,25 @@ static struct chain chain_of(const struct nh_problem *problem, bool keys,
                           .least_pairs = shape->least_pairs};
 }
 
+/* Slots that a chain needs; 0: its halos do not roll. In a region columns need not begin where rows do: slots may begin
+ * at any line of a work tile, and do where fewest are needed. Around a circle they begin with the rows. */
+static int64_t place_slots(struct chain *chain, int32_t held, bool planes,
+                           struct nh_small_shape *shape) {
+    int64_t places = chain->region && !chain->axis->periodic ? chain->work_tile : 1, least = 0;
+    for (int64_t place = 0; place < places; place++) {
+        struct nh_small_shape placed = *shape;
+        chain->base = chain->own.begin + place;
+        chain->slots_end = slots_end_of(chain);
+        if (!advances(chain)) continue;
+        if (chain->region) count_around(chain, &placed);
+        int64_t slots = slots_in_use(chain, held, planes, placed.slots_around);
+        if (least && slots >= least) continue;
+        least = slots;
+        *shape = placed;
+    }
+    return least;
+}
+
 void nh_small_roll(const struct nh_problem *problem, bool keys, int32_t held,
                    struct nh_small_shape *shape) {
     int first = NH_AXES - problem->rank;
@@ -164,12 +208,12 @@ void nh_small_roll(const struct nh_problem *problem, bool keys, int32_t held,
         return;
     int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
     int64_t slot_rows = work_tile * lines * shape->halo[2];
-    const struct chain chain = chain_of(problem, keys, shape);
+    struct chain chain = chain_of(problem, keys, shape);
     if (!rows_agree(problem, planes, slot_rows) || !part_rolls(axis, &chain) ||
-        (!chain.region && chain.tiles * work_tile < chain.lines) || !advances(&chain))
+        (!chain.region && chain.tiles * work_tile < chain.lines))
         return;
-    if (chain.region) count_around(&chain, shape);
-    int64_t slots = slots_in_use(&chain, held, planes, shape->slots_around);
+    int64_t slots = place_slots(&chain, held, planes, shape);
+    if (!slots) return;
     shape->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     shape->halo[first] = (int32_t)work_tile;
     shape->fetched_rows = slot_rows;

@@ -11,7 +11,7 @@
  * Where work tiles are planes of a volume (NH_PLANES) there are slots for NH_HELD work tiles of one chain; chains are
  * dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
  *
- * With NH_REGIONS a chain's slots begin NH_SLOTS_BEFORE of them before the first row that tensors have, and there are
+ * With NH_REGIONS a chain's slots begin NH_LINES_BEFORE positions before the first row that tensors have, and there are
  * NH_SLOTS_AROUND more of them than work tiles (either may be less than 0): boxes never stick out. Slots beyond what
  * tensors have are zeros, and on a periodic axis, which work tiles divide, they are those at the other end.
  *
@@ -25,7 +25,7 @@ enum {
     NH_SLOT_LINES = NH_FIRST_AXIS == 0 ? NH_Q0 : NH_FIRST_AXIS == 1 ? NH_Q1 : NH_Q2,
     NH_ROLL_LINES = NH_SLOTS * NH_SLOT_LINES,
 #if !NH_REGIONS
-    NH_SLOTS_BEFORE = 0,
+    NH_LINES_BEFORE = 0,
     NH_SLOTS_AROUND = 0,
 #endif
     /* lines of a box: how many of them come before the circle's end */
@@ -55,20 +55,21 @@ NH_DEVICE int nh_roll_touched(int seen) {
 
 /* Position of the first line of a chain's slots. */
 NH_DEVICE int nh_roll_base(const nh_group &group) {
-    return nh_group_first(group) - NH_SLOTS_BEFORE * NH_SLOT_LINES;
+    return nh_group_first(group) - NH_LINES_BEFORE;
 }
 
 /* Lines of the box of the warp tile at a position that are multiplied: they do not stick out of a chain's slots.
  * length: the position behind the group's last row. */
 NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, const nh_group &group, int length, int position) {
     const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
-    const int slots_end = args.tiling.tiles[NH_FIRST_AXIS] * NH_SLOT_LINES;
     const bool wraps = nh_axis_wraps(NH_FIRST_AXIS);
+    const int slots_end = (NH_REGIONS ? nh_roll_base(group) : 0) +
+                          (args.tiling.tiles[NH_FIRST_AXIS] + NH_SLOTS_AROUND) * NH_SLOT_LINES;
     int begin = nh_columns_of(axis, group, nh_least(position, length - 1), wraps).begin;
     int end =
         nh_columns_of(axis, group, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1, wraps).end;
-    if (NH_REGIONS) return {begin, begin + nh_roll_touched(end - begin)};
-    if (NH_STOPS) {
+    if (wraps) return {begin, begin + nh_roll_touched(end - begin)};
+    if (NH_REGIONS || NH_STOPS) {
         while (begin + nh_roll_touched(end - begin) > slots_end)
             begin--;
     } else {

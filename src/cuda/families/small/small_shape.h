@@ -17,8 +17,9 @@ struct nh_small_shape {
     /* of a halo that rolls along the first axis (small_roll.cuh), each with as many positions as a work tile has rows
      * there, which `halo` then counts; 0: a work tile's halo is fetched as a whole */
     int32_t slots;
-    /* with NH_REGIONS, of a chain: before that of its first row, and how many it has more of than work tiles */
-    int32_t slots_before, slots_around;
+    /* with NH_REGIONS, of a chain: positions of its slots before its first row, and how many slots it has more of than
+     * work tiles; either may be less than 0 */
+    int32_t lines_before, slots_around;
     /* in shared memory; of the halo: all slots, what is fetched at a time */
     int64_t halo_rows, fetched_rows, work_tile_rows;
     /* blocks of 8 columns that a warp tile multiplies */
