@@ -196,11 +196,27 @@ static nhood_status check_scalars(const nhood_problem *given, struct nh_problem 
     return NHOOD_OK;
 }
 
+/* Share of an axis's keys that lie in the window of some query, to within a dilation step at either end. */
+static double attended_share(const struct nh_axis *axis) {
+    if (axis->periodic) return 1;
+    int64_t last = axis->query.offset + axis->query.length - 1;
+    int64_t begin = nh_axis_window(axis, axis->query.offset).begin * axis->dilation;
+    int64_t end = nh_axis_window(axis, last).end * axis->dilation;
+    begin = nh_max(begin, axis->key.offset);
+    end = nh_min(end, axis->key.offset + axis->key.length);
+    return (double)nh_max(end - begin, 0) / (double)axis->key.length;
+}
+
 static double bytes_of(const struct nh_problem *problem) {
-    double bytes = 0;
-    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+    double bytes = 0, attended = 1;
+    for (int a = 0; problem->op != NHOOD_OP_BWD && a < NH_AXES; a++)
+        attended *= attended_share(&problem->axis[a]);
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        bool keys = nh_problem_role(problem, tensor) == NH_INPUT &&
+                    (tensor == NHOOD_K || tensor == NHOOD_V);
         bytes += (double)nh_tensor_elements(problem, tensor) *
-                 (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
+                 (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor)) * (keys ? attended : 1);
+    }
     return bytes;
 }
 

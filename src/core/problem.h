@@ -36,7 +36,8 @@ struct nh_problem {
     int64_t key_tokens;   /* .. of the key boxes */
     int64_t window_count; /* slots: product of the windows */
     int64_t bias_count;   /* product of 2*window - 1 over the axes */
-    double bytes;         /* of all tensors */
+    /* of all tensors, but of keys and values that a forward only reads those attended */
+    double bytes;
 };
 
 /* The role of a tensor in an operation. */
