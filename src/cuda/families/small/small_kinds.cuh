@@ -44,14 +44,16 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
     return (length + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
 
-/* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have this length. */
+/* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have this length, and
+ * tensors have all rows and columns. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int position) {
     if (NH_SLOTS && axis == NH_FIRST_AXIS) {
 #if NH_REGIONS
-        return nh_columns_of(args.axis[axis], length, position, nh_axis_wraps(axis)).begin;
+        const nh_group group = {length, 0, {0, length}};
 #else
-        return nh_roll_box(args, length, length, position).begin;
+        const nh_group group = length;
 #endif
+        return nh_roll_box(args, group, length, position).begin;
     }
     const int work_tile = position / nh_axis_rows(axis) * nh_axis_rows(axis);
     return nh_least(nh_columns_of(args.axis[axis], length, position, nh_axis_wraps(axis)).begin,
