@@ -3,8 +3,9 @@
  *
  * A place per coordinate of a warp tile's rows on each axis, 8 at most: a row has ones at its own coordinates, in every
  * warp tile the same; a column's additive masks hide it from the rows at a coordinate. On an axis without strides these
- * only depend on how far the warp tile is from either border, and beyond a window not at all: warp tiles at the front,
- * at the back and between them are of a few kinds, for each of which there is a table. */
+ * only depend on how far the warp tile is from either border, of the grid or of what tensors have, and beyond a window
+ * not at all: warp tiles at the front, at the back and between them are of a few kinds, for each of which there is a
+ * table. Where tensors end so that more rows are near a border, the host does not ask for kinds. */
 #pragma once
 
 #include "small_additive_mask.cuh"
@@ -44,34 +45,34 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
     return (length + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
 
-/* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have this length, and
- * tensors have all rows and columns. */
-NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, int length, int position) {
-    if (NH_SLOTS && axis == NH_FIRST_AXIS) {
-#if NH_REGIONS
-        const nh_group group = {length, 0, {0, length}};
-#else
-        const nh_group group = length;
-#endif
-        return nh_roll_box(args, group, length, position).begin;
-    }
-    const int work_tile = position / nh_axis_rows(axis) * nh_axis_rows(axis);
-    return nh_least(nh_columns_of(args.axis[axis], length, position, nh_axis_wraps(axis)).begin,
-                    nh_columns_of(args.axis[axis], length, work_tile, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -
+/* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have the same rows and
+ * columns. length: the position behind the last row. */
+NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, const nh_group &group, int length, int position) {
+    if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, group, length, position).begin;
+    const int first = nh_group_first(group), rows = nh_axis_rows(axis);
+    const int work_tile = first + (position - first) / rows * rows;
+    return nh_least(nh_columns_of(args.axis[axis], group, position, nh_axis_wraps(axis)).begin,
+                    nh_columns_of(args.axis[axis], group, work_tile, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -
                         nh_axis_columns(axis));
 }
 
 /* What the rows of a kind see, from a warp tile that is of it; a kind without any is left out. */
 NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kinds) {
     const int front = nh_front_kinds(axis), rows = nh_axis_warp_tile(axis);
-    const int length = (int)(args.axis[axis].length / args.axis[axis].dilation),
-              count = nh_warp_tile_count(axis, length);
+    int length = (int)(args.axis[axis].length / args.axis[axis].dilation);
+#if NH_REGIONS
+    const nh_group group = nh_covered_group_of(args, axis, 0, length);
+#else
+    const nh_group group = length;
+#endif
+    const int first = nh_group_first(group), count = nh_warp_tile_count(axis, length - first);
     for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
         const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
         if (number < 0 || number >= count) continue;
-        const int begin = nh_kind_box(args, axis, length, number * rows);
-        const nh_range own = nh_columns_of(args.axis[axis], length, nh_least(number * rows + i % rows, length - 1),
-                                           nh_axis_wraps(axis));
+        const int position = first + number * rows;
+        const int begin = nh_kind_box(args, axis, group, length, position);
+        const nh_range own =
+            nh_columns_of(args.axis[axis], group, nh_least(position + i % rows, length - 1), nh_axis_wraps(axis));
         kinds.seen[nh_kinds_before(axis) + kind][i % rows] = {own.begin - begin, own.end - begin};
     }
 }

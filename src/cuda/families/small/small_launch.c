@@ -20,8 +20,25 @@ static int64_t kinds_bytes(const struct nh_small_launch *launch) {
     return kinds * (BYTES_PER_PAIR * nh_small_columns(&launch->shape) / 16 + SEEN_BYTES);
 }
 
-/* Whether the tables of small_kinds.cuh mask: tensors that cover the grid, dilation groups of one length, no strides, and between the
- * borders all warp tiles' boxes begin where the first of their columns does. */
+/* Whether all warp tiles between those that are nearer to the front or the back than a window see the same of their
+ * boxes. The last of these boxes may not stick out, else it would begin earlier. */
+static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t columns) {
+    if (axis->query.length == axis->length && axis->key.length == axis->length)
+        return axis->length % axis->dilation == 0;
+    if (axis->dilation > 1 || axis->periodic) return false;
+    int64_t front = nh_ceil_div(axis->window, warp_tile);
+    int64_t back = nh_ceil_div(axis->key.length, warp_tile) - front - 1;
+    if (back <= front) return true; /* each warp tile is of its own kind */
+    int64_t queries_end = axis->query.offset + axis->query.length;
+    int64_t first = axis->key.offset + front * warp_tile, end = axis->key.offset + back * warp_tile;
+    return nh_small_columns_of(axis, true, axis->length, first).begin >= axis->query.offset &&
+           nh_small_columns_of(axis, true, axis->length, end - 1).end <= queries_end &&
+           nh_small_columns_of(axis, true, axis->length, end - warp_tile).begin + columns <=
+               queries_end;
+}
+
+/* Whether the tables of small_kinds.cuh mask: no strides, and between the borders all warp tiles' boxes begin where the
+ * first of their columns does. */
 static bool kinds_mask(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { PLACES = 8, MOST_BYTES = 16384 };
@@ -30,9 +47,8 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         bool rolls = shape->slots && a == NH_AXES - problem->rank;
-        bool whole = axis->query.length == axis->length && axis->key.length == axis->length;
         places += shape->warp_tile[a];
-        if (!whole || axis->stride > 1 || axis->length % axis->dilation ||
+        if (axis->stride > 1 || !kinds_suffice(axis, shape->warp_tile[a], shape->columns[a]) ||
             shape->warp_tile[a] % 2 || shape->columns[a] > shape->warp_tile[a] + axis->window ||
             (!rolls && shape->rows[a] - shape->warp_tile[a] + shape->columns[a] > shape->halo[a]))
             return false;
