@@ -143,7 +143,9 @@ static nhood_status check_region(const nhood_region *given, int index, struct nh
     nhood_status status =
         check_box("query", index, given->query_offset, given->query_length, axis, &axis->query);
     if (status) return status;
-    return check_box("key", index, given->key_offset, given->key_length, axis, &axis->key);
+    status = check_box("key", index, given->key_offset, given->key_length, axis, &axis->key);
+    axis->key_tensor = axis->key;
+    return status;
 }
 
 nhood_status nh_check_range(const char *field, int64_t value, int64_t low, int64_t high) {
@@ -196,28 +198,20 @@ static nhood_status check_scalars(const nhood_problem *given, struct nh_problem 
     return NHOOD_OK;
 }
 
-/* Share of an axis's keys that lie in the window of some query, to within a dilation step at either end. */
-static double attended_share(const struct nh_axis *axis) {
-    if (axis->periodic) return 1;
-    int64_t last = axis->query.offset + axis->query.length - 1;
-    int64_t begin = nh_axis_window(axis, axis->query.offset).begin * axis->dilation;
-    int64_t end = nh_axis_window(axis, last).end * axis->dilation;
-    begin = nh_max(begin, axis->key.offset);
-    end = nh_min(end, axis->key.offset + axis->key.length);
-    return (double)nh_max(end - begin, 0) / (double)axis->key.length;
+static double bytes_of(const struct nh_problem *problem) {
+    double bytes = 0;
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        bytes += (double)nh_tensor_elements(problem, tensor) *
+                 (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
+    return bytes;
 }
 
-static double bytes_of(const struct nh_problem *problem) {
-    double bytes = 0, attended = 1;
-    for (int a = 0; problem->op != NHOOD_OP_BWD && a < NH_AXES; a++)
-        attended *= attended_share(&problem->axis[a]);
-    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
-        bool keys = nh_problem_role(problem, tensor) == NH_INPUT &&
-                    (tensor == NHOOD_K || tensor == NHOOD_V);
-        bytes += (double)nh_tensor_elements(problem, tensor) *
-                 (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor)) * (keys ? attended : 1);
+static void count_tokens(struct nh_problem *problem) {
+    problem->query_tokens = problem->key_tokens = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        problem->query_tokens *= problem->axis[a].query.length;
+        problem->key_tokens *= problem->axis[a].key.length;
     }
-    return bytes;
 }
 
 nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem *problem) {
@@ -244,7 +238,6 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
                             a);
     }
     int64_t tokens = 1;
-    problem->query_tokens = problem->key_tokens = 1;
     problem->window_count = problem->bias_count = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
@@ -254,15 +247,59 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "the product of the axis lengths overflows at axis[%d].length = %lld",
                             a - shift, (long long)axis->length);
-        problem->query_tokens *= axis->query.length;
-        problem->key_tokens *= axis->key.length;
     }
+    count_tokens(problem);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         status = nh_problem_set_strides(problem, tensor, &given->strides[tensor]);
         if (status) return status;
     }
     problem->bytes = bytes_of(problem);
     return NHOOD_OK;
+}
+
+/* The keys of an axis from the first to the last that queries attend, whole dilation steps from where the box begins. At
+ * least one step: also where no query attends a key. */
+static struct nh_box attended_part(const struct nh_axis *axis) {
+    const int64_t key_end = axis->key.offset + axis->key.length, dilation = axis->dilation;
+    const int64_t queries_end = axis->query.offset + axis->query.length;
+    int64_t begin = key_end, end = axis->key.offset;
+    /* in each dilation group the first query attends the first key of all, the last query the last */
+    for (int64_t i = 0; i < nh_min(dilation, axis->query.length); i++) {
+        const int64_t first = axis->query.offset + i, last = queries_end - 1 - i;
+        begin = nh_min(begin, nh_axis_window(axis, first).begin * dilation + first % dilation);
+        end = nh_max(end, (nh_axis_window(axis, last).end - 1) * dilation + last % dilation + 1);
+    }
+    begin = nh_max(axis->key.offset, nh_min(begin, key_end - 1));
+    begin -= (begin - axis->key.offset) % dilation;
+    int64_t length = nh_ceil_div(nh_max(end - begin, 1), dilation) * dilation;
+    return (struct nh_box){begin, nh_min(length, key_end - begin)};
+}
+
+const struct nh_problem *nh_attended_keys(const struct nh_problem *problem,
+                                          struct nh_problem *attended) {
+    if (problem->op != NHOOD_OP_FWD && problem->op != NHOOD_OP_BWD) return problem;
+    struct nh_box key[NH_AXES];
+    bool all = true;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        bool may_lack = !axis->periodic && !nh_is_whole(axis, &axis->query);
+        key[a] = may_lack ? attended_part(axis) : axis->key;
+        all = all && key[a].length == axis->key.length;
+    }
+    if (all) return problem;
+    *attended = *problem;
+    for (int a = 0; a < NH_AXES; a++)
+        attended->axis[a].key = key[a];
+    count_tokens(attended);
+    attended->bytes = bytes_of(attended);
+    return attended;
+}
+
+bool nh_leaves_out_keys(const struct nh_problem *problem) {
+    bool all = true;
+    for (int a = 0; a < NH_AXES; a++)
+        all = all && problem->axis[a].key.length == problem->axis[a].key_tensor.length;
+    return !all;
 }
 
 /* Keys that a query of the box attends along an axis, on average. Causal windows count whole. Of long boxes, evenly spaced

@@ -21,6 +21,8 @@ struct nh_axis {
     int64_t window, stride, dilation;
     int32_t causal, periodic;
     struct nh_box query, key; /* what the tensors of queries and of keys cover */
+    /* the same as `key`, unless that is only the part of it that queries attend (nh_attended_keys) */
+    struct nh_box key_tensor;
 };
 
 struct nh_problem {
@@ -36,8 +38,7 @@ struct nh_problem {
     int64_t key_tokens;   /* .. of the key boxes */
     int64_t window_count; /* slots: product of the windows */
     int64_t bias_count;   /* product of 2*window - 1 over the axes */
-    /* of all tensors, but of keys and values that a forward only reads those attended */
-    double bytes;
+    double bytes;         /* of all tensors */
 };
 
 /* The role of a tensor in an operation. */
@@ -77,11 +78,21 @@ bool nh_problem_partial(const struct nh_problem *problem);
 /* An axis that is covered whole and not periodic. */
 static inline struct nh_axis nh_whole_axis(int64_t length, int64_t window, int64_t stride,
                                            int64_t dilation, int32_t causal) {
-    return (struct nh_axis){length, window, stride, dilation, causal, 0, {0, length}, {0, length}};
+    const struct nh_box whole = {0, length};
+    return (struct nh_axis){length, window, stride, dilation, causal, 0, whole, whole, whole};
 }
 
 /* Elements of the packed tensor, 0 if unused. */
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor);
+
+/* The problem with key boxes cut down to the keys that some query attends, in *attended; or the problem itself where none
+ * can be left out. Of forwards and backwards alone, on axes with ends. Kernels then neither read the other keys nor
+ * write their gradients, which are zero: whoever runs a backward so has to store them. */
+const struct nh_problem *nh_attended_keys(const struct nh_problem *problem,
+                                          struct nh_problem *attended);
+
+/* Whether the problem is one with keys left out. */
+bool nh_leaves_out_keys(const struct nh_problem *problem);
 
 double nh_problem_flops(const struct nh_problem *problem);
 

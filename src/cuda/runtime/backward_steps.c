@@ -1,5 +1,7 @@
 #include "backward_steps.h"
 
+NH_OWN_ARGS_FIT(nh_clear_keys_args, nh_cuda_attended);
+
 void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
                            struct nh_kernel_spec *spec, struct nh_cuda_step *step) {
     enum { THREADS = 128, LANES = 32 };
@@ -53,5 +55,30 @@ nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
     step.maps = 0;
     step.grid[0] = nh_ceil_div(problem->bias_count, 32);
     step.grid[1] = problem->heads;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+nhood_status nh_cuda_add_clear_keys(struct nh_cuda_operation *operation,
+                                    const struct nh_problem *problem) {
+    enum { THREADS = 128, KEYS = 16, MOST_BLOCKS = 1 << 16 }; /* keys of a block, about */
+    struct nh_kernel_spec spec = {.source = "clear_keys.cu"};
+    struct nh_cuda_step step;
+    struct nh_cuda_attended attended;
+    int64_t keys = problem->batch;
+    nh_cuda_step_init(&step, problem);
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        attended.box[a] = step.region[a].key;
+        step.region[a].key = (struct nh_cuda_box){axis->key_tensor.offset, axis->key_tensor.length};
+        keys *= axis->key_tensor.length;
+    }
+    nh_cuda_step_set_own(&step, &attended, sizeof attended);
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, NH_BIT(D_K) | NH_BIT(D_V)));
+    step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
+    step.overlaps = true;
+    step.periodic = 0; /* rows are stored where they lie: nothing goes around */
+    step.threads = THREADS;
+    step.grid[0] = nh_min(nh_ceil_div(keys, KEYS), MOST_BLOCKS);
     return nh_cuda_step_add(operation, &step, &spec);
 }

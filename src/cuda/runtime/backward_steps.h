@@ -23,4 +23,8 @@ nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cu
 nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem, struct nh_cuda_step step);
 
+/* Appends, for a problem with keys left out (nh_attended_keys), the launch that stores zeros as their gradients. */
+nhood_status nh_cuda_add_clear_keys(struct nh_cuda_operation *operation,
+                                    const struct nh_problem *problem);
+
 #endif

@@ -113,4 +113,12 @@ struct nh_cuda_tiling {
 /* The arguments of the families with a loop over tiles. */
 NH_FAMILY_ARGS(nh_tiled_args, struct nh_cuda_tiling tiling;);
 
+/* What queries attend of the keys that tensors cover: a box by axis. */
+struct nh_cuda_attended {
+    struct nh_cuda_box box[3];
+};
+
+/* The arguments of clear_keys.cu. */
+NH_FAMILY_ARGS(nh_clear_keys_args, struct nh_cuda_attended attended;);
+
 #endif

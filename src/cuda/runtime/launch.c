@@ -1,6 +1,7 @@
 /* Plans on CUDA: getting the kernels, and the launches of one execute. */
 #include "launch.h"
 
+#include "backward_steps.h"
 #include "os.h"
 #include "scale.h"
 #include "thread.h"
@@ -227,6 +228,8 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     nhood_status status = create(problem, device, &created);
     if (status) return status;
     status = solver->add_steps(created, problem, config);
+    if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
+        status = nh_cuda_add_clear_keys(created, problem);
     if (!status) status = load_kernels(created);
     if (status) {
         destroy(&created->base);

@@ -42,7 +42,7 @@ static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_ten
     int64_t offset = 0;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        offset -= (keys ? axis->key.offset : axis->query.offset) * tensor->axis[a];
+        offset -= (keys ? axis->key_tensor.offset : axis->query.offset) * tensor->axis[a];
     }
     return (size_t)(offset * element_bytes);
 }

@@ -25,6 +25,8 @@ static bool widen(const struct nh_axis *axis, int64_t inner, struct nh_axis *wid
     wide->length *= inner;
     wide->query = (struct nh_box){axis->query.offset * inner, axis->query.length * inner};
     wide->key = (struct nh_box){axis->key.offset * inner, axis->key.length * inner};
+    wide->key_tensor =
+        (struct nh_box){axis->key_tensor.offset * inner, axis->key_tensor.length * inner};
     wide->window *= inner;
     wide->stride = is_whole(axis) ? 1 : axis->stride * inner;
     return is_whole(axis) ||
@@ -102,8 +104,8 @@ static int best_axis(const struct nh_problem *problem) {
     return best;
 }
 
-const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
-                                          struct nh_problem *permuted) {
+static const struct nh_problem *permuted_axes(const struct nh_problem *problem,
+                                              struct nh_problem *permuted) {
     if (nh_merged_axes(problem, permuted)) return permuted;
     int best = best_axis(problem);
     if (best == NH_AXES - 1 || problem->has_bias) return problem;
@@ -115,5 +117,15 @@ const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
             if (nh_tensor_of_grid(tensor))
                 permuted->strides[tensor].axis[a] = problem->strides[tensor].axis[from];
     }
+    return permuted;
+}
+
+const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
+                                          struct nh_problem *permuted) {
+    struct nh_problem room;
+    const struct nh_problem *attended = nh_attended_keys(problem, &room);
+    const struct nh_problem *found = permuted_axes(attended, permuted);
+    if (found != &room) return found;
+    *permuted = room;
     return permuted;
 }

@@ -5,7 +5,7 @@
 
 #include "problem.h"
 
-/* In `permuted`, the problem with merged axes, or one in three dimensions with the axis last that lines fit best; or the
+/* In `permuted`, the problem without keys that no query attends (nh_attended_keys), with merged axes, or one in three dimensions with the axis last that lines fit best; or the
  * problem itself, if that is the last already, or a bias has a table in the order of the axes. */
 const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
                                           struct nh_problem *permuted);

@@ -190,7 +190,14 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_fused80 = {
-    NH_CUDA_SOLVER, .name = "cuda.fused80", .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,  .refuse = refuse,       .candidates = candidates,
-    .work = work,   .add_steps = add_steps, .left_to = "cuda.fused90",
+    NH_CUDA_SOLVER,
+    .name = "cuda.fused80",
+    .view = nh_attended_keys,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .knob = knobs,
+    .refuse = refuse,
+    .candidates = candidates,
+    .work = work,
+    .add_steps = add_steps,
+    .left_to = "cuda.fused90",
 };

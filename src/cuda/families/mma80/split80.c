@@ -107,6 +107,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 const struct nh_solver nh_solver_cuda_split80 = {
     NH_CUDA_SOLVER,
     .name = "cuda.split80",
+    .view = nh_attended_keys,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
     .knob = nh_split80_knobs,
     .refuse = refuse,

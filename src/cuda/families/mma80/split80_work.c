@@ -185,7 +185,7 @@ static bool add_launch(const struct nh_problem *problem, const struct nh_cuda_de
 void nh_split80_start(const struct nh_problem *problem, struct nh_work *work) {
     nh_work_start(work, NH_OPERATION_SPLIT80, problem);
     work->overlaps = true;
-    work->helpers = 2 + (problem->has_bias != 0);
+    work->helpers += 2 + (problem->has_bias != 0);
 }
 
 bool nh_split80_add_side(const struct nh_problem *problem, const struct nh_cuda_device *device,

@@ -228,7 +228,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 const struct nh_solver nh_solver_cuda_naive = {
-    NH_CUDA_SOLVER, .name = "cuda.naive",        .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,  .refuse = nh_refuse_nothing, .candidates = candidates,
-    .work = work,   .add_steps = add_steps,
+    NH_CUDA_SOLVER,
+    .name = "cuda.naive",
+    .view = nh_attended_keys,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .knob = knobs,
+    .refuse = nh_refuse_nothing,
+    .candidates = candidates,
+    .work = work,
+    .add_steps = add_steps,
 };

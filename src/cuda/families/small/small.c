@@ -285,7 +285,13 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_small = {
-    NH_CUDA_SOLVER,         .name = "cuda.small",   .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = nh_small_knobs, .refuse = refuse,       .candidates = nh_small_candidates,
-    .work = work,           .add_steps = add_steps,
+    NH_CUDA_SOLVER,
+    .name = "cuda.small",
+    .view = nh_attended_keys,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .knob = nh_small_knobs,
+    .refuse = refuse,
+    .candidates = nh_small_candidates,
+    .work = work,
+    .add_steps = add_steps,
 };

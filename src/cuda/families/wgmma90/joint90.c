@@ -89,8 +89,8 @@ static void add_launches(const struct nh_backward90_kernel *kernel,
         .column_bytes =
             (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem)};
     nh_backward90_add_work(kernel, loops, &launch, work);
-    work->helpers = 2;
-    work->helper_bytes = sums_bytes(problem);
+    work->helpers += 2;
+    work->helper_bytes += sums_bytes(problem);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,

@@ -151,8 +151,8 @@ static void add_extra_work(const struct nh_problem *problem, const struct nh_cud
 static void start_work(const struct nh_problem *problem, struct nh_work *work) {
     nh_work_start(work, NH_OPERATION_SPLIT90, problem);
     work->overlaps = true;
-    work->helpers = 1;
-    work->helper_bytes =
+    work->helpers += 1;
+    work->helper_bytes +=
         2.5 * 2 *
         (double)(problem->batch * problem->query_tokens * problem->heads * problem->dim_v);
 }
