@@ -4,7 +4,7 @@
  *     nhood-calibration 1
  *     device <its description, with _ for blanks>
  *     table <16 hexadecimal digits: nh_coefficients_version>
- *     <factor> <thousandths>     a line for each factor in this order: launch, memory, clocks, tensor, kernels by name */
+ *     <factor> <thousandths>     one line each: launch, memory, clocks, tensor, then kernels by name */
 #ifndef NH_CALIBRATION_H
 #define NH_CALIBRATION_H
 
