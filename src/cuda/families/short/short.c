@@ -73,8 +73,8 @@ static bool fits(const struct nh_short_launch *of) {
 
 /* Whether a config is worth predicting. At most two warps are without a warp tile or, where warps share warp tiles, the
  * warps of one; no warp has more than four warp tiles. Work tiles are divided into parts only if multiprocessors would
- * idle or shared memory does not suffice. Warps that share warp tiles have one each, and at most two blocks per
- * multiprocessor. A second stage needs blocks with a second work tile. */
+ * idle or shared memory does not suffice. Warps that share warp tiles have one each, and there are at most two work
+ * tiles per multiprocessor. A second stage needs blocks with a second work tile. */
 static bool useful(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;

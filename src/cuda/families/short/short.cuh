@@ -1,24 +1,25 @@
-/* Whole dilation groups in shared memory: what the kernels of cuda.short share. Tensor cores of sm_80 and later, 16 bits and
- * f32.
+/* Whole dilation groups in shared memory: what the kernels of cuda.short share. Tensor cores of sm_80 and later, 16
+ * bits and f32.
  *
  * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those with the same
- * remainders by the dilations, without dilation all of them. A work tile is as many groups as its rows have room for. Each
- * group has a slot of as many rows as the longest group has tokens, one slot after the other. Key heads are numbered fastest,
- * so the groups of a work tile mostly lie side by side in memory.
+ * remainders by the dilations, without dilation all of them. A work tile is as many groups as its rows have room for.
+ * Each group has a slot of as many rows as the longest group has tokens, one slot after the other. Key heads are
+ * numbered fastest, so the groups of a work tile mostly lie side by side in memory.
  *
  *     rows   0 .. N - 1      positions of the first group, the last axis fastest
  *            N .. 2N - 1     of the second, ..
  *
- * Query and key of a token have the same row. Rows are padding where a group is shorter than the work tile's longest, and
- * after the last group: they are zeros, no query sees them, and nothing is stored for them.
+ * Query and key of a token have the same row. Rows are padding where a group is shorter than the work tile's longest,
+ * and after the last group: they are zeros, no query sees them, and nothing is stored for them.
  *
- * Which keys a query sees is two words (nh_visibility), and a key is one: they have a field for each coordinate inside the
- * group, the first of which counts on from slot to slot, each with a guard bit above it that a subtraction borrows from.
+ * Which keys a query sees is two words (nh_visibility), and a key is one: they have a field for each coordinate inside
+ * the group, the first of which counts on from slot to slot, each with a guard bit above it that a subtraction borrows
+ * from.
  *
  * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS,
- * NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which tensors' rows
- * it needs, as bits 1 << NH_Q .., and in NH_ORIGINS the last one plus one. Extents, windows, slots and rows are arguments of
- * the launch. */
+ * NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which
+ * tensors' rows it needs, as bits 1 << NH_Q .., and in NH_ORIGINS the last one plus one. Extents, windows, slots and
+ * rows are arguments of the launch. */
 #pragma once
 
 /* NH_GROUPS: how groups are numbered. NH_UNEVEN, NH_EVEN: by key head, remainder (residue) and batch entry, where

@@ -1,13 +1,13 @@
-/* The backward pass of one warp tile: 16 rows of a work tile, queries or, by keys, keys, and the columns that they see, 16 at
- * a time.
+/* The backward pass of one warp tile: 16 rows of a work tile, queries or, by keys, keys, and the columns that they see,
+ * 16 at a time.
  *
  *     P = exp(scale a b^T - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', by keys, += P b'
  *
  * with rows a and a' and columns b and b': Q and dO with K and V or, by keys, K and V with Q and dO. P and dS go from
  * accumulators to operands without leaving registers.
  *
- * Knobs: NH_SPLIT (warps that share a warp tile and take its columns alternately; more than 1 only if every warp tile of a
- * block has warps of its own). */
+ * Knobs: NH_SPLIT (warps that share a warp tile and take its columns alternately; more than 1 only if every warp tile
+ * of a block has warps of its own). */
 #pragma once
 
 #include "short_tile.cuh"
