@@ -1,6 +1,6 @@
 /* Which columns of its warp tile's box a row sees, as bits, and the bias between the two.
  *
- * Of each block of 8 columns a thread holds columns 2t and 2t + 1 (t = lane % 4): bits 2j and 2j + 1 for block j of a
+ * A thread holds columns 2t and 2t + 1 of each block of 8 columns (t = lane % 4): bits 2j and 2j + 1 for block j of a
  * chunk. What a row sees is a box, so its bits are the AND of one word per axis, which depends on the row's coordinate
  * on that axis alone. These words are computed once per work tile and coordinate, from prefixes that are made once per
  * block of threads. This covers borders, strides and causal axes alike. */
