@@ -158,8 +158,8 @@ static nhood_status create(const struct nh_problem *problem, const struct nh_dev
     return NHOOD_OK;
 }
 
-/* The most threads of the process that compile at a time, the planning ones included. Each NVRTC at work takes some
- * hundred megabytes. */
+/* Limits the threads that are started to compile, for all plans together: with one planning thread, at most this many
+ * compile at a time. Each NVRTC at work takes some hundred megabytes. */
 enum { MOST_LOADING_THREADS = 8 };
 static atomic_int loading_threads;
 

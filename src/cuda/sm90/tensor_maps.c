@@ -60,8 +60,8 @@ enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t te
     return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_NONE;
 }
 
-/* A dilation of 2 is left to element strides, unless rows are wide: cuda.small, whose rows are narrow, needs that, and
- * wider rows would not leave room for boxes of more than 128 tokens. */
+/* If rows are narrow, a dilation of 2 is left to element strides, which cuda.small needs. Element strides of 2 limit
+ * boxes to 128 tokens, so that maps of wider rows fold for any dilation. */
 bool nh_sm90_folds(const struct nh_problem *problem) {
     bool wide = nh_max(problem->dim, problem->dim_v) * element_bytes(problem) > NARROW_BYTES;
     return problem->rank == 1 && problem->axis[2].dilation > (wide ? 1 : 2);
