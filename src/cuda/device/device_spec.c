@@ -1,9 +1,10 @@
 /* GPUs known by their published numbers, for planning where there is none. A100 80GB SXM, H100 SXM and H200 SXM:
- * multiprocessors, shared memory and bandwidth by NVIDIA's data sheets and architecture white papers, clocks the highest
- * that their drivers offer. B200: NVIDIA publishes neither multiprocessors nor clock; 148 multiprocessors and 7680 bits of
- * memory at 3996 MHz are what its driver reports (pull request 4002 of pytorch/ao), shared memory is that of the Blackwell
- * tuning guide, and the clock is the one at which 148 multiprocessors, 4096 multiply-adds each, make the 2.25 PFLOPS of the
- * DGX B200's data sheet (72 PFLOPS of sparse FP8 by eight GPUs). No estimate asks for the size of the L2. */
+ * multiprocessors, shared memory and bandwidth are those of NVIDIA's data sheets and architecture white papers, clocks
+ * the highest that their drivers offer. B200: NVIDIA publishes neither multiprocessors nor clock. 148 multiprocessors
+ * and 7680 bits of memory at 3996 MHz are what its driver reports (pull request 4002 of pytorch/ao), shared memory is
+ * that of the Blackwell tuning guide, and the clock is the one at which 148 multiprocessors with 4096 multiply-adds
+ * each make the 2.25 PFLOPS of the DGX B200's data sheet (72 PFLOPS of sparse FP8 by eight GPUs). No estimate depends
+ * on the size of the L2. */
 #include "device_spec.h"
 
 #include <assert.h>
@@ -12,8 +13,8 @@
 
 enum { KIB = 1024 };
 
-/* Descriptions are as a driver's would be: wisdom of such a GPU holds for its description, too. The backends are only
- * read: what could change them needs a driver. */
+/* Models are named as drivers name them, so that a real GPU's wisdom also serves its description. The backends are
+ * shared and never written to: whatever would write to one needs a driver. */
 static struct {
     const char *name, *model;
     struct nh_cuda_device backend;

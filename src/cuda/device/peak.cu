@@ -1,5 +1,5 @@
-/* What the multiprocessors reach at most: multiply-adds in registers and nothing else. NH_PEAK 0: FMA of `real`;
- * 1: tensor cores by mma.sync. (sm_90 needs wgmma for its full rate: peak90.cu.) */
+/* Measures the peak rate of a multiprocessor: multiply-adds in registers and nothing else. NH_PEAK 0: FMA of `real`; 1:
+ * tensor cores by mma.sync. sm_90 needs wgmma for its full rate: peak90.cu. */
 #include "prelude.cuh"
 
 #define CHAINS 8

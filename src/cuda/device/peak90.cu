@@ -1,4 +1,4 @@
-/* What the tensor cores of sm_90 reach at most: wgmma on operands in shared memory, nothing else. */
+/* Measures the peak rate of sm_90's tensor cores: wgmma on operands in shared memory, nothing else. */
 #include "prelude.cuh"
 
 __shared__ __align__(1024) unsigned char tile[32768];

@@ -1,4 +1,4 @@
-/* What a CUDA device can reach at most: copying in memory, and multiply-adds in registers. */
+/* Measured peaks of a CUDA device: copying in memory, and multiply-adds in registers. */
 #include "peaks.h"
 
 #include "kernel_cache.h"
@@ -29,7 +29,7 @@ static nhood_status measure_copy(const struct nh_cuda_timer *timer, double *byte
     return status;
 }
 
-/* The kernel whose inner loop is the fastest multiply-add there is for the dtype. */
+/* The kernel that measures a dtype, and the operations that one thread does in one round of its loop. */
 struct peak {
     struct nh_kernel_spec spec;
     double flops_per_thread_round;

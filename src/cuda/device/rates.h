@@ -1,27 +1,28 @@
-/* What the parts of a GPU do in a clock, by published numbers (arch.def), and what a multiprocessor has room for. */
+/* Published rates of a GPU's parts (arch.def), and how many blocks a multiprocessor has room for. */
 #ifndef NH_RATES_H
 #define NH_RATES_H
 
 #include "cuda.h"
 
-/* Registers of a multiprocessor, the same in every architecture here. */
+/* Registers of 32 bits per multiprocessor, the same in every supported architecture. */
 enum { NH_CUDA_REGISTERS = 65536 };
 
-/* Blocks with so much shared memory that a multiprocessor holds; 0: it does not hold one. */
+/* The most blocks with that much shared memory that are resident on a multiprocessor; 0: one needs more than there
+ * is. */
 int64_t nh_cuda_residents_by_shared(const struct nh_cuda_device *device, int64_t shared_bytes);
 
-/* Multiply-adds that a multiprocessor's tensor cores make in a clock at most. `warpgroups`: by sm_90's products. f32 is
- * multiplied in three products of parts at half the rate. */
+/* The peak multiply-adds per clock of a multiprocessor's tensor cores, by wgmma (`warpgroups`) or mma.sync. TF32 has
+ * half the rate of 16 bits; full f32 is three products of TF32 parts, so a sixth. */
 double nh_cuda_products_per_clock(const struct nh_problem *problem,
                                   const struct nh_cuda_device *device, bool warpgroups);
 
-/* Clocks of a multiprocessor for bytes from the L2; for exponentials, by the throughput table of the CUDA programming
- * guide; and for instructions of single lanes. */
+/* Clocks that a multiprocessor takes, at the published rates, for bytes from the L2, for exponentials (16 a clock by
+ * the throughput table of the CUDA programming guide), and for instructions, counted per lane (128 lanes a clock). */
 double nh_cuda_l2_clocks(const struct nh_cuda_device *device, double bytes);
 double nh_cuda_exp_clocks(double exponentials);
 double nh_cuda_lane_clocks(double instructions);
 
-/* The device's time for so many clocks of each of its multiprocessors. */
+/* Converts clocks of a multiprocessor to nanoseconds. */
 double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks);
 
 #endif

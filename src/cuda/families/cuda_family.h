@@ -7,7 +7,7 @@
 #include "predict.h"
 #include "preference.h"
 
-/* Begins the initialiser of a solver: estimates are predictions of its `work`, operations the launches of its `add_steps`. */
+/* Begins the initialiser of a solver, which adds `work` for the estimates and `add_steps` for the launches. */
 #define NH_CUDA_SOLVER                                                                             \
     .device_kind = NHOOD_DEVICE_CUDA, .estimate = nh_estimate, .build = nh_cuda_build,             \
     .preference = nh_preference

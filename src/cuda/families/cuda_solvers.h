@@ -1,4 +1,4 @@
-/* The solvers of the CUDA backend, and its operator beside them. */
+/* The solvers of the CUDA backend, and its operator for RMS norm and rotary positions. */
 #ifndef NH_CUDA_SOLVERS_H
 #define NH_CUDA_SOLVERS_H
 
@@ -15,7 +15,8 @@ extern const struct nh_solver nh_solver_cuda_split80;
 extern const struct nh_solver nh_solver_cuda_naive;
 extern const struct nh_solver nh_solver_cuda_gemm;
 
-/* RMS norm and rotary positions on a CUDA device, or, for a bundle, on the twin of one. UNSUPPORTED, COMPILE, DEVICE, MEMORY. */
+/* Builds RMS norm with rotary positions for a CUDA device, or for a twin of one whose kernels go into a bundle. Fails
+ * with UNSUPPORTED, COMPILE, DEVICE or MEMORY. */
 struct nh_norm_rope;
 struct nh_norm_rope_operation;
 nhood_status nh_cuda_norm_rope_build(const struct nh_norm_rope *problem,

@@ -1,5 +1,6 @@
-/* The indices of a solver's knobs, KNOBS of them, and the table `knobs`: to be included once, with NH_KNOBS defined as the
- * name of its <solver>_knobs.def. Solvers whose files share their knobs have both in a header of their own. */
+/* Defines the indices of a solver's knobs, their number KNOBS, and the table `knobs`. A source file includes this once,
+ * with NH_KNOBS defined as the name of its <solver>_knobs.def. If several files of a solver need the knobs, a header of
+ * the solver has both instead. */
 enum {
 #define KNOB NH_KNOB_AS_INDEX
 #include NH_KNOBS

@@ -1,5 +1,5 @@
-/* Parameters are the logarithms of the factors. Least squares with Huber's loss, by Gauss and Newton's method with Levenberg and
- * Marquardt's damping. A timing depends on what the whole GPU shares and on its few kernels. */
+/* Least squares with Huber's loss, by Gauss-Newton steps with Levenberg-Marquardt damping. The parameters are
+ * logarithms of the factors. A timing depends on few of them: those of the whole GPU, and those of its own kernels. */
 #include "calibrate.h"
 
 #include "predict.h"
@@ -10,13 +10,14 @@
 
 enum { MOST_TOUCHED = NH_FACTOR_KERNEL + NH_MOST_LAUNCHES, MOST_STEPS = 30, MOST_DAMPINGS = 10 };
 
-/* How far the model is off for a problem, logarithms: its candidates are off together, so that many timings of one problem say little
- * more than one. The distance from the fastest at which a candidate has half the weight, and the error from which the loss
- * grows linearly, are those of bench/model/fit.py. */
+/* deviation: how far the logarithm of a prediction is typically off for a problem. All its candidates are off together,
+ * so that many timings of one problem say little more than one. near: how much slower than the fastest, as a share, a
+ * candidate is whose squared error has half the weight. outlier: the error from which the loss grows linearly. The last
+ * two are those of bench/model/fit.py. */
 static const double deviation = 0.3, near = 0.3, outlier = 0.5;
 
-/* By what the logarithm of a factor is expected to differ from 0 where nothing is known: what the whole GPU shares by a factor of e,
- * kernels beside that by e^0.5. */
+/* The prior of the logarithms of factors, which pulls them to 0: their standard deviation for factors of the whole GPU,
+ * and for factors of kernels. */
 static const double spread_of_gpu = 1, spread_of_kernel = 0.5;
 
 static const double step_of_derivative = 1e-4, least_gain = 1e-4, longest_step = 1;
@@ -26,12 +27,13 @@ struct fit {
     const struct nh_timed *timing;
     int64_t count;
     struct nh_fold fold;
-    double *weight; /* square roots; 0: not of the fold */
+    double *weight; /* square root of each timing's weight; 0: not of the fold */
     struct nh_coefficients
-        *moved; /* for each factor, with that one moved by the derivative's step */
+        *moved; /* for each factor, the coefficients with that one moved by step_of_derivative */
 };
 
-/* The sum of squares, and its second order terms around some parameters. */
+/* The cost at some parameters, with its gradient and the Gauss-Newton approximation of its Hessian, both without a
+ * factor of 2. */
 struct equations {
     double cost, gradient[NH_FACTORS], matrix[NH_FACTORS][NH_FACTORS];
 };
@@ -60,7 +62,7 @@ static void scale(const double parameter[NH_FACTORS], struct nh_coefficients *co
     nh_coefficients_scale(factor, coefficients);
 }
 
-/* The factors that a prediction may depend on, each once. */
+/* Lists the factors on which a prediction may depend, each once. */
 static int touched_by(const struct nh_work *work, int touched[MOST_TOUCHED]) {
     int count = NH_FACTOR_KERNEL;
     for (int i = 0; i < count; i++)
@@ -74,7 +76,7 @@ static int touched_by(const struct nh_work *work, int touched[MOST_TOUCHED]) {
     return count;
 }
 
-/* Huber's loss is the square of this. */
+/* The weighted error of a timing, transformed so that its square is Huber's loss. */
 static double residual(const struct fit *fit, int64_t i,
                        const struct nh_coefficients *coefficients) {
     const struct nh_timed *timing = &fit->timing[i];
@@ -99,7 +101,7 @@ static void add_derivatives(const struct fit *fit, int64_t row, double value,
     }
 }
 
-/* With all terms, or the cost alone. */
+/* Computes the cost at these parameters and, if `whole`, gradient and matrix. */
 static void set_up(struct fit *fit, const double parameter[NH_FACTORS], bool whole,
                    struct equations *equations) {
     struct nh_coefficients coefficients;
@@ -125,7 +127,8 @@ static void set_up(struct fit *fit, const double parameter[NH_FACTORS], bool who
     }
 }
 
-/* Solves the equations with a damped diagonal by Cholesky's decomposition: the matrix is positive definite by its pulls. */
+/* Solves the equations, their diagonal damped, by Cholesky decomposition. The prior makes the matrix positive
+ * definite. */
 static void solve(const struct equations *equations, double damping, double step[NH_FACTORS]) {
     double root[NH_FACTORS][NH_FACTORS];
     for (int i = 0; i < NH_FACTORS; i++) {
@@ -146,7 +149,7 @@ static void solve(const struct equations *equations, double damping, double step
     }
 }
 
-/* Moves to parameters of less cost. Returns how much less, as a share; 0 if there are none nearby. */
+/* Moves to parameters of lower cost. Returns by which share the cost fell; 0 if no damping found a lower one. */
 static double improve(struct fit *fit, double parameter[NH_FACTORS], double *damping) {
     struct equations equations, next;
     set_up(fit, parameter, true, &equations);
@@ -175,7 +178,7 @@ int64_t nh_timed_end(const struct nh_timed *timing, int64_t count, int64_t first
     return end;
 }
 
-/* Candidates that are far behind are never chosen, so that what they say counts less. */
+/* Candidates that are far behind the fastest are never chosen, so they get less weight. */
 static void weigh(struct fit *fit) {
     for (int64_t i = 0, end; i < fit->count; i = end) {
         double fastest_ns;

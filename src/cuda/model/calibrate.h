@@ -6,23 +6,24 @@
 
 /* One candidate that was timed. */
 struct nh_timed {
-    int64_t problem; /* from 0; a list has the timings of a problem one after the other */
+    int64_t problem; /* its number from 0; a list has all timings of a problem next to each other */
     const struct nh_solver *solver;
-    int preference; /* the solver's, of the config */
+    int preference; /* what the solver's `preference` says of the config */
     double measured_ns;
     struct nh_work work;
 };
 
-/* Completes a timing of a problem whose solver, config, one that it proposes, and time are known. False if the solver tells no work
- * of the config. */
+/* Sets work and preference of a timing whose problem number, solver and time are set. config: one that the solver
+ * proposed. False if the solver has no work for the config, or no time is predicted for it. */
 bool nh_timed_work(const struct nh_problem *problem, const struct nh_device *device,
                    const struct nh_config *config, struct nh_timed *timing);
 
-/* One behind the last timing of the problem that begins at `first`; its least time. */
+/* Returns the index after the last timing of the problem that begins at `first`, and sets the least time of that
+ * problem. */
 int64_t nh_timed_end(const struct nh_timed *timing, int64_t count, int64_t first,
                      double *fastest_ns);
 
-/* Problems by their numbers modulo `of`: those whose rest is `rest`, or with `others` all but those. */
+/* A set of problems, for cross-validation: those with number % of == rest or, with `others`, all but those. */
 struct nh_fold {
     int64_t of, rest;
     bool others;
@@ -31,7 +32,8 @@ static inline bool nh_in_fold(struct nh_fold fold, int64_t problem) {
     return (problem % fold.of == fold.rest) != fold.others;
 }
 
-/* Fits the factors to the timings of the fold, as far as they say something. MEMORY. */
+/* Fits the factors to the timings of the fold. Factors about which the timings say little stay near 1; all are within
+ * nh_calibration_limit. Fails with MEMORY. */
 nhood_status nh_calibrate(const struct nh_device *device, const struct nh_timed *timing,
                           int64_t count, struct nh_fold fold, double factor[NH_FACTORS]);
 

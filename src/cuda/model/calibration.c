@@ -36,7 +36,7 @@ void nh_calibration_limit(double factor[NH_FACTORS]) {
         factor[i] = (double)thousandths_of(factor[i]) / 1000;
 }
 
-/* The description, with '_' for what does not belong into a word or, if `name`, into the name of a file. */
+/* The device's description with '_' for every character that a word or, if `name`, a file name should not have. */
 static void device_word(const struct nh_device *device, bool name, char word[DEVICE_BYTES]) {
     snprintf(word, DEVICE_BYTES, "%s", device->info.description);
     for (char *at = word; *at; at++)
@@ -64,7 +64,7 @@ struct lines {
     int number;
 };
 
-/* Cuts off the next line, which has to begin with the name, and a blank unless that is all. Returns what follows. */
+/* Reads the next line, which must be "name value" or "name", and sets `value` to what follows the name. */
 static nhood_status next_value(struct lines *lines, const char *name, char *value,
                                size_t capacity) {
     size_t length = strcspn(lines->at, "\n"), named = strlen(name);
@@ -83,7 +83,7 @@ static nhood_status next_value(struct lines *lines, const char *name, char *valu
     return NHOOD_OK;
 }
 
-/* The line has to be "name wanted". */
+/* Reads a line that must be "name wanted"; `meaning` says in the message what `wanted` is. */
 static nhood_status expect_value(struct lines *lines, const char *name, const char *wanted,
                                  const char *meaning) {
     char value[256];
@@ -156,7 +156,7 @@ nhood_status nh_calibration_save(const struct nh_device *device, const char *pat
 
 /* ---- in use ---- */
 
-/* What is only described has a backend that all contexts share: one that is calibrated gets its own. */
+/* A described device has a backend that all contexts share, so calibrating it needs a copy. */
 static bool make_own(struct nh_device *device) {
     struct nh_cuda_device *own = device->backend;
     if (device->spec_only) {

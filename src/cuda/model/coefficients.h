@@ -1,57 +1,63 @@
-/* The table of coefficients by which predict.c turns work into time: the generated one, or a copy of it that a calibration has
- * multiplied. */
+/* The table of coefficients by which predict.c turns work into time: the generated one (h200.def), or a copy of it that
+ * is scaled by the factors of a calibration. */
 #ifndef NH_COEFFICIENTS_H
 #define NH_COEFFICIENTS_H
 
 #include "work.h"
 
-/* Coefficients: of a pipeline, which kernels of a kind share; of a kernel; of an operation. Clocks where nothing else is said. */
+/* A pipeline's coefficients serve several kinds of kernels. Times are in clocks unless something else is said;
+ * docs/model.md has the formula. */
 struct nh_pipeline {
-    /* warps that leave half of the issue slots empty; what uneven schedulers wait; what of its own work a block alone
-     * does not hide, and of its busiest warp's; how much of a block's way the end of a launch shows; how far a last wave
-     * counts as a whole one; per instruction of code; per work tile and box of the copy engine */
+    /* half: resident warps at which half of the issue slots are empty. uneven: weight of an uneven distribution of
+     * warps over the four schedulers. alone, serial: the shares of a block's own work, and of its busiest warp's, that
+     * are latency when it runs alone. ending: the share of a block's latency that shows at the end of a launch.
+     * whole_waves: how far the last wave counts as a full one, 0 to 1. code: clocks per instruction that is fetched
+     * before it first runs. fetch, box: clocks of a producer warp per work tile, and per box that it asks the copy
+     * engine for. */
     double half, uneven, alone, serial, ending, whole_waves, code, fetch, box;
 };
 struct nh_kernel_coefficients {
     const struct nh_pipeline *pipeline;
-    /* of a block before its first step, and of each step */
+    /* clocks of a block before its first step, clocks per step, and clocks per unit of work */
     double start, step, unit[NH_WORK_UNITS];
 };
 struct nh_operation_coefficients {
-    /* launches, helpers; times that compulsory and helpers' bytes take of the memory's bandwidth; what the shorter of work
-     * and memory adds to the longer */
+    /* launch, helper: clocks per launch and per helper launch. helper_bytes, memory: the time that bytes of helpers,
+     * and all other bytes, take, relative to the memory's nominal bandwidth. beside: the share of the shorter of
+     * compute time and memory time that adds to the longer. */
     double launch, helper, helper_bytes, memory, beside;
 };
 
 struct nh_coefficients {
-    const char *origin; /* of a calibration, in words; NULL: built in */
+    const char *origin; /* says where a calibration is from; NULL: built in */
     struct nh_kernel_coefficients kernel[NH_KERNEL_KINDS];
     struct nh_operation_coefficients operation[NH_OPERATION_KINDS];
 };
 
-/* Fitted on an H200. */
+/* The built-in table, fitted on an H200 (h200.def). */
 extern const struct nh_coefficients nh_built_in;
 
-/* Those that serve a device. */
+/* The table that estimates of a device use. */
 static inline const struct nh_coefficients *
 nh_coefficients_of(const struct nh_cuda_device *device) {
     return device->coefficients ? device->coefficients : &nh_built_in;
 }
 
-/* By what a GPU's times differ from those that the table predicts for it: of all kernels on the GPU, and of each kernel. */
+/* The factors of a calibration: by how much a GPU's times differ from those that the built-in table predicts for it. */
 enum nh_factor {
-    NH_FACTOR_LAUNCH, /* what it takes to launch kernels and helpers */
-    NH_FACTOR_MEMORY, /* what compulsory traffic takes */
-    NH_FACTOR_CLOCKS, /* what kernels take */
-    NH_FACTOR_TENSOR, /* of that, products on tensor cores */
-    NH_FACTOR_KERNEL, /* .. and each kernel */
+    NH_FACTOR_LAUNCH, /* time per launch and per helper */
+    NH_FACTOR_MEMORY, /* time of memory traffic */
+    NH_FACTOR_CLOCKS, /* clocks of all kernels */
+    NH_FACTOR_TENSOR, /* of these, clocks of products on tensor cores */
+    NH_FACTOR_KERNEL, /* clocks of each kernel, one factor after the other */
     NH_FACTORS = NH_FACTOR_KERNEL + NH_KERNEL_KINDS
 };
 
-/* The built-in table times the factors. */
+/* Multiplies the built-in table by the factors. */
 void nh_coefficients_scale(const double factor[NH_FACTORS], struct nh_coefficients *scaled);
 
-/* A number that differs where the built-in table or a device's rates do: factors multiply both. */
+/* A hash of the built-in table and the device's published rates, both of which factors multiply: a calibration is only
+ * valid for the same one. */
 uint64_t nh_coefficients_version(const struct nh_cuda_device *device);
 
 #endif

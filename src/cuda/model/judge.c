@@ -4,16 +4,16 @@
 
 #include <math.h>
 
-/* Share of time. Two runs of the same timings differ by as much. */
+/* The share of time that a calibration has to save: two series of the same timings differ by as much. */
 static const double least_gain = 0.001;
 
 enum { MOST_CANDIDATES = 512 };
 
-/* Problems are judged in so many parts, each by a fit to the others. */
+/* The folds of cross-validation: each part of the problems is judged by a fit to the others. */
 enum { FOLDS = 4 };
 
-/* A solver's choice by the planner's rule: among its timings that take about as long as its least estimate the one that is preferred
- * most, of these the least estimate, which is *choice_ns. */
+/* The config that the planner would choose of one solver: among those predicted to take about as long as its fastest,
+ * the most preferred, and of equally preferred ones the fastest. *choice_ns is its predicted time. */
 static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, const double *ns,
                                                int64_t count, const struct nh_solver *solver,
                                                double *choice_ns) {
@@ -32,8 +32,8 @@ static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, co
     return best;
 }
 
-/* The choice among the problem's first MOST_CANDIDATES timings: a contest has at most 128. Those of a solver that follow each other
- * are judged once. */
+/* The planner's choice among the first MOST_CANDIDATES timings of a problem; in practice a problem has at most 128.
+ * Timings of a solver follow each other, so that each solver is looked at once. */
 static const struct nh_timed *choose(const struct nh_cuda_device *device,
                                      const struct nh_timed *timing, int64_t count,
                                      const struct nh_coefficients *coefficients) {

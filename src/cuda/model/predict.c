@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-/* Clocks of a launch: of a full device, of the latencies that nothing hides, of its end, and to begin. */
+/* The parts of a launch's time in clocks: with the device filled, latency that nothing hides, the tail, and fetching
+ * code at its beginning. */
 struct span {
     double busy, latency, end, begin;
 };
@@ -27,7 +28,7 @@ double nh_predict_clocks_per_ns(const struct nh_cuda_device *device) {
     return device->multiprocessors * device->clock_hz / 1e9;
 }
 
-/* Fourth powers: the larger of two, but for where they are nearly alike. */
+/* A smooth maximum, by fourth powers: the larger of two values, and up to 19 % more where they are nearly equal. */
 static double larger(double a, double b) {
     double squares = a * a * a * a + b * b * b * b;
     return sqrt(sqrt(squares));
@@ -78,7 +79,7 @@ double nh_predict_clocks(const struct nh_cuda_device *device, const struct nh_wo
     return clocks_by(nh_coefficients_of(device), device, work);
 }
 
-/* What each part of the device alone would take at its highest rate. */
+/* Adds the time that each part of the device would take alone at its highest rate. */
 static void add_limits(const struct nh_cuda_device *device, const struct nh_work *work,
                        struct nh_count *count) {
     for (int i = 0; i < work->launches; i++) {

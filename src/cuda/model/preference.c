@@ -3,10 +3,10 @@
 #include <limits.h>
 #include <string.h>
 
-/* A knob that may have any value: no other kernel is compiled for it, or another rule than speed sets it. */
+/* Matches any value of a knob: it makes no difference to the compiled kernel, or it is not chosen by speed. */
 enum { ANY = INT16_MIN };
 
-/* Rows of a solver follow each other. */
+/* The solvers of the table, in the order of its rows. */
 static const struct {
     const char *solver;
     int rows;

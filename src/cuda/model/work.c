@@ -18,7 +18,7 @@ static void add_clear_keys(struct nh_work *work, const struct nh_problem *proble
 
 void nh_work_start(struct nh_work *work, enum nh_operation_kind operation,
                    const struct nh_problem *problem) {
-    /* launches are cleared as they are added: searches start thousands */
+    /* The launches are cleared when they are added, as searches start thousands of works. */
     work->operation = operation;
     work->overlaps = false;
     work->launches = work->helpers = 0;

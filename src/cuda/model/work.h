@@ -1,33 +1,33 @@
-/* What an operation asks of a device: the one thing that a family says about the time of a config, and all that
- * predict.c sees. Quantities are counted, not fitted; nothing here is a time. */
+/* What an operation asks of a device: all that a family says about the time of a config, and all that predict.c sees.
+ * Quantities are counted, not fitted, and none is a time. */
 #ifndef NH_WORK_H
 #define NH_WORK_H
 
 #include "cuda.h"
 
-/* Kinds of work of a thread block, each in clocks that it takes a multiprocessor at the rates of device/rates.h, or
- * in whatever else is said. */
+/* Kinds of work of a thread block. Each is measured in clocks that it takes a multiprocessor at the published rates of
+ * device/rates.h, unless something else is said. */
 enum nh_work_unit {
-    NH_WORK_TENSOR, /* products on tensor cores, at their highest rate */
+    NH_WORK_TENSOR, /* products on tensor cores */
     NH_WORK_EXP,    /* exponentials, one per logit */
     NH_WORK_SHARED, /* operands read from shared memory, 128 bytes a clock */
-    NH_WORK_L2,     /* bytes that the L2 brings */
-    NH_WORK_COPY,   /* copies of 16 bytes by threads, an instruction each */
-    NH_WORK_MASK,   /* logits that are masked, an instruction each */
+    NH_WORK_L2,     /* bytes from the L2 */
+    NH_WORK_COPY,   /* copies of 16 bytes by threads, one instruction each */
+    NH_WORK_MASK,   /* logits that are masked, one instruction each */
     NH_WORK_LINE,   /* logits of lines that are masked as a whole */
-    NH_WORK_IDLE,   /* logits of tiles that some warps pass over while others multiply */
+    NH_WORK_IDLE,   /* logits of tiles that some warps skip while others multiply */
     NH_WORK_VECTOR, /* other instructions per element */
-    NH_WORK_STEP,   /* steps of the pipeline: turns from one key tile to the next */
+    NH_WORK_STEP,   /* steps of the pipeline, that is, of the loop from one key tile to the next */
     NH_WORK_TILE,   /* warp tiles of 16 rows, counted */
-    NH_WORK_BLOCK,  /* 1, or what a block sets up, counted */
-    NH_WORK_INDEX,  /* index arithmetic: axes, groups or rows, counted */
-    NH_WORK_REDUCE, /* elements that blocks of a cluster, or warps that share rows, add up */
-    NH_WORK_SPILL,  /* products at the highest rate, times the share of registers that is lacking */
-    NH_WORK_WAIT, /* bytes that the L2 brings while nothing of the block's own goes on, per block of a multiprocessor */
+    NH_WORK_BLOCK,  /* 1, or a count of what a block sets up */
+    NH_WORK_INDEX,  /* a count of index computations: of axes, groups or rows */
+    NH_WORK_REDUCE, /* elements that blocks of a cluster, or warps that share rows, add up: a count */
+    NH_WORK_SPILL, /* products at the highest rate, times the share of registers that is missing */
+    NH_WORK_WAIT, /* bytes from the L2 during which the block has nothing else to do, divided by its residents */
     NH_WORK_UNITS
 };
 
-/* Kernels that the table of coefficients knows. */
+/* The kinds of kernels and operations that the table of coefficients has. */
 enum nh_kernel_kind {
 #define NH_KERNEL(name, ...) NH_KERNEL_##name,
 #define NH_PIPELINE(name, ...)
@@ -43,40 +43,41 @@ enum nh_operation_kind {
     NH_OPERATION_KINDS
 };
 
-/* One launch. Of a block and of what it does, means over all blocks. Blocks that stay and take one work tile after the other
- * (persistent ones) count as one per work tile. */
+/* One launch. Quantities of a block are means over all blocks; a persistent block counts as one block per work tile. */
 struct nh_launch_work {
     enum nh_kernel_kind kernel;
     double blocks;    /* work tiles */
-    double residents; /* blocks that share a multiprocessor */
-    double warps;     /* of a block, that compute */
-    double in_flight; /* work tiles that a multiprocessor has begun and not finished, at most */
-    double steps;     /* of the pipeline, one after the other */
-    double longest;   /* steps of the longest work tile, in those of the mean one */
-    double serial;    /* the share of a work tile that its busiest warp has */
-    double fetchers;  /* warps of a multiprocessor that ask the copy engine; 0: threads copy */
-    double boxes;     /* that such a warp asks for, per work tile */
-    double code;      /* instructions of the first tile, each of which is fetched before it runs */
+    double residents; /* blocks that are resident on a multiprocessor */
+    double warps;     /* warps of a block that compute */
+    double in_flight; /* work tiles that a multiprocessor works on at a time */
+    double steps;     /* steps of the pipeline of a work tile, one after the other */
+    double longest;   /* steps of the longest work tile, relative to those of the mean one */
+    double serial;    /* the share of a work tile that its busiest warp computes */
+    double
+        fetchers; /* producer warps of a multiprocessor; 0: threads copy instead of the copy engine */
+    double boxes; /* boxes that a producer warp asks for per work tile */
+    double code;  /* instructions of the first tile, which are fetched before they first run */
     double unit[NH_WORK_UNITS];
-    /* pairs of a tile that a block owns with one of its loop, over all blocks; of these, masked ones; logits of a pair,
-     * and operations of all products; 0 where there is no loop over tiles */
+    /* Over all blocks: pairs of an owned tile and a loop tile, and of these those with a mask; then logits of a pair,
+     * and floating-point operations of all products. All are 0 if the kernel has no loop over tiles. */
     double tiles, masked_tiles, scores, flops;
 };
 
 enum { NH_MOST_LAUNCHES = 6 };
 struct nh_work {
     enum nh_operation_kind operation;
-    bool overlaps;         /* launches run side by side as far as there is room */
+    bool overlaps;         /* launches run concurrently as far as there is room */
     int launches, helpers; /* helpers: short launches that prepare or finish, beside those below */
-    double bytes, helper_bytes; /* moved to or from memory at least; by helpers alone */
+    double bytes, helper_bytes; /* compulsory memory traffic, and that of helpers */
     struct nh_launch_work launch[NH_MOST_LAUNCHES];
 };
 
-/* Starts with no launches. */
+/* Starts the work of an operation without launches; its bytes are the problem's. */
 void nh_work_start(struct nh_work *work, enum nh_operation_kind operation,
                    const struct nh_problem *problem);
 
-/* The next launch, of one block at a time with one warp and one step. */
+/* Adds a launch, and returns it with all quantities 0 but one resident block, one warp and one step. At most
+ * NH_MOST_LAUNCHES. */
 struct nh_launch_work *nh_work_add(struct nh_work *work, enum nh_kernel_kind kernel);
 
 #endif

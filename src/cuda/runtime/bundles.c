@@ -13,7 +13,7 @@ static int32_t count_paths(const char *paths) {
     return count;
 }
 
-/* A bundle of other sources holds nothing for this library: it is closed again. */
+/* Opens a bundle and keeps it if it was made from the sources of this library; else warns and closes it again. */
 static nhood_status open_one(struct nh_bundles *bundles, const char *path) {
     struct nh_bundle *bundle = &bundles->bundle[bundles->count];
     char sources[NH_ORIGIN_BYTES];

@@ -7,16 +7,18 @@
 struct nh_bundles {
     const struct nh_host *host;
     struct nh_bundle *bundle;
-    /* in use; those made from other sources than this library's are not, and a warning said so */
+    /* bundles in use: those made from other sources than this library's are left out, with a warning */
     int32_t count;
 };
 
-/* paths: separated by colons; NULL: none. ARGUMENT (one is not there or no bundle), MEMORY. To be closed in any case. */
+/* paths: bundle files, separated by NH_PATH_LIST_SEPARATOR; NULL or "": none. Fails with ARGUMENT (a file is missing or
+ * is no bundle) or MEMORY. nh_bundles_close is to be called in any case. */
 nhood_status nh_bundles_open(struct nh_bundles *bundles, const struct nh_host *host,
                              const char *paths);
 void nh_bundles_close(struct nh_bundles *bundles);
 
-/* The machine code of a kernel by its nh_kernel_text, for nh_release; of several bundles the first that has it. */
+/* Finds the machine code of a kernel by its nh_kernel_text in the first bundle that has it; false: none does. The
+ * caller gives *code back with nh_release. */
 bool nh_bundles_read(const struct nh_bundles *bundles, const char *text, void **code,
                      size_t *bytes);
 

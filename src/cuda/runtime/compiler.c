@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SCHEMA = 1, MOST_OPTIONS = NH_KERNEL_DEFINES + 2 }; /* standard, architecture */
+enum {
+    SCHEMA = 1,
+    MOST_OPTIONS = NH_KERNEL_DEFINES + 2
+}; /* two more: language standard, architecture */
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
     if (spec->count == NH_KERNEL_DEFINES) return;
@@ -19,12 +22,12 @@ void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *k
         if (knob[i].macro) nh_kernel_define(spec, knob[i].macro, value[i]);
 }
 
-/* sm_90 and later have instructions that only their exact architecture may use. */
+/* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */
 static void arch_text(int32_t arch, char *text, size_t capacity) {
     snprintf(text, capacity, "sm_%d%s", (int)arch, arch >= 90 ? "a" : "");
 }
 
-/* NVRTC's options for a specialisation; returns how many. arch: 80, 90, .. The texts live in `text`. */
+/* Sets NVRTC's options for a specialisation, and returns how many. arch: 80, 90, .. The options point into `text`. */
 static int set_options(const struct nh_kernel_spec *spec, int32_t arch,
                        char text[NH_KERNEL_TEXT_BYTES], const char *option[MOST_OPTIONS]) {
     size_t used = 0;
@@ -53,7 +56,7 @@ void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
         used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " %s", option[i]);
 }
 
-/* A change in any of the sources makes all stored kernels strangers. */
+/* The hash is part of every key, so that a change in any source invalidates all stored kernels. */
 void nh_sources_text(char text[NH_ORIGIN_BYTES]) {
     uint64_t hash = NH_HASH_START;
     for (int i = 0; i < nh_kernel_source_count; i++)
@@ -91,7 +94,8 @@ nhood_status nh_compiler_find(struct nh_compiler *compiler) {
     return compiler->status ? nh_error(compiler->status, "%s", compiler->error) : NHOOD_OK;
 }
 
-/* The compiler succeeds with these notes, and the code is slow or deadlocks: treat them as errors. */
+/* With these notes of ptxas the compilation succeeds, but the code is slow or deadlocks (see nh_compiler_make): they
+ * count as errors. */
 static const char *forbidden_note(const char *log) {
     static const char *const notes[] = {"C7508", "C7515", "C7520"};
     for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)

@@ -27,7 +27,7 @@ nhood_device_info nh_cuda_device_info(const struct nh_cuda_device *device, int32
     return info;
 }
 
-/* Multiprocessors older than sm_80 lack what the kernels use throughout (cp.async, bf16): left out. */
+/* Devices older than sm_80 lack cp.async and bf16, which all kernels use; open_devices leaves them out. */
 static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_device *device) {
     const struct nh_driver *driver = &cuda->driver;
     nh_cu_device handle;
@@ -179,7 +179,7 @@ nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
         nhood_status status = nh_driver_check(
             driver, driver->primary_retain(&primary, device->handle), "primary context");
         if (status) return status;
-        /* Retaining counts: a thread that comes second gives its count back. */
+        /* The driver counts how often the context is retained: a thread that comes second gives its count back. */
         if (!atomic_compare_exchange_strong(&device->primary, &expected, primary))
             driver->primary_release(device->handle);
     }

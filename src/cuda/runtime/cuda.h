@@ -12,7 +12,7 @@ struct nh_coefficients;
 
 struct nh_cuda {
     const struct nh_host *host;
-    struct nh_driver driver; /* all NULL where there is none */
+    struct nh_driver driver; /* all members NULL if there is no driver */
     struct nh_kernel_cache *kernels;
     char driver_note[512];
 };
@@ -20,48 +20,51 @@ struct nh_cuda {
 struct nh_cuda_device {
     struct nh_cuda *cuda;
     nh_cu_device handle;
-    /* the device's primary context, once something was planned without a context of the caller */
+    /* the device's primary context; NULL until something is planned without a context of the caller */
     _Atomic(nh_cu_context) primary;
     /* compute capability, 90 for 9.0 */
     int32_t arch;
     int32_t multiprocessors;
-    /* a launch may begin before the one before it has ended, in graphs, too: sm_90, CUDA 12.3 */
+    /* has programmatic dependent launch, also in graphs: sm_90 with CUDA 12.3 */
     bool overlaps;
     int64_t shared_bytes_per_block, shared_bytes_per_multiprocessor, l2_bytes;
-    /* 0; or, for tests, kernels note the tiles they multiply, up to so many per work tile:
-     * kernels/common/tile_note.cuh */
+    /* For tests: the most tiles per work tile that kernels note as multiplied (kernels/common/tile_note.cuh); 0:
+     * none. */
     int32_t noted_tiles;
     /* highest clock of the multiprocessors and nominal bandwidth of the memory, for estimates */
     double clock_hz, memory_bytes_per_s;
-    /* of its estimates; NULL: the built-in ones (model/coefficients.h) */
+    /* coefficients of the device's estimates; NULL: the built-in ones (model/coefficients.h) */
     const struct nh_coefficients *coefficients;
 };
 
-/* Opens every CUDA device, at most `capacity`, into device[]; *count is 0 where there is none or no driver. driver: NULL, or
- * one (already initialised) in place of the machine's. ARGUMENT, MEMORY or DEVICE. */
+/* Opens every CUDA device from sm_80 on, at most `capacity`, into device[]; *count is 0 without a driver or a device.
+ * driver: NULL, or an initialised one to use instead of the machine's. Fails with ARGUMENT, MEMORY or DEVICE. */
 nhood_status nh_cuda_open(const struct nh_driver *driver, const nhood_context_options *options,
                           const struct nh_host *host, struct nh_device *device, int32_t capacity,
                           int32_t *count, struct nh_cuda **cuda);
 void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count);
 
-/* What was found of driver, compiler and bundles, or what to install. Never empty; lives as long as `cuda`. The compiler
- * is looked for when this is first called, unless a plan needed it before. */
+/* Says what was found of driver, compiler and bundles, or what to install. Never empty; lives as long as `cuda`. The
+ * first call looks for the compiler, unless a plan needed it before. */
 const char *nh_cuda_note(struct nh_cuda *cuda);
 
-/* A backend without devices that compiles kernels and keeps them, for a bundle (nh_kernel_cache_write): plans that are
- * built on its twins of devices, whether those are there or only described, cannot run. COMPILE (no NVRTC), MEMORY. */
+/* Opens a backend without devices that compiles kernels and keeps them, to be written as a bundle with
+ * nh_kernel_cache_write. Plans are built on twins of devices, real or only described; these plans cannot run. Fails
+ * with COMPILE (no NVRTC) or MEMORY. */
 nhood_status nh_cuda_collect_open(const nhood_context_options *options, const struct nh_host *host,
                                   struct nh_cuda **cuda);
-/* The twin's `backend` is to be released with nh_release. MEMORY. */
+/* Makes a copy of a device that belongs to such a backend. Its `backend` is to be released with nh_release. Fails with
+ * MEMORY. */
 nhood_status nh_cuda_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
                                   struct nh_device *twin);
 
-/* What the library tells of a device; its description is what wisdom knows it by. */
+/* Returns what the library tells callers of a device. Wisdom knows the device by the description in it. */
 nhood_device_info nh_cuda_device_info(const struct nh_cuda_device *device, int32_t ordinal,
                                       const char *name, const char *model);
 
-/* Makes a context of the device current, unless the caller's already is: planning retains the primary context
- * when it has to; executing only uses what there is. DEVICE. Leave puts things back. */
+/* nh_cuda_enter makes a context of the device current, unless the caller's current one is of that device. Planning
+ * retains the primary context if it has to; executing only uses one that is there. Fails with DEVICE. nh_cuda_leave
+ * restores the caller's context. */
 struct nh_cuda_scope {
     bool pushed;
 };

@@ -14,11 +14,11 @@ struct nh_driver {
 
 enum { NH_DRIVER_OLDEST = 12000 };
 
-/* Loads libcuda and initialises it. Without it, or if it is too old, returns false; `note` says what was found
- * either way. Never an error: the CPU goes on. */
+/* Loads libcuda and initialises it. Returns false if it is missing or too old, which is no error as CPU solvers remain.
+ * In either case `note` says what was found. */
 bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity);
 
-/* NHOOD_OK, or DEVICE with the driver's own name and words for it: "launch: CUDA_ERROR_.. (..)". */
+/* Returns NHOOD_OK, or DEVICE with the driver's own name and text for the error: "launch: CUDA_ERROR_.. (..)". */
 nhood_status nh_driver_check(const struct nh_driver *driver, nh_cu_result result, const char *what);
 
 #endif

@@ -54,7 +54,7 @@ struct nh_cu_launch {
     unsigned attributes;
 };
 
-/* CUtensorMap: opaque, 128 bytes; aligned to 64 before CUDA 13. */
+/* CUtensorMap: opaque, 128 bytes, aligned to 128 as CUDA 13 asks; before, 64 was enough. */
 struct nh_cu_tensor_map {
     _Alignas(128) uint64_t word[16];
 };

@@ -1,10 +1,10 @@
-/* What a launch hands to a kernel: plain data, compiled by the host and by NVRTC alike, so only types whose
- * size both agree on. Extents are arguments and never part of a kernel's key: a new size recompiles nothing. */
+/* What a launch hands to a kernel: plain data, compiled by the host and by NVRTC alike, so only types whose size is the
+ * same for both. Extents are arguments and never part of a kernel's key, so that a new size recompiles nothing. */
 #ifndef NH_KERNEL_ABI_H
 #define NH_KERNEL_ABI_H
 
-/* The tensors a kernel may be handed: NHOOD_Q .. NHOOD_D_EXTRA_V under the same numbers, then what only lives in
- * the workspace. */
+/* The tensors that a kernel may be handed: NHOOD_Q .. NHOOD_D_EXTRA_V under the same numbers, then those that exist
+ * only in the workspace. */
 enum nh_slot {
     NH_Q,
     NH_K,
@@ -23,21 +23,22 @@ enum nh_slot {
     NH_D_BIAS,
     NH_D_EXTRA_K,
     NH_D_EXTRA_V,
-    /* rowsum(dO * O) - dLSE, [B, X.., H], in the arithmetic's type */
+    /* rowsum(dO * O) - dLSE, [B, X.., H], in the type of arithmetic; with LSE beside it, as nh_cuda_bind_stats says */
     NH_DELTA,
-    /* attention weights and their gradient, as A */
+    /* attention weights and their gradient, laid out as A */
     NH_P,
     NH_D_S,
-    /* dQ in f32 while it is summed, see joint90.cu */
+    /* sums of dQ in f32, to which several blocks add: joint90.cu */
     NH_D_Q_SUMS,
-    /* two 32-bit words that start as zero: the counter of work_queue.cuh; whether a sum was not finite */
+    /* two 32-bit words that start as zero: the counter of work_queue.cuh, and a flag that some sum was not finite */
     NH_QUEUE,
-    /* 32-bit words per work tile, of the counting build alone: kernels/common/tile_note.cuh */
+    /* 32-bit words per work tile, for tests only: kernels/common/tile_note.cuh */
     NH_NOTES,
     NH_CUDA_TENSORS
 };
 
-/* 1: the tensors cover boxes of the grid, which kernels are told, or some axis is periodic. */
+/* 1: kernels are told which boxes of the grid the tensors cover, as these are not all of it or some axis is
+ * periodic. */
 #ifndef NH_REGIONS
 #define NH_REGIONS 0
 #endif
@@ -48,7 +49,7 @@ struct nh_cuda_axis {
     int reserved;
 };
 
-/* Strides in elements; the last axis is contiguous. data is NULL for what the pass does not use. */
+/* Strides in elements; the channels of a row are contiguous. data is NULL for tensors that the pass does not use. */
 struct nh_cuda_tensor {
     void *data;
     long long batch, axis[3], head;
@@ -59,13 +60,14 @@ struct nh_cuda_box {
     long long offset, length;
 };
 
-/* What the tensors of queries and those of keys cover of an axis. Their addresses are moved (step.c) so that a token is
- * found at its coordinate in the grid; on a periodic axis coordinates go on beyond its length up to the end of the box. */
+/* What the tensors of queries and those of keys cover of an axis. Addresses are shifted (step.c) so that a token's
+ * coordinate in the grid indexes the tensor; on a periodic axis the coordinates of a box may go on beyond the axis'
+ * length. */
 struct nh_cuda_region {
     struct nh_cuda_box query, key;
 };
 
-/* The warps of a block of bias_sum.cu, which two solvers launch. */
+/* The warps of a block of bias_sum.cu, which several families launch. */
 enum { NH_BIAS_SUM_WARPS = 32 };
 
 struct nh_cuda_args {
@@ -84,8 +86,8 @@ struct nh_cuda_args {
 #endif
 };
 
-/* A family's own arguments: what all share, and then `members`. To kernels, which are C++, the whole is one of what all
- * share, so that device code of several families takes it as it is; its layout is the same. */
+/* Declares a family's arguments: the shared ones, then `members`. In kernels, which are C++, the struct derives from
+ * the shared part, so that device code of several families accepts it. The layout is the same in C. */
 #ifdef __cplusplus
 #define NH_FAMILY_ARGS(name, members)                                                              \
     struct name : nh_cuda_args {                                                                   \
@@ -99,13 +101,14 @@ struct nh_cuda_args {
     }
 #endif
 
-/* How a fused kernel cuts a problem into work tiles, one per query tile: worked out on the host, once. */
+/* How a fused kernel cuts a problem into work tiles, one per query tile, or per key tile if blocks own keys: computed
+ * on the host when a plan is built. */
 struct nh_cuda_tiling {
-    /* query tiles per axis of one dilation group, of the longest group */
+    /* owned tiles per axis of the longest dilation group */
     int tiles[3];
-    /* which axis' tiles come one after the other: order[0] fastest */
+    /* the axes of the problem from the one along which tiles are numbered first */
     int order[3];
-    /* tiles of extra tokens after those of the window */
+    /* key tiles of extra tokens, which the loop visits after those of the window */
     int extra_tiles;
     int work_tiles;
 };

@@ -1,4 +1,4 @@
-/* Loaded kernels of a context, behind them bundles, the disk store, and NVRTC. */
+/* The loaded kernels of a context. A kernel that is not loaded yet comes from a bundle, the disk store or NVRTC. */
 #include "kernel_cache.h"
 
 #include "bundles.h"
@@ -12,7 +12,8 @@ static const int64_t store_most_bytes = (int64_t)256 << 20;
 
 enum state { MAKING, READY, FAILED };
 
-/* One loaded kernel, by key; kept until the context goes. A failed one is forgotten once nobody waits for it. */
+/* One loaded kernel, by key; kept until the context is destroyed. One that failed is forgotten once nobody waits for
+ * it. */
 struct entry {
     struct entry *next;
     enum state state;
@@ -21,7 +22,7 @@ struct entry {
     char error[1024];
     nh_cu_library library;
     nh_cu_kernel kernel;
-    /* where the cache collects: machine code instead of the two above */
+    /* if the cache collects: machine code, instead of library and kernel */
     struct nh_bundle_item code;
     char text[]; /* nh_kernel_text */
 };
@@ -40,7 +41,7 @@ struct nh_kernel_cache {
     nhood_kernel_counts counts;
 };
 
-/* In a forked child nobody goes on making the kernels that were being made. */
+/* In a forked child, the threads that were making kernels are gone: drops the entries of these kernels. */
 static void drop_unfinished(void *owner) {
     struct nh_kernel_cache *cache = owner;
     pthread_cond_init(&cache->changed, NULL);
@@ -101,7 +102,7 @@ void nh_kernel_cache_destroy(struct nh_kernel_cache *cache, const struct nh_driv
     nh_release(cache->host, cache);
 }
 
-/* A fork waits for the lock, and so for the search. */
+/* Searches under the lock, for which a fork waits, so that a child never inherits half a search. */
 static nhood_status find_compiler(struct nh_kernel_cache *cache) {
     pthread_mutex_lock(&cache->lock);
     nhood_status status = nh_compiler_find(&cache->compiler);
@@ -154,7 +155,7 @@ void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *c
     counts->struct_size = struct_size;
 }
 
-/* Library loading is not allowed on a thread that captures a graph in the default mode. */
+/* The driver does not load libraries on a thread that captures a graph in the default mode, so the mode is relaxed. */
 static nhood_status load(const struct nh_driver *driver, const char *source, const void *code,
                          struct entry *entry) {
     char name[128];
@@ -175,8 +176,8 @@ static nhood_status load(const struct nh_driver *driver, const char *source, con
     return status;
 }
 
-/* Makes the entry ready from machine code, which it takes: it keeps it if the cache collects. new_key: under which to store
- * code that proves good, or NULL. */
+/* Makes the entry ready from machine code, whose memory it takes over: an entry of a cache that collects keeps it.
+ * new_key: the key under which code that loads is stored, or NULL. */
 static nhood_status use(struct nh_kernel_cache *cache, const struct nh_driver *driver,
                         const char *source, const char *new_key, void *code, size_t bytes,
                         struct entry *entry) {
@@ -190,7 +191,7 @@ static nhood_status use(struct nh_kernel_cache *cache, const struct nh_driver *d
     return status;
 }
 
-/* What a bundle (key NULL) or the store has, if it loads. */
+/* Makes the entry ready from a bundle (key NULL) or the store; false if neither has code that loads. */
 static bool recall(struct nh_kernel_cache *cache, const struct nh_driver *driver,
                    const char *source, const char *key, struct entry *entry) {
     void *code;
@@ -216,7 +217,7 @@ static double count_one(struct nh_kernel_cache *cache, double start_s, int64_t *
     return taken_ns;
 }
 
-/* Outside the lock: the entry is this thread's alone while it is MAKING. */
+/* Runs without the lock: nobody else touches the entry while it is MAKING. */
 static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
                          const struct nh_kernel_spec *spec, struct entry *entry) {
     nhood_kernel_counts *counts = &cache->counts;
@@ -272,7 +273,8 @@ static void forget(struct nh_kernel_cache *cache, struct entry *entry) {
     nh_release(cache->host, entry);
 }
 
-/* Under the lock, which is given up while this thread makes the kernel or waits for another to. */
+/* Called under the lock, which is released while this thread makes the kernel or waits for another thread to make
+ * it. */
 static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
                            const struct nh_kernel_spec *spec, const char *text,
                            nh_cu_kernel *kernel) {
@@ -304,12 +306,12 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
     return status;
 }
 
-/* Plans whose blocks need different amounts share kernels: the most that any of them asked for stays allowed. */
+/* Plans that share a kernel may need different amounts: the limit only grows. */
 static nhood_status allow_shared(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
                                  int64_t shared_bytes, nh_cu_kernel kernel) {
     const struct nh_driver *driver = &device->cuda->driver;
     int allowed = 0;
-    if (shared_bytes == 0) return NHOOD_OK; /* static tables, up to 48 KiB, need no asking */
+    if (shared_bytes == 0) return NHOOD_OK; /* static tables, up to 48 KiB, need no permission */
     pthread_mutex_lock(&cache->lock);
     driver->kernel_get(&allowed, NH_CU_FUNCTION_SHARED_BYTES, kernel, device->handle);
     nhood_status status = nh_driver_check(driver,
@@ -321,7 +323,8 @@ static nhood_status allow_shared(struct nh_kernel_cache *cache, const struct nh_
     return status;
 }
 
-/* Loads the kernel into the current context too, so that a first execute during a graph capture need not. */
+/* Loads the kernel into the current context, too: a first execute may be inside a graph capture, where loading
+ * fails. */
 static nhood_status prepare(const struct nh_driver *driver, nh_cu_kernel kernel) {
     nh_cu_function function;
     int mode = NH_CU_CAPTURE_RELAXED;
@@ -332,7 +335,7 @@ static nhood_status prepare(const struct nh_driver *driver, nh_cu_kernel kernel)
     return status;
 }
 
-/* In memory, where it is. */
+/* Gets the kernel without making it ready to launch. */
 static nhood_status get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                         nh_cu_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;

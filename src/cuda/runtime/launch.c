@@ -1,4 +1,4 @@
-/* Plans on CUDA: getting the kernels, and the launches of one execute. */
+/* Plans on CUDA: building them, which gets their kernels ready, and executing them, which launches these. */
 #include "launch.h"
 
 #include "backward_steps.h"
@@ -50,7 +50,7 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
                            const struct nh_cuda_args *args, struct nh_cu_tensor_map *map) {
     for (int32_t i = 0; i < step->maps; i++) {
         const struct nh_cuda_map *m = &step->map[i];
-        /* an output that the caller leaves out: the kernel leaves its map alone, too */
+        /* The caller may leave an output out; the kernel then does not use its map. */
         if (!args->tensor[m->slot].data) continue;
         char *address = (char *)args->tensor[m->slot].data + m->offset_bytes;
         nh_cu_result result = encode_one(driver, m, address, &map[i]);
@@ -59,7 +59,7 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
     return NHOOD_OK;
 }
 
-/* The arguments of any family: kernels take as much of it as their struct is long. */
+/* Room for the arguments of any family; a kernel reads as many bytes as its own struct has. */
 struct arguments {
     struct nh_cuda_args shared;
     char rest[NH_AXES * sizeof(struct nh_cuda_region) + NH_OWN_ARGS_WORDS * sizeof(long long)];
@@ -98,7 +98,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
     set_rest(step, &arguments);
     nhood_status status = encode(driver, step, &arguments.shared, map);
     if (status) return status;
-    /* A CUkernel may stand where a CUfunction is asked for: the driver loads it into the current context. */
+    /* cuLaunchKernelEx takes a CUkernel for a CUfunction, too: the driver loads it into the current context. */
     return nh_driver_check(
         driver, driver->launch(&config, (nh_cu_function)(void *)step->kernel, parameters, NULL),
         "launch");
@@ -111,11 +111,11 @@ static bool wanted(const struct nh_cuda_step *step, const nhood_io *io) {
     return false;
 }
 
-/* The steps of one slab, or those after the slabs. */
+/* Launches the steps of one slab or, with `after_slabs`, those that come once after all slabs. */
 static nhood_status run_steps(const struct nh_cuda_operation *operation, const nhood_io *io,
                               const int64_t slab[2], bool after_slabs) {
     nhood_status status = NHOOD_OK;
-    bool follows = false; /* the step before this one */
+    bool follows = false; /* the step right before this one was launched */
     for (int32_t i = 0; !status && i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
         bool launched = step->after_slabs == after_slabs && wanted(step, io);
@@ -159,7 +159,8 @@ static nhood_status create(const struct nh_problem *problem, const struct nh_dev
     return NHOOD_OK;
 }
 
-/* Threads that compile for all plans together, which may be built side by side themselves: a compiler at work takes some hundred megabytes. */
+/* Limits the threads that are started to compile, for all plans together: with one planning thread, at most this many
+ * compile at a time. Each NVRTC at work takes some hundred megabytes. */
 enum { MOST_LOADING_THREADS = 8 };
 static atomic_int loading_threads;
 
@@ -178,7 +179,7 @@ static void *load_one(void *argument) {
     loading->status =
         nh_kernel_get(loading->operation->device, &loading->operation->spec[loading->index],
                       step->shared_bytes, &step->kernel);
-    /* The error text is the thread's own. */
+    /* Error texts are kept per thread. */
     if (loading->status) snprintf(loading->error, sizeof loading->error, "%s", nhood_last_error());
     return NULL;
 }
@@ -197,15 +198,15 @@ static void end_loading(struct loading *loading) {
     atomic_fetch_sub(&loading_threads, 1);
 }
 
-/* The kernels of all steps are made side by side: NVRTC compiles on as many threads as call it, and a backward pass has two or
- * three large kernels. COMPILE, DEVICE, MEMORY. */
+/* Makes the kernels of all steps ready on several threads: NVRTC compiles as many at a time as threads call it, and a
+ * backward pass has two or three large ones. Fails with COMPILE, DEVICE or MEMORY. */
 static nhood_status load_kernels(struct nh_cuda_operation *operation) {
     struct loading loading[NH_CUDA_STEPS];
     int32_t missing = 0;
     for (int32_t i = 0; i < operation->count; i++) {
         loading[i] = (struct loading){.operation = operation, .index = i};
         if (nh_kernel_in_memory(operation->device, &operation->spec[i])) continue;
-        /* The first is left to this thread. */
+        /* The first missing kernel is left to this thread. */
         if (missing++) loading[i].own_thread = start_loading(&loading[i]);
     }
     for (int32_t i = 0; i < operation->count; i++)

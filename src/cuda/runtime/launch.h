@@ -9,35 +9,37 @@
 
 enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARGS_WORDS = 8 };
 
-/* A family's own part of its arguments, as large as `type`, follows what all share without a gap and has room in a step. */
+/* Checks that a family's own part of its arguments, `type`, follows the shared part without a gap and fits into a
+ * step. */
 #define NH_OWN_ARGS_FIT(args, type)                                                                \
     static_assert(sizeof(struct args) == sizeof(struct nh_cuda_args) + sizeof(struct type) &&      \
                       sizeof(struct type) <= NH_OWN_ARGS_WORDS * sizeof(long long),                \
                   "arguments of a family")
 
-/* A tensor in a set of them, such as `outputs` below. */
+/* A tensor as a bit of a set of them, such as `outputs` below. */
 #define NH_BIT(tensor) (1u << NHOOD_##tensor)
 
 /* Where a tensor slot of a step gets its memory from. */
 struct nh_cuda_binding {
     /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace; NH_BIND_NONE */
     int32_t from;
-    /* added to that address, modulo 2^64: what leads from the first token of a tensor's box to the first of the grid is below 0 */
+    /* Added to that address, modulo 2^64: the way from the first token of a tensor's box to the first token of the grid
+     * is negative. */
     size_t offset_bytes;
-    /* what each slab adds to the address, for the outer and the inner count of slabs */
+    /* added to the address per slab, for the outer and the inner slab index */
     int64_t slab_bytes[2];
 };
 enum { NH_BIND_WORKSPACE = -1, NH_BIND_NONE = -2 };
 
-/* A box of a tensor that the copy engine of sm_90 moves: see cuTensorMapEncodeTiled. */
+/* A tensor map of the copy engine (TMA) of sm_90: the members are those of cuTensorMapEncodeTiled. */
 struct nh_cuda_map {
     int32_t slot, rank, type, swizzle, promotion;
     uint64_t extent[5], stride_bytes[4];
     uint32_t box[5], element_stride[5];
     /* added to the tensor's address */
     int64_t offset_bytes;
-    /* 0: a box. Else so many entries of axis 1 in a row, of which those after the axis' end are its first, with the next
-     * coordinate of axis 2: cuTensorMapEncodeIm2col, without margins. */
+    /* 0: a box. Else the entries of axis 1 that an im2col map (cuTensorMapEncodeIm2col, without margins) fetches in a
+     * row: where axis 1 ends, they go on with its first ones at the next coordinate of axis 2. */
     uint32_t pixels;
 };
 
@@ -45,21 +47,21 @@ struct nh_cuda_step {
     nh_cu_kernel kernel;
     /* x, y and z; nh_cuda_step_add checks them against the hardware's limits */
     int64_t grid[3];
-    /* blocks along x that run at once and reach each other's shared memory, at most 8; 0 or 1: on their own */
+    /* blocks of a cluster, which follow each other along x, at most 8; 0 or 1: no clusters */
     int32_t cluster;
     int32_t threads;
     int64_t shared_bytes;
-    /* Not part of the slabs: launched once, after them. Comes after the steps that are. */
+    /* Launched once, after all slabs. Such steps come after those that are launched per slab. */
     bool after_slabs;
-    /* If the step right before it was launched, too, and the device can, it begins as soon as that one lets it
-     * (kernels/common/overlap.cuh): its kernel waits for what it needs, and does not end before the other has. */
+    /* Programmatic dependent launch, if the device has it and the step right before this one was launched, too: the
+     * kernel begins as soon as that one lets it (kernels/common/overlap.cuh), waits itself for what it needs, and does
+     * not end before the other has. */
     bool overlaps;
-    /* Launched only if one of these tensors is given; 0: always. Bits 1 << NHOOD_D_Q .. */
+    /* Launched only if one of these tensors is given (bits 1 << NHOOD_D_Q ..); 0: always. */
     uint32_t outputs;
-    /* The kernel's one struct of arguments: what all share, with the region if kernels are told it, and, right after it, what
-     * is its family's own. */
+    /* The kernel's one struct of arguments consists of `args`, then `region` if `regions` is set, then `own`. */
     struct nh_cuda_args args;
-    /* The kernel is told the region, and which axes are periodic (bits): NH_REGIONS and NH_PERIODIC. */
+    /* Whether the kernel is told the region (NH_REGIONS), and which axes are periodic, as bits (NH_PERIODIC). */
     bool regions;
     int32_t periodic;
     struct nh_cuda_region region[NH_AXES];
@@ -67,10 +69,10 @@ struct nh_cuda_step {
         struct nh_cuda_tiling tiling;
         long long words[NH_OWN_ARGS_WORDS]; /* set by nh_cuda_step_set_own */
     } own;
-    /* Work tiles of the launch; 0: as many as blocks, which nh_cuda_step_add fills in. */
+    /* work tiles of the launch; 0: as many as blocks along x, which nh_cuda_step_add fills in */
     int64_t work_tiles;
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];
-    /* Handed to the kernel as an array after its args, if there are any. */
+    /* tensor maps, which the kernel gets as an array after its arguments; 0: no such parameter */
     int32_t maps;
     struct nh_cuda_map map[NH_CUDA_MAPS];
 };
@@ -81,54 +83,60 @@ struct nh_cuda_operation {
     const struct nh_host *host;
     /* tensors whose pointers must be multiples of NH_CUDA_ALIGNMENT */
     uint32_t aligned;
-    /* Outer and inner count of equal parts, one after the other in the same workspace; 0: no such parts. */
+    /* Large problems are computed as slabs, equal parts that are launched one after the other in the same workspace:
+     * how many in an outer and an inner loop; 0 counts as 1. */
     int64_t slabs[2];
     int32_t count;
     struct nh_cuda_step step[NH_CUDA_STEPS];
-    /* what the steps' kernels are made from; not needed once they are loaded */
+    /* what the steps' kernels are made from; unused once they are loaded */
     struct nh_kernel_spec spec[NH_CUDA_STEPS];
 };
 
-/* `build` of every CUDA solver: an operation of the launches that it adds, with their kernels. */
+/* `build` of every CUDA solver: makes an operation of the launches that the solver's add_steps adds, with their
+ * kernels. Fails with what add_steps and nh_kernel_get fail with, and with UNSUPPORTED for a scale that no kernel
+ * takes. */
 nh_build_fn nh_cuda_build;
 
 /* ---- setting up steps (step.c) ---- */
 
-/* Reserves workspace; returns its offset, a multiple of 256. */
+/* Reserves workspace; returns its offset in bytes, a multiple of 256. */
 size_t nh_cuda_reserve(struct nh_cuda_operation *operation, size_t bytes);
 
-/* A tensor of these strides, without an address. */
+/* Returns a tensor with these strides and no address. */
 struct nh_cuda_tensor nh_cuda_strided(const nhood_strides *strides);
 
-/* A step with the problem's arguments and every slot bound to the caller's tensor of that number, as if that covered the
- * whole grid. */
+/* Sets up a step with the problem's arguments, every slot bound to the caller's tensor of that number and its address
+ * shifted so that coordinates of the grid index it. One block of 128 threads, until the family sets more. */
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem);
 
-/* Sets the part of its arguments that is the family's own, if that is not a tiling: at most NH_OWN_ARGS_WORDS. */
+/* Sets the family's own part of a step's arguments, unless that is a tiling: at most NH_OWN_ARGS_WORDS of 8 bytes. */
 void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t bytes);
 
-/* Binds a slot to the workspace as a packed [B, X.., H, width] tensor of the queries. */
+/* Binds a slot to the workspace as a packed tensor [B, X.., H, width] over the queries. */
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width);
 
-/* Appends the step. UNSUPPORTED if the grid exceeds what the hardware takes. */
+/* Appends the step. Fails with UNSUPPORTED if the grid exceeds the hardware's limits, and with INTERNAL if there are
+ * too many steps, or macros in the spec. */
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
                               const struct nh_kernel_spec *spec);
 
-/* Rows of which a kernel makes sums: over a query's keys, over a key's queries, over all queries for an extra token
- * or a bias. */
+/* The kinds of sums that a kernel makes: over a query's keys, over a key's queries, or over all queries (for an extra
+ * token or a bias). */
 enum { NH_SUMS_OF_QUERY = 1, NH_SUMS_OF_KEY = 2, NH_SUMS_OVER_ALL = 4 };
 
-/* Defines NH_LONG_SUMS as 1 if the problem is of f32 and some row of these kinds (bits) sums up so many terms that one
- * chain of additions spoils them: the kernel adds them up in short ones. Otherwise as without it, which is 0. */
+/* Defines NH_LONG_SUMS as 1 if the problem is of f32 without TF32 and some sum of these kinds (bits) has so many terms
+ * that adding them in one chain on tensor cores loses accuracy: the kernel then adds up short chains. */
 void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                               int rows);
 
-/* Tensors of rows of D or Dv, unless they may start at any element: bits 1 << NHOOD_Q .. */
+/* The tensors of rows of D or Dv as bits 1 << NHOOD_Q ..; none with NHOOD_FLAG_UNALIGNED, with which they may start at
+ * any element. */
 uint32_t nh_cuda_aligned_tensors(const struct nh_problem *problem);
 
-/* Elements per vector load (1, 2, 4 or 8, at most 16 bytes) that the extents, strides and alignment of the slots in
- * the mask allow; bits 1 << NH_Q .. Of those only rows of D or Dv count: LSE, A and biases are never loaded so. */
+/* Returns the elements per vector load (at most 16 bytes, a power of two) that extents, strides and alignment of these
+ * slots (bits 1 << NH_Q ..) allow. Only tensors of rows of D or Dv count: LSE, A and biases are never loaded in
+ * vectors. */
 int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots);
 
 #endif

@@ -1,14 +1,16 @@
-/* What CUDA's libraries are called, and where NVRTC lies where the system does not look: in the toolkit, and where pip puts it, seen
- * from a folder of site-packages (this library's own, when it came as a wheel). Lists for initializers. */
+/* The names of CUDA's libraries, and where NVRTC lies if the loader does not find it: in the toolkit, or where pip puts
+ * it, relative to a folder of site-packages, where this library is, too, if it came as a wheel. Lists for
+ * initializers. */
 #ifndef NH_LIBRARY_NAMES_H
 #define NH_LIBRARY_NAMES_H
 
-#if defined(_WIN32) /* NVRTC is called the same for all versions of 12 and of 13 */
+#if defined(_WIN32) /* one name of NVRTC for all versions of CUDA 12, one for all of 13 */
 #define NH_DRIVER_NAMES "nvcuda.dll"
 #define NH_NVRTC_NAMES "nvrtc64_130_0.dll", "nvrtc64_120_0.dll"
 #define NH_NVRTC_FOLDERS NULL
 #define NH_NVRTC_PACKAGES "../nvidia/cu13/bin/x86_64", "../nvidia/cuda_nvrtc/bin"
-/* Its other half, by version, which it does not look for beside itself. */
+/* The builtins library of a version of NVRTC, which NVRTC loads by its bare name and does not look for in its own
+ * folder. */
 #define NH_NVRTC_BUILTINS "nvrtc-builtins64_%d%d.dll"
 #define NH_NVRTC_TRIED                                                                             \
     "nvrtc64_130_0.dll and nvrtc64_120_0.dll in the process, in the loader's path"

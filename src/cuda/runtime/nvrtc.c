@@ -29,7 +29,8 @@ static bool find_functions(struct nh_nvrtc *nvrtc) {
     return nvrtc->version(&nvrtc->version_major, &nvrtc->version_minor) == 0;
 }
 
-/* Loads what NVRTC loads by its name alone as soon as it compiles: then it is in the process already. */
+/* Loads the builtins library from NVRTC's own folder. NVRTC loads it by its bare name when it first compiles, and then
+ * finds it in the process. */
 static void open_builtins(struct nh_nvrtc *nvrtc) {
 #if defined(NH_NVRTC_BUILTINS)
     char path[sizeof nvrtc->path + 32];
@@ -43,7 +44,7 @@ static void open_builtins(struct nh_nvrtc *nvrtc) {
 #endif
 }
 
-/* Takes the library if it is NVRTC; `path` is where it was looked for, and the loader may tell more. */
+/* Takes the library if it is NVRTC. path: the name by which it was opened, in case the loader cannot tell its path. */
 static bool use(struct nh_nvrtc *nvrtc, void *library, const char *path) {
     if (!library) return false;
     nvrtc->library = library;
@@ -74,7 +75,7 @@ static bool try_folder(struct nh_nvrtc *nvrtc, const char *parent, const char *f
     return false;
 }
 
-/* The folder this library was loaded from, "" if that cannot be told. */
+/* The folder from which this library was loaded; "" if the loader cannot tell. */
 static void own_folder(char *folder, size_t capacity) {
     bool known = nh_os_library_path(names, folder, capacity);
     char *slash = known ? strrchr(folder, '/') : NULL;

@@ -1,4 +1,4 @@
-/* NVRTC, found at run time: CUDA C to machine code for one architecture. */
+/* NVRTC, found at run time: it compiles CUDA C++ to machine code for one architecture. */
 #ifndef NH_NVRTC_H
 #define NH_NVRTC_H
 
@@ -21,8 +21,9 @@ struct nh_nvrtc {
     const char *(*error_text)(int result);
 };
 
-/* Looks for libnvrtc: `path` if given and nothing else then; already loaded in the process; by its sonames; in
- * the toolkit; in the pip packages beside this library. COMPILE with a text that says what was tried. */
+/* Looks for libnvrtc at `path`, if given, and nowhere else; otherwise among the libraries of the process, by its
+ * sonames, in the toolkit, and in the pip packages beside this library. Fails with COMPILE and a text that says what
+ * was tried. */
 nhood_status nh_nvrtc_open(struct nh_nvrtc *nvrtc, const char *path);
 void nh_nvrtc_close(struct nh_nvrtc *nvrtc);
 

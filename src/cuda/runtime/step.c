@@ -1,4 +1,5 @@
-/* Setting up a step: what of its kernel's arguments the problem tells, workspace, and macros that several families share. */
+/* Setting up steps: their kernels' arguments as far as the problem gives them, workspace, and macros of several
+ * families. */
 #include "launch.h"
 
 #include "dtype.h"
@@ -30,13 +31,13 @@ struct nh_cuda_tensor nh_cuda_strided(const nhood_strides *s) {
     return (struct nh_cuda_tensor){NULL, s->batch, {s->axis[0], s->axis[1], s->axis[2]}, s->head};
 }
 
-/* Tensors of LSE and delta hold what arithmetic is made in, all others what the problem stores. */
+/* LSE and delta have the type of arithmetic, all other tensors that of the problem. */
 static int64_t slot_bytes(const struct nh_problem *problem, int slot) {
     int32_t as = slot == NH_DELTA ? NHOOD_LSE : slot < NHOOD_TENSOR_COUNT ? slot : NHOOD_A;
     return (int64_t)nh_dtype_bytes(nh_tensor_dtype(problem, as));
 }
 
-/* From the first token of the tensor's box to the first of the grid. */
+/* Bytes from the first token of the tensor's box to the first of the grid, modulo 2^64. */
 static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_tensor *tensor,
                       bool keys, int64_t element_bytes) {
     int64_t offset = 0;
@@ -105,7 +106,7 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
     step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
-/* Gives the step a table for kernels/common/tile_note.cuh. */
+/* Gives the step workspace for the notes of kernels/common/tile_note.cuh. */
 static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                        struct nh_kernel_spec *spec) {
     int64_t words = step->work_tiles * operation->device->noted_tiles;
@@ -131,14 +132,16 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);
     if (operation->device->noted_tiles)
         note_tiles(operation, &operation->step[index], &operation->spec[index]);
-    /* one that did not fit is missing, and most have a value that goes without saying */
+    /* nh_kernel_define drops a macro that does not fit, and most macros have a default: the kernel would still
+     * compile. */
     if (operation->spec[index].count == NH_KERNEL_DEFINES)
         return nh_error(NHOOD_ERR_INTERNAL, "%s: more than %d macros", spec->source,
                         NH_KERNEL_DEFINES - 1);
     return NHOOD_OK;
 }
 
-/* At most, in keys' rows: windows that stop at the ends of their axis are attended by half as many queries more. */
+/* The most terms of a sum of these kinds. A key's queries are at most window + window/2 along an axis, as windows that
+ * stop at the ends of the axis are attended by up to half as many queries more. */
 static int64_t most_terms(const struct nh_problem *problem, int rows) {
     int64_t share = problem->heads / problem->kv_heads, queries = share, terms = 0;
     for (int a = 0; a < NH_AXES; a++) {
@@ -161,7 +164,7 @@ void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_probl
         nh_kernel_define(spec, "NH_LONG_SUMS", 1);
 }
 
-/* Bits of every stride that an index of the tensor may be multiplied with. */
+/* The OR of all strides by which an index of the tensor may be multiplied: its lowest set bit bounds the alignment. */
 static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t bits = problem->batch > 1 ? s->batch : 0;

@@ -71,13 +71,13 @@ static nhood_status copy_in(const struct nh_device *device, void *memory, const 
     if (status) return status;
     status = nh_driver_check(
         driver, driver->memory_write((nh_cu_pointer)(uintptr_t)memory, host, bytes), "copying in");
-    /* The copy may return while the last bytes are on their way, for which a stream that does not block would not wait. */
+    /* The copy may return while its last bytes are on their way, and a non-blocking stream would not wait for them. */
     if (!status) status = nh_driver_check(driver, driver->stream_synchronize(NULL), "copying in");
     nh_cuda_leave(cuda, &scope);
     return status;
 }
 
-/* What runs keep: making and giving back memory and a stream takes a hundred times as long as a short operation. */
+/* What runs keep: allocating and freeing memory and a stream takes a hundred times as long as a short operation. */
 struct clock {
     struct nh_cuda_timer timer;
     void *flushed;
@@ -111,8 +111,8 @@ static nhood_status clock_create(const struct nh_device *device, void **made) {
     return status;
 }
 
-/* First writes over more memory than the L2 holds, so that every sample finds it without the operation's tensors; while
- * that goes on the operation is launched, so that no sample has the time that launching takes. */
+/* First writes more memory than the L2 holds, so that no sample finds the operation's tensors there. The operation is
+ * launched while that goes on, so that the time between the events has no launch latency on the host. */
 static nhood_status flush_and_time(const struct clock *clock, const struct nh_operation *operation,
                                    const nhood_io *io, double *seconds) {
     const struct nh_cuda_timer *timer = &clock->timer;
@@ -128,8 +128,8 @@ static nhood_status flush_and_time(const struct clock *clock, const struct nh_op
     return status ? status : nh_cuda_timer_end(timer, seconds);
 }
 
-/* On an H200 every other run takes up to 1 us longer, whatever runs, so that of operations in turns some would always meet
- * the slow ones: short ones run twice, and what counts is the mean. */
+/* On an H200 every other run takes up to 1 us longer, whatever runs. Of operations that are timed alternately some
+ * would always get the slow runs, so short ones run twice and the mean counts. */
 static nhood_status run_timed(const struct nh_device *device, void *made,
                               const struct nh_operation *operation, const nhood_io *io,
                               double *ns) {

@@ -1,4 +1,4 @@
-/* Time on the device, between two events of a stream, and what MEASURE needs of a backend. */
+/* Times between two events of a stream, and the functions that MEASURE needs of a backend. */
 #ifndef NH_CUDA_TIMING_H
 #define NH_CUDA_TIMING_H
 
@@ -10,11 +10,12 @@ struct nh_cuda_timer {
     nh_cu_event start, end;
 };
 
-/* In the current context. DEVICE; to be destroyed in any case. */
+/* Creates a stream and two events in the current context. Fails with DEVICE; nh_cuda_timer_destroy is to be called in
+ * any case. */
 nhood_status nh_cuda_timer_create(const struct nh_driver *driver, struct nh_cuda_timer *timer);
 void nh_cuda_timer_destroy(struct nh_cuda_timer *timer);
 
-/* Around what is asked of the stream in between; end waits for it. */
+/* begin and end enclose what is put on timer->stream in between; end waits for it and returns its time. */
 nhood_status nh_cuda_timer_begin(const struct nh_cuda_timer *timer);
 nhood_status nh_cuda_timer_end(const struct nh_cuda_timer *timer, double *seconds);
 

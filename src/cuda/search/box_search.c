@@ -7,11 +7,11 @@
 #include <math.h>
 #include <string.h>
 
-/* Pairs of a variant that are predicted, those of least work: with fewer, a pair in 16,347 of tests/unit/box_search_test.c would
- * be more than a tenth faster than what is found. */
+/* How many pairs of boxes of each variant are predicted: those of least work. With fewer, more than one in 16,347 pairs
+ * of tests/unit/box_search_test.c would be over a tenth faster than what is found. */
 enum { MOST_OF_VARIANT = 6, SIZES = 8 };
 
-/* All boxes of a size, the one nearest to a cube first. */
+/* All boxes of a size, the most nearly cubic one first. */
 struct boxes {
     int count;
     int32_t extent[NH_MOST_BOXES][NH_AXES];
@@ -21,10 +21,10 @@ struct boxes {
 struct state {
     const struct nh_box_search *search;
     struct nh_loop_counts counts;
-    struct boxes boxes[SIZES]; /* by powers of two; count 0: not asked for yet */
+    struct boxes boxes[SIZES]; /* by the size's logarithm to base 2; count 0: not listed yet */
 };
 
-/* Clocks that a full device takes for a loop's tile, for masks of one, and for a block. */
+/* Clocks that a full device takes for a loop tile, for the mask of one, and for a block. */
 struct prices {
     double tile, mask, block;
 };
@@ -61,7 +61,7 @@ static void begin_with_balanced(int32_t size, int32_t (*box)[NH_AXES], int count
     }
 }
 
-/* Extents were added one power of two after the other. */
+/* start() added the extents in the order of powers of two, so that an extent's index is its logarithm. */
 static struct nh_loop_columns places_of(const int32_t box[NH_AXES]) {
     struct nh_loop_columns places = {{0, 0, 0}};
     for (int a = 0; a < NH_AXES; a++)
@@ -70,7 +70,7 @@ static struct nh_loop_columns places_of(const int32_t box[NH_AXES]) {
     return places;
 }
 
-/* NULL: they are larger than any that are counted. */
+/* The boxes of a size; NULL: they are larger than any that are counted. */
 static const struct boxes *boxes_of(struct state *state, int32_t size) {
     int power = 0;
     while (power < SIZES && 1 << power < size)
@@ -85,7 +85,7 @@ static const struct boxes *boxes_of(struct state *state, int32_t size) {
     return boxes;
 }
 
-/* Clocks of one block whose loop has so many tiles. INFINITY: the boxes do not fit. */
+/* Clocks of one block whose loop has that many tiles, `partial` of them masked; INFINITY: the boxes do not fit. */
 static double full_clocks(const struct nh_box_search *search, struct nh_box_choice *choice,
                           double visited, double partial) {
     struct nh_work work;
@@ -105,7 +105,7 @@ static struct prices prices_of(const struct nh_box_search *search,
     return (struct prices){tile, full_clocks(search, &choice, 1, 1) - one, one - tile};
 }
 
-/* With all boxes of columns. */
+/* Ranks a row box with all column boxes. */
 static void rank_row(struct state *state, const struct nh_box_variant *variant,
                      const int32_t row[NH_AXES], const struct boxes *columns,
                      const struct prices *prices, struct nh_top_n *ranked) {

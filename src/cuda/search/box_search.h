@@ -1,13 +1,13 @@
-/* Which boxes of rows and columns, their extents powers of two, make a tiled kernel fastest. Of each variant the pairs of
- * boxes are ranked by their work on a full device, which is linear in what is counted; those that have least of it are
- * predicted. */
+/* Searches the boxes of rows and columns, with powers of two as extents, that make a tiled kernel fastest. For each
+ * variant the pairs of boxes are ranked by their work on a full device, which is linear in the tile counts, and those
+ * with the least work are predicted. */
 #ifndef NH_BOX_SEARCH_H
 #define NH_BOX_SEARCH_H
 
 #include "tiling.h"
 #include "work.h"
 
-/* Positions of a row box and of a column box, and what goes with them. */
+/* The number of positions in a row box and in a column box, and the knobs that go with these. */
 struct nh_box_variant {
     int32_t rows, columns, warps, stages;
 };
@@ -15,7 +15,7 @@ struct nh_box_variant {
 struct nh_box_choice {
     int32_t row[NH_AXES], column[NH_AXES];
     const struct nh_box_variant *variant;
-    /* row tiles beyond a dilation group's last row left out */
+    /* counts of a kernel that skips row tiles beyond a dilation group's last row */
     struct nh_tiling_count count;
 };
 
@@ -25,14 +25,14 @@ struct nh_box_search {
     const struct nh_box_variant *variant;
     int variants;
     const struct nh_device *device;
-    double below_ns; /* boxes that would take as long may be left out; INFINITY: none */
-    /* The launch with these boxes; false: they do not fit. */
+    double
+        below_ns; /* choices that would take this long or longer may be left out; INFINITY: none */
+    /* Sets the work of a launch with these boxes; false: they do not fit. */
     bool (*work)(const struct nh_box_search *search, const struct nh_box_choice *choice,
                  struct nh_work *work);
 };
 
-/* Those of the fewest clocks, fewest first; at most two of a variant: more would leave no place to others, whose
- * predictions err in another way. Returns how many. */
+/* Writes the choices with the fewest predicted clocks to `best`, fewest first, at most `capacity`. Returns how many. */
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity);
 
 #endif

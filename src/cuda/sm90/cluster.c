@@ -1,7 +1,7 @@
 #include "cluster.h"
 
-/* Every device of compute capability 9.0 takes clusters of 8. Not all multiprocessors can be in one at a time: of 132, 14
- * clusters of 8 ran at once and 16 did not, where 32 of 4 did. */
+/* Clusters of 8 are the largest that every device of compute capability 9.0 takes. They cannot use all multiprocessors:
+ * on an H200 with 132 of them, 14 clusters of 8 ran at once and 16 did not, while 32 of 4 did. */
 enum { MOST = 8 };
 static const double within_most = 0.875;
 

@@ -1,4 +1,4 @@
-/* Tensors as boxes: the layouts that five axes can describe, and the tensor maps of them. */
+/* Tensors as boxes: the layouts that the five axes of a tensor map can describe, and these maps. */
 #include "tensor_maps.h"
 
 #include "box.h"
@@ -21,7 +21,7 @@ static int64_t element_bytes(const struct nh_problem *problem) {
     return (int64_t)nh_dtype_bytes(problem->dtype);
 }
 
-/* Elements of 16 bytes. */
+/* The number of elements in 16 bytes. */
 static int64_t unit_of(const struct nh_problem *problem) {
     return UNIT_BYTES / element_bytes(problem);
 }
@@ -34,7 +34,7 @@ static bool extra_token(int32_t tensor) {
     return tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V;
 }
 
-/* What a tensor covers of an axis. */
+/* The tokens of an axis that a tensor has. */
 static const struct nh_box *box_of(const struct nh_problem *problem, int32_t tensor, int axis) {
     const struct nh_axis *a = &problem->axis[axis];
     return of_queries(tensor) || tensor == NH_DELTA ? &a->query : &a->key;
@@ -60,7 +60,8 @@ enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t te
     return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_NONE;
 }
 
-/* Steps of two elements serve cuda.small, too, whose rows are narrow, but leave no room for boxes of more than 128 tokens. */
+/* If rows are narrow, a dilation of 2 is left to element strides, which cuda.small needs. Element strides of 2 limit
+ * boxes to 128 tokens, so that maps of wider rows fold for any dilation. */
 bool nh_sm90_folds(const struct nh_problem *problem) {
     bool wide = nh_max(problem->dim, problem->dim_v) * element_bytes(problem) > NARROW_BYTES;
     return problem->rank == 1 && problem->axis[2].dilation > (wide ? 1 : 2);
@@ -75,12 +76,13 @@ bool nh_sm90_any_far(const struct nh_problem *problem) {
     return is_far(problem, 0) || is_far(problem, 1) || is_far(problem, 2);
 }
 
-/* Whether positions of an axis, and not tokens, are an axis of the maps. */
+/* Whether a map's axis runs over the positions of a dilation group instead of over tokens. */
 static bool by_position(const struct nh_problem *problem, int axis) {
     return (nh_sm90_folds(problem) && axis == 2) || is_far(problem, axis);
 }
 
-/* Whether the last dilation groups of such an axis need maps of their own, in some tensor. */
+/* Whether dilation groups of such an axis differ in length in some tensor, so that the shorter ones need their own
+ * maps. */
 static bool is_uneven(const struct nh_problem *problem, int axis) {
     const struct nh_axis *a = &problem->axis[axis];
     return by_position(problem, axis) &&
@@ -100,7 +102,8 @@ static int32_t variants(const struct nh_problem *problem) {
     return 1 << (is_uneven(problem, 0) + is_uneven(problem, 1) + is_uneven(problem, 2));
 }
 
-/* How many origins a tensor's boxes have, which are units of so many elements apart; -1 if more than coordinates count. */
+/* The number of origins that a tensor's boxes can have, in units of `unit` elements; -1 if coordinates cannot count
+ * them. */
 static int64_t origins(const struct nh_problem *problem, int64_t heads, const nhood_strides *s,
                        int64_t unit) {
     double last = (double)(problem->batch - 1) * (double)s->batch;
@@ -112,7 +115,8 @@ static int64_t origins(const struct nh_problem *problem, int64_t heads, const nh
     return last < INT32_MAX ? (int64_t)last + 1 : -1;
 }
 
-/* Positive multiples of 16 bytes, where the axis has more than one entry. */
+/* Whether all strides of axes with more than one entry are positive multiples of 16 bytes, and small enough for a
+ * map. */
 static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     const nhood_strides *s = &problem->strides[tensor];
     bool extra = extra_token(tensor);
@@ -135,7 +139,7 @@ static bool dim_fits(int64_t dim, int64_t most) {
     return dim >= LEAST_DIM && dim <= most && dim % 16 == 0;
 }
 
-/* NULL, or why not a part of a grid, or around a circle. */
+/* NULL, or why the kernels do not take the part of a grid that tensors cover, or a periodic axis. */
 static const char *refuse_parts(const struct nh_problem *problem) {
     if (!nh_problem_partial(problem) && !nh_problem_periodic(problem)) return NULL;
     for (int a = 0; a < NH_AXES; a++) {
@@ -208,7 +212,7 @@ static void set_axis(struct nh_cuda_map *map, int index, int64_t extent, int64_t
     map->element_stride[index] = (uint32_t)dilation;
 }
 
-/* Tokens with steps of the dilation or, of a far axis, positions. */
+/* Sets an axis of tokens, with the dilation as element stride, or, if it is far, one of positions. */
 static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_problem *problem,
                           int axis, int64_t stride_bytes, int64_t tile) {
     int64_t length = box_of(problem, map->slot, axis)->length,
@@ -221,7 +225,7 @@ static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_pr
     }
 }
 
-/* A map of rows, with its innermost axis: a box has 128 bytes of a row, or 64 if a head dim has no more. */
+/* Starts a map of rows with its innermost axis. A box has 128 bytes of a row, or 64 if head dims have no more. */
 static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
                                    int64_t columns) {
     int64_t bytes = nh_min(dim_of(problem, tensor) * element_bytes(problem), 128);
@@ -238,8 +242,8 @@ static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t ten
     return map;
 }
 
-/* The one axis of a problem as two, positions and dilation groups: of the groups that are a token longer than the others,
- * or of the others. */
+/* Splits the one axis of a problem into positions and dilation groups: the groups that are one token longer than the
+ * others, or the others. */
 static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool longer) {
     const struct nh_axis *axis = &problem->axis[2];
     bool stats = map->slot == NH_DELTA;
@@ -256,8 +260,8 @@ static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool
     map->offset_bytes += longer ? 0 : longer_groups * stride_bytes;
 }
 
-/* A map of the longest dilation groups as one of groups that are a token shorter on the uneven axes of which `variant` has
- * a bit. */
+/* Makes the map of the longest dilation groups one of the groups that are a token shorter on some uneven axes: those
+ * whose bit is set in `variant`, which numbers uneven axes only. */
 static void shorten(struct nh_cuda_map *map, const struct nh_problem *problem, int32_t variant) {
     for (int a = 0; a < NH_AXES; a++) {
         if (!is_uneven(problem, a)) continue;
@@ -320,7 +324,8 @@ bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor) {
 
 struct nh_cuda_map nh_sm90_lines_map(const struct nh_problem *problem, int32_t tensor,
                                      int32_t positions) {
-    /* A line begins in the first lap; windows are no longer than the axis, so what rows see of it ends in the third. */
+    /* A line begins in the first lap around the axis. Windows are no longer than the axis, so what rows see of it ends
+     * in the third lap. */
     enum { LAPS = 4 };
     const nhood_strides *s = &problem->strides[tensor];
     const struct nh_box *first = box_of(problem, tensor, 0);

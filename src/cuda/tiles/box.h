@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* How many positions a box with these extents has. */
+/* The number of positions in a box with these extents. */
 static inline int64_t nh_box_volume(const int32_t box[3]) {
     return (int64_t)box[0] * box[1] * box[2];
 }

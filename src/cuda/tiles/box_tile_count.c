@@ -2,8 +2,8 @@
 
 #include "tile_count.h"
 
-/* A way in which row tiles lie to the boxes of an axis: `boxes` of a halo, of which [begin, end) are seen whole, for
- * `count` row tiles. */
+/* One way in which the halo of row tiles falls on the boxes of an axis: it takes `boxes` boxes, of which all rows see
+ * [begin, end) entirely. `count` row tiles lie so. */
 struct way {
     int64_t boxes, begin, end, count;
 };
@@ -15,7 +15,8 @@ struct ways {
     int count;
 };
 
-/* Dilation groups of an axis of which tensors have as many rows and columns: how many, and the first. */
+/* Consecutive dilation groups of an axis of which the tensors have the same positions: how many they are, the length of
+ * each, and the rows (queries) and columns (keys) that tensors have of it. */
 struct group {
     const struct nh_axis *axis;
     int64_t count, length;
@@ -51,7 +52,7 @@ static void add_way(struct ways *ways, struct way way) {
     ways->way[i].count += way.count;
 }
 
-/* Adds the row tiles along an axis that is not the stacking axis. */
+/* Counts the ways of the row tiles along an axis that is not the stacking axis. */
 static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, struct ways *ways) {
     int64_t tiles = nh_ceil_div(nh_longest_rows(axis, false), rows);
     ways->count = 0;
@@ -69,7 +70,8 @@ static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, str
     }
 }
 
-/* Tiles all of whose lines are seen whole, where lines are numbered along the second axis first. */
+/* Counts the tiles whose boxes are all seen entirely by all rows. Boxes are numbered along the second axis first, and
+ * each `tile_boxes` of them in that order are a tile. */
 static int64_t whole_tiles(const struct way *second, const struct way *third, int32_t tile_boxes) {
     int64_t lines = second->boxes, whole = 0;
     if (second->end <= second->begin || third->end <= third->begin) return 0;

@@ -1,19 +1,20 @@
-/* How many key tiles loops visit whose tiles are several boxes, of neighboring lines (fused90_kv_loop.cuh). Axes are
- * not independent there, as in tile_count.h: lines of two axes fill tiles together. */
+/* Counts the key tiles of loops whose tiles are several boxes of neighboring lines (fused90_kv_loop.cuh). Boxes of two
+ * axes fill a tile together, so that counts are not products over axes as in tile_count.h. */
 #ifndef NH_BOX_TILE_COUNT_H
 #define NH_BOX_TILE_COUNT_H
 
 #include "problem.h"
 
-/* Tiles that are fetched for row tiles, pairs of a part and a tile that are multiplied, and of these those that need
- * masks. Row tiles that only the longest dilation groups have are counted in all of them. */
+/* Work tiles; key tiles that their loops fetch; pairs of a part and a key tile that are multiplied; and of these, pairs
+ * that need masks. Row tiles that only the longest dilation groups have are counted in all groups. */
 struct nh_box_tile_count {
     double work_tiles, fetched, multiplied, masked;
 };
 
-/* Rows are queries, tiles of which have extents `own` and are made of two or more parts, one after the other along the axis
- * `stack`, that pass over what none of their rows sees. A key tile is `tile_boxes` boxes of keys of these extents, of
- * neighboring lines along that axis. Exact where row tiles lie to the keys of an axis in up to 64 ways. */
+/* Rows are queries. A row tile has extents `own` and consists of two or more parts of extent `part`, which follow each
+ * other along the axis `stack`; each skips key tiles of which none of its rows sees anything. A key tile is
+ * `tile_boxes` boxes of extents `box` that are neighbors across the stacking axis. Exact as long as the row tiles of an
+ * axis fall on boxes in at most 64 different ways. */
 struct nh_box_tile_count nh_box_tile_count(const struct nh_problem *problem, const int32_t own[3],
                                            int32_t part, int32_t stack, const int32_t box[3],
                                            int32_t tile_boxes);

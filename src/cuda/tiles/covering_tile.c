@@ -21,12 +21,12 @@ static int32_t in_units(int32_t length, int32_t unit) {
     return cut(length, unit) * unit;
 }
 
-/* In how many parts a group is cut, and the extent of each. */
+/* The number of parts into which a group is cut, and their extent. */
 struct cuts {
     int32_t count, extent;
 };
 
-/* The numbers of parts that differ in their extents; how many. */
+/* Lists the numbers of parts, up to MOST_CUTS, that differ in their extent. Returns how many there are. */
 static int cuts_of(int64_t length, struct cuts cuts[MOST_CUTS]) {
     int count = 0;
     for (int32_t i = 1; i <= nh_min(length, MOST_CUTS); i++) {
@@ -36,8 +36,9 @@ static int cuts_of(int64_t length, struct cuts cuts[MOST_CUTS]) {
     return count;
 }
 
-/* Cut along x and y, and in as few parts along z as `warpgroups` warpgroup tiles allow: with a first extent above 1
- * that is a multiple of their number, and tiles that do not fit one warpgroup tile less. */
+/* Tries a tile that is cut along x and y as given, and along z into as few parts as `warpgroups` warpgroup tiles allow.
+ * The first extent above 1 has to be a multiple of `warpgroups`, and tiles that fit into one warpgroup tile less are
+ * left out. */
 static void try_cuts(const struct nh_problem *problem, int32_t warpgroups, struct cuts x,
                      struct cuts y, int32_t length, struct fit *best) {
     bool across = x.extent == 1 && y.extent == 1;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Behind the last if it is not there. */
+/* The place of an extent in the list of an axis; if it is not there, the place after the last. */
 static int place_of(const struct nh_loop_extents *extents, int a, int32_t extent) {
     int place = 0;
     while (place < extents->count[a] && extents->extent[a][place] != extent)

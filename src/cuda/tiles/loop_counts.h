@@ -1,5 +1,5 @@
-/* How many tiles the loops of many pairs of shapes visit. Axes are independent, so that what solvers ask for thousands
- * of pairs is made of a few hundred counts of single axes, each found once. */
+/* Counts the tiles that the loops of many pairs of tile shapes visit. As axes are independent, the counts of the
+ * thousands of pairs that solvers ask for are products of a few hundred counts of single axes, each computed once. */
 #ifndef NH_LOOP_COUNTS_H
 #define NH_LOOP_COUNTS_H
 
@@ -8,29 +8,30 @@
 
 enum { NH_MOST_LINES = 32 };
 
-/* Rows of row tiles of an axis, and of their parts. */
+/* Extents of a row tile and of its parts along an axis. */
 struct nh_loop_row_tile {
     int32_t rows, part;
 };
 
-/* Extents of column tiles, none twice on an axis. */
+/* The extents of column tiles per axis, each listed once. */
 struct nh_loop_extents {
     int count[NH_AXES];
     int32_t extent[NH_AXES][NH_MOST_EXTENTS];
 };
 
-/* The places of a column tile's extents. */
+/* A column tile, as the indices of its extents in struct nh_loop_extents. */
 struct nh_loop_columns {
     int8_t place[NH_AXES];
 };
 
-/* Adds those of a tile, from zeros on; false, and nothing added, if there is no room for them. */
+/* Adds the extents of a tile, and sets their indices in *columns. Lists start as zeros. False, and nothing is added, if
+ * there is no room. */
 bool nh_loop_extents_add(struct nh_loop_extents *extents, const int32_t tile[3],
                          struct nh_loop_columns *columns);
 
 struct nh_loop_counts {
     struct nh_axis axis[NH_AXES];
-    /* rows are keys; row tiles that only the longest dilation groups have are counted in all of them */
+    /* inverse: rows are keys; beyond: as for nh_tile_counts */
     bool inverse, beyond;
     struct nh_loop_extents columns;
     int lines[NH_AXES];
@@ -38,17 +39,17 @@ struct nh_loop_counts {
     struct nh_tile_counts line[NH_AXES][NH_MOST_LINES];
 };
 
-/* The lines of row tiles with three extents. */
+/* The counts of a row tile's three axes. */
 struct nh_loop_rows {
     const struct nh_tile_counts *of[NH_AXES];
 };
 
-/* Starts counts of loops over tiles with these extents of columns and no others. */
+/* Starts the counts; column tiles can have these extents and no others. */
 void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem *problem,
                           bool inverse, bool beyond, const struct nh_loop_extents *columns);
 
-/* Counts for row tiles made of parts, as for nh_tiling_part_count; valid until the next start. False: there is no room
- * for more, or no tile of columns. */
+/* Counts for row tiles with parts, as nh_tiling_part_count does. What it finds is valid until the next start. False if
+ * there is no room for more row tiles, or no column tile was added. */
 bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
                      struct nh_loop_rows *found);
 
@@ -62,7 +63,7 @@ static inline double nh_loop_visits(const struct nh_loop_rows *rows,
            rows->of[2]->visits[columns.place[2]];
 }
 
-/* All of them. */
+/* All counts of a pair of shapes. */
 struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
                                      struct nh_loop_columns columns);
 

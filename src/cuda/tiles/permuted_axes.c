@@ -16,8 +16,8 @@ static bool is_whole(const struct nh_axis *axis) {
     return axis->window == axis->length && !axis->causal && axis->dilation == 1 && !nh_is_cut(axis);
 }
 
-/* Turns every token of an axis into `inner` tokens; false if windows would move. A partial window stays in place only when
- * window / 2 and stride / 2 round the same way, that is, when both are odd or both even. */
+/* Turns every token of an axis into `inner` tokens; false if windows would move. A partial window stays in place only
+ * when window / 2 and stride / 2 round the same way, that is, when both are odd or both even. */
 static bool widen(const struct nh_axis *axis, int64_t inner, struct nh_axis *wide) {
     if (axis->causal || axis->periodic || axis->dilation > 1 || axis->length > INT32_MAX / inner)
         return false;
@@ -33,7 +33,7 @@ static bool widen(const struct nh_axis *axis, int64_t inner, struct nh_axis *wid
            wide->stride / 2 - wide->window / 2 == (axis->stride / 2 - axis->window / 2) * inner;
 }
 
-/* Whether an axis of all tensors goes on where the one after it ends. */
+/* Whether, in every tensor of the grid, an axis continues in memory where the one after it ends. */
 static bool follow(const struct nh_problem *problem, int axis) {
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         const int64_t *stride = problem->strides[tensor].axis;
@@ -44,8 +44,8 @@ static bool follow(const struct nh_problem *problem, int axis) {
     return true;
 }
 
-/* The axes before the one that two have become move on by one, as does the stride of extra tokens, which stands where the
- * first axis is. */
+/* Puts `wide` in place of `axis` and the axis after it. The axes before them move up by one place. So does the stride
+ * of extra tokens, which is kept at the problem's first axis. */
 static void merge(struct nh_problem *problem, int axis, const struct nh_axis *wide) {
     int first = NH_AXES - problem->rank--;
     problem->axis[axis + 1] = *wide;
@@ -71,7 +71,7 @@ bool nh_merged_axes(const struct nh_problem *problem, struct nh_problem *merged)
             !follow(merged, a))
             continue;
         merge(merged, a, &wide);
-        a++; /* what was before it is there now */
+        a++; /* the outer axis has moved there */
     }
     return merged->rank < problem->rank;
 }
@@ -82,16 +82,16 @@ static int64_t in_lines(int64_t tokens) {
     return nh_ceil_div(tokens, LINE) * LINE;
 }
 
-/* Tokens that lines along an axis have for one that is needed: of the keys that 8 queries in a row see, over a window, and
- * of the queries. */
+/* Tokens in lines along the axis per token that is needed: for the keys that 8 consecutive queries see, relative to one
+ * window, times the same for the queries. */
 static double line_tokens(const struct nh_axis *axis) {
     int64_t rows = nh_longest_rows(axis, false), columns = nh_longest_rows(axis, true);
     int64_t window = nh_min(axis->window, columns), seen = nh_min(columns, window + LINE - 1);
     return (double)in_lines(seen) / (double)window * (double)in_lines(rows) / (double)rows;
 }
 
-/* The last, unless another is clearly better and as long as a line. Tiles in two dimensions find their extents in either
- * order. */
+/* The last axis, unless another one is at least a line long and wastes clearly less. In two dimensions tiles reach the
+ * same extents in either order, so only problems of three axes are permuted. */
 static int best_axis(const struct nh_problem *problem) {
     const double worth = 0.9;
     int best = NH_AXES - 1;

@@ -7,14 +7,14 @@ static inline struct nh_range range_of(const struct nh_axis *axis, int64_t lengt
     return nh_seen_range(length, axis->window, stride, axis->causal, 0, inverse, position);
 }
 
-/* Most strides are 1, where compilers leave out divisions. */
+/* Most strides are 1: passing the constant lets compilers leave out divisions. */
 static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool inverse,
                                 int64_t position) {
     return axis->stride == 1 ? range_of(axis, length, 1, inverse, position)
                              : range_of(axis, length, axis->stride, inverse, position);
 }
 
-/* The same where tensors do not cover the grid, or the axis is periodic. */
+/* What else is known of a dilation group if tensors do not cover the grid, or the axis is periodic. */
 struct covered {
     int64_t group_length, first; /* position of the first row */
     struct nh_range columns;
@@ -24,17 +24,18 @@ struct covered {
 /* A dilation group of an axis, cut into tiles of rows, and these into parts. */
 struct cut {
     const struct nh_axis *axis;
-    int64_t length; /* rows */
+    int64_t length; /* rows that tensors have */
     int32_t rows, part;
     bool inverse;
-    const struct covered *covered; /* NULL: the grid, not periodic */
+    const struct covered *covered; /* NULL: tensors cover the grid, and the axis is not periodic */
 };
 
-/* Some extents of columns, of which what rows see is found once for all, and their counts. All of these are whole. */
+/* The extents of column tiles that are counted at once, so that what rows see is found once for all of them, and their
+ * counts. All doubles here are whole numbers, but for reciprocals and margins. */
 struct line {
     int extents;
     const int32_t *columns;
-    /* of one over an extent; of a half less than that of a half */
+    /* per extent: 1 / extent, and (1 - 1 / extent) / 2, which rounded_down and rounded_up need */
     double reciprocal[NH_MOST_EXTENTS], margin[NH_MOST_EXTENTS];
     struct nh_tile_counts *counts;
 };
@@ -53,14 +54,15 @@ static struct nh_range seen_by(const struct cut *cut, int64_t row) {
     return partners(cut->axis, cut->length, cut->inverse, nh_min(row, cut->length - 1));
 }
 
-/* To the nearest whole number, below 2^50, by an addition, which compilers vectorise. */
+/* Rounds to the nearest whole number, for values below 2^50, by an addition, which compilers vectorise. */
 static double rounded(double value) {
     const double shift = 0x1.8p52;
     return value + shift - shift;
 }
 
-/* Exact quotients: the margin, half of one over the divisor less than a half, keeps them clear of what is rounded the other
- * way by more than they are off. */
+/* Exact quotients of whole numbers, rounded down and up. The margin, (1 - 1 / divisor) / 2, keeps the argument of the
+ * rounding at least half of 1 / divisor away from where it would round the other way, which exceeds its floating-point
+ * error. */
 static double rounded_down(double dividend, double reciprocal, double margin) {
     return rounded(dividend * reciprocal - margin);
 }
@@ -77,8 +79,8 @@ static double smaller(double a, double b) {
     return a < b ? a : b;
 }
 
-/* Adds what a part sees of its tile's halo, whose columns count from 0: its first row sees `first`, its last one
- * `last`. */
+/* Adds what a part sees, whose first row sees the columns `first` and whose last row sees `last`, both counted from the
+ * start of its tile's halo. */
 static void add_part(const struct line *line, struct nh_range first, struct nh_range last,
                      bool beyond, double weight) {
     const double first_begin = (double)first.begin, first_end = (double)first.end;
@@ -95,7 +97,7 @@ static void add_part(const struct line *line, struct nh_range first, struct nh_r
     }
 }
 
-/* The same of a tile that is all of one part, where the halo begins with what the first row sees. */
+/* The same for a tile that is a single part: its halo begins with what the first row sees. */
 static void add_whole(const struct line *line, struct nh_range first, struct nh_range last,
                       double weight) {
     const double first_end = (double)(first.end - first.begin);
@@ -111,7 +113,7 @@ static void add_whole(const struct line *line, struct nh_range first, struct nh_
     }
 }
 
-/* What each part of the row tile at `row` meets of boxes with so many columns: of each tile's loop one at least. */
+/* Adds what the parts of the row tile at `row` see in boxes of the i-th extent: at least one box each. */
 static void add_boxes(const struct cut *cut, int64_t row, int i, double weight,
                       const struct line *line) {
     int64_t columns = line->columns[i], end = row + cut->rows;
@@ -159,13 +161,14 @@ static void add_tile(const struct cut *cut, int64_t tile, double weight, const s
     }
 }
 
-/* Whether all rows of row tiles [from, to) see the same: ranges never go back from one row to the next. */
+/* Whether all rows of row tiles [from, to) see the same columns. It is enough to compare the first with the last, as
+ * both ends of what rows see never decrease. */
 static bool alike(const struct cut *cut, int64_t from, int64_t to) {
     struct nh_range first = seen_by(cut, from * cut->rows), last = seen_by(cut, to * cut->rows - 1);
     return to * cut->rows <= cut->length && first.begin == last.begin && first.end == last.end;
 }
 
-/* Adds row tiles [from, to), each as often as `weight` says. */
+/* Adds row tiles [from, to), each with this weight. */
 static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
                       const struct line *line) {
     int64_t tiles = to - from, step = nh_ceil_div(tiles, MOST_COUNTED);
@@ -181,21 +184,21 @@ static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double we
     }
 }
 
-/* Positions so far from both ends of their group see a range that neither end cuts. */
+/* The distance from both ends of their group at which neither end cuts what positions see. */
 static int64_t margin_of(const struct cut *cut) {
     const struct nh_axis *axis = cut->axis;
     bool whole = cut->inverse || axis->causal;
     return (whole ? axis->window : axis->window / 2 + 1) + axis->stride;
 }
 
-/* Rows that are so far from all ends. */
+/* The rows that are that far from all ends. */
 static struct nh_range inner_rows(const struct cut *cut) {
     int64_t margin = margin_of(cut);
     struct nh_range inner = {margin, cut->length - margin};
     if (!cut->covered) return inner;
     const struct covered *covered = cut->covered;
     bool around = covered->columns.end - covered->columns.begin == covered->group_length;
-    int64_t lap = 0; /* of boxes that which the middle row is in */
+    int64_t lap = 0; /* offset of the lap around a periodic axis in which the middle row is */
     if (cut->axis->periodic && !covered->boxes)
         return (struct nh_range){0, around ? cut->length : 0};
     if (cut->axis->periodic)
@@ -207,7 +210,8 @@ static struct nh_range inner_rows(const struct cut *cut) {
     return inner;
 }
 
-/* Away from all ends what tiles see repeats, so that one period stands for all. */
+/* Far from all ends, what tiles see repeats with a period of stride / gcd(stride, rows) tiles: one period is counted
+ * and weighted. */
 static void add_group(const struct cut *cut, int64_t groups, const struct line *line) {
     struct nh_range inner = inner_rows(cut);
     int64_t period = cut->axis->stride / nh_common_divisor(cut->axis->stride, cut->rows);
@@ -223,7 +227,7 @@ static void add_group(const struct cut *cut, int64_t groups, const struct line *
     add_tiles(cut, from + periods * period, tiles, weight, line);
 }
 
-/* Adds the row tiles beyond the last row of dilation groups that are shorter than the longest by a whole tile's first row. */
+/* Adds the row tile that only the longest dilation groups have, for `groups` groups that end just before it. */
 static void add_beyond(const struct cut *cut, double groups, const struct line *line) {
     struct nh_range seen = seen_by(cut, cut->length - 1);
     double columns = (double)(seen.end - seen.begin), parts = (double)(cut->rows / cut->part);
@@ -268,8 +272,9 @@ int64_t nh_next_group_kind(const struct nh_axis *axis, int64_t group) {
     return next;
 }
 
-/* boxes: column tiles are fetched by the copy engine, which goes around no circle, and kernels pass over none for want of rows or
- * columns: each part meets one at least, also of the row tiles that only the groups with most rows have. */
+/* Counts an axis of which tensors lack a part, or that is periodic. boxes: column tiles are fetched by the copy engine,
+ * whose boxes do not go around a periodic axis, and kernels skip no row tile: each part visits at least one box, also
+ * those of row tiles that only the groups with most rows have. */
 static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                           bool boxes, const struct line *line) {
     const struct nh_box *own = inverse ? &axis->key : &axis->query;
@@ -283,13 +288,13 @@ static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part
         const int64_t groups = nh_next_group_kind(axis, group) - group;
         if (cut.length > 0) add_group(&cut, groups, line);
         if (!boxes) continue;
-        /* tiles that only the groups with most rows have loop over what the last row sees, if there is one */
+        /* A row tile that only the groups with most rows have loops over what the last row sees, if there is one. */
         if (cut.length > 0 && nh_ceil_div(cut.length, rows) < tiles)
             add_tile(&cut, tiles - 1, (double)groups, line);
         for (int i = 0; i < line->extents && cut.length <= 0; i++)
             line->counts->visits[i] += (double)(groups * tiles * (rows / part));
     }
-    /* where no row sees a column, blocks still take the time of a step */
+    /* Where no row sees a column, blocks still take the time of a step. */
     line->counts->halo = nh_max(line->counts->halo, 1);
     for (int i = 0; i < line->extents; i++)
         line->counts->visits[i] = larger(line->counts->visits[i], 1);
@@ -350,8 +355,8 @@ int nh_tile_boxes(const struct nh_problem *problem, int32_t size, int32_t box[NH
     return count;
 }
 
-/* Whether what a row sees of an axis, so many columns at most, may be in two pieces: it then goes from one end of the box that
- * tensors cover to the other, around the circle. */
+/* Whether what a row sees of a periodic axis, at most `seen` columns, may reach from the end of the box that tensors
+ * cover around to its beginning, so that it is two pieces of that box. */
 static bool in_two_pieces(const struct nh_axis *axis, const struct nh_box *columns, int64_t seen) {
     int64_t covered = nh_ceil_div(columns->length, axis->dilation);
     int64_t missing = axis->length / axis->dilation - covered;
@@ -360,7 +365,7 @@ static bool in_two_pieces(const struct nh_axis *axis, const struct nh_box *colum
 
 const char *nh_refuse_pieces(const struct nh_axis *axis, bool backward) {
     int64_t queries =
-        nh_ceil_div(axis->window, axis->stride) * axis->stride; /* of a key, at most */
+        nh_ceil_div(axis->window, axis->stride) * axis->stride; /* the most that attend a key */
     if (in_two_pieces(axis, &axis->key, axis->window))
         return "windows that meet both ends of a key box on a periodic axis";
     if (backward && in_two_pieces(axis, &axis->query, queries))

@@ -3,14 +3,15 @@
 
 #include "tile_count.h"
 
-/* Which axis' tiles follow each other: fastest first; those that differ for problems of fewer axes first. */
+/* The orders in which tiles can be numbered, fastest axis first. The first `rank` ones differ in problems of fewer than
+ * three axes, where leading axes have one tile. */
 static const int orders[][3] = {{2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {1, 0, 2}, {0, 1, 2}, {0, 2, 1}};
 
 static int32_t orders_of(int32_t rank) {
     return rank == 3 ? 6 : rank;
 }
 
-/* beyond: row tiles that only the longest dilation groups have are counted in all of them. */
+/* inverse, beyond: as for nh_tile_counts. */
 static struct nh_tiling_count count_tiles(const struct nh_problem *problem, const int32_t own[3],
                                           const int32_t part[3], const int32_t loop[3],
                                           bool inverse, bool beyond) {
@@ -75,7 +76,7 @@ int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t own[3], 
     return best;
 }
 
-/* The share of an axis that the halo of a row and its neighbors covers. */
+/* The share of an axis that the halo of one stride group covers. */
 static double cover(const struct nh_axis *axis) {
     int64_t length = nh_longest_group(axis), halo = axis->window + axis->stride - 1;
     return (double)nh_min(halo, length) / (double)length;

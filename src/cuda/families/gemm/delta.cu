@@ -1,4 +1,4 @@
-/* delta = rowsum(dO * O) - dLSE, one group of lanes per query: what the softmax's gradient needs of a row. */
+/* delta = rowsum(dO * O) - dLSE, which the softmax's gradient needs of each query; a group of lanes computes one. */
 #include "naive.cuh"
 #include "overlap.cuh"
 

@@ -1,7 +1,8 @@
 /* cuda.gemm: the operators as products of tiles on tensor cores (mma.sync), with attention weights in memory, and
- * attention as a sequence of them. The GEMM-based method of "Faster Neighborhood Attention" (Hassani, Hwu, Shi
- * 2024), for 3-D grids, too, and with a tile's keys gathered as one box: no tile pairs that share nothing.
- * Needs memory for the weights of attention; cannot take extra tokens, f64 or heads wider than its registers. */
+ * attention as a sequence of them. This is the GEMM-based method of "Faster Neighborhood Attention" (Hassani, Hwu, Shi
+ * 2024), extended to 3-D grids, and with a tile's keys gathered as one box, so that no pair of tiles is multiplied that
+ * shares nothing. It needs memory for the weights of attention; no extra tokens, no f64, no heads wider than its
+ * registers. */
 #include "gemm.h"
 #include "rates.h"
 
@@ -46,7 +47,7 @@ int64_t nh_gemm_tiles(const struct nh_problem *problem, const struct nh_config *
     return tiles;
 }
 
-/* The layouts of gemm_pn.cu and gemm_band.cu; what pads rows is in gemm_fragment.cuh. */
+/* The size of the layouts of gemm_pn.cu and gemm_band.cu; the padding of rows is in gemm_fragment.cuh. */
 int64_t nh_gemm_pn_bytes(const struct nh_problem *problem, const struct nh_config *config,
                          int64_t dim) {
     int64_t size = (int64_t)nh_dtype_bytes(problem->dtype), rows = nh_gemm_rows(config);
@@ -62,7 +63,7 @@ int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_con
 }
 
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem) {
-    bool forward = problem->op == NHOOD_OP_FWD; /* keeps scores in f32 */
+    bool forward = problem->op == NHOOD_OP_FWD; /* the forward pass keeps scores in f32 */
     int64_t bytes = forward ? 4 : (int64_t)nh_dtype_bytes(problem->dtype);
     if (!nh_multiply(bytes, problem->window_count, &bytes) ||
         !nh_multiply(bytes, problem->heads / problem->kv_heads, &bytes) ||
@@ -77,7 +78,8 @@ static int64_t widest_row(const struct nh_problem *problem) {
     return nh_max(problem->dim, problem->dim_v);
 }
 
-/* Static shared memory is tables of such entries at most: one a row, and two or three a column. */
+/* An upper bound per table entry of static shared memory: tables have one entry per row, and two or three per
+ * column. */
 enum { TABLE_BYTES = 64 };
 
 static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
@@ -105,13 +107,13 @@ static bool complete(const struct nh_problem *problem, const struct nh_cuda_devi
 /* The three products of gemm_pn.cu and gemm_band.cu. */
 enum { PN, NN, IN };
 
-/* Chunks of a tile's box, and how many of them one warp's 16 rows have keys in. */
+/* The chunks of a tile's box, and those of them in which one warp's 16 rows have keys. */
 struct chunks {
     double all, own;
 };
 
 static struct chunks chunks_of(const struct nh_problem *problem, const struct nh_config *config) {
-    double box = 1, reach = 0; /* columns; from the warp's first key to its last */
+    double box = 1, reach = 0; /* columns of the box; range from the warp's first key to its last */
     int rows = 16;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         const struct nh_axis *axis = &problem->axis[a];
@@ -128,7 +130,7 @@ static struct chunks chunks_of(const struct nh_problem *problem, const struct nh
     return (struct chunks){all, touched < all ? touched : all};
 }
 
-/* Blocks that share a multiprocessor, by shared memory, registers and threads. */
+/* Blocks that are resident on a multiprocessor, by shared memory, registers and threads. */
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                             const struct nh_config *config, int64_t dim, int product) {
     enum { THREADS = 2048, BLOCKS = 32 };
@@ -144,8 +146,8 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
     return nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
 }
 
-/* The launch of one product: a block copies the chunks of its tile's box, and its warps multiply those that their rows
- * have keys in. */
+/* Adds the launch of one product: a block copies the chunks of its tile's box, and its warps multiply those in which
+ * their rows have keys. */
 static void add_product(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         const struct nh_config *config, int64_t dim, int product,
                         struct nh_work *work) {
@@ -171,7 +173,7 @@ static void add_product(const struct nh_problem *problem, const struct nh_cuda_d
     launch->unit[NH_WORK_TILE] = members * launch->warps;
 }
 
-/* The products of an operation, of rows as wide as queries' or as values'. */
+/* The products of an operation, with rows of queries' or of values' width. */
 struct product {
     enum { NO_PRODUCT, OF_QUERIES, OF_VALUES } rows;
     int kind;
@@ -229,7 +231,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     return NULL;
 }
 
-/* The shapes expected within half again of the best, best first. */
+/* Proposes the shapes whose predicted time is at most 1.5 times the best, best first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_top_n top;

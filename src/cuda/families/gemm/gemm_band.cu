@@ -1,12 +1,13 @@
-/* Sums of rows weighted by a band of A, as products of a gathered block of weights with chunks of rows on tensor
- * cores: nn, O[i] = scale * sum over n of A[i, n] V[N(i, n)]; with NH_INVERSE in, the sum over the queries i of all
- * heads of the group that attend key j of A[i, n] V[i]. NH_V names the rows, NH_O the sums, whichever they are.
+/* Sums of rows weighted by a band of A, as products of a gathered block of weights with chunks of rows on tensor cores.
+ * nn computes O[i] = scale * sum over n of A[i, n] V[N(i, n)]; in, with NH_INVERSE, the sum of A[i, n] V[i] over the
+ * queries i that attend key j, of all heads of its group. NH_V is the slot of the rows, and NH_O that of the sums, in
+ * either case.
  *
- * Weights of the next chunk are read into registers, lanes along the slots, while this chunk is multiplied: 16-bit
- * weights start at any even address, which asynchronous copies cannot read. Weights outside a window are zero.
+ * Weights of the next chunk are read into registers, with lanes along the slots, while this chunk is multiplied: 16-bit
+ * weights start at any even address, from which asynchronous copies cannot read. Weights outside a window are zero.
  *
- * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are seen by
- * their sums and made again one product at a time. */
+ * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are recognized by
+ * their sums, which are then computed again one product at a time. */
 #include "gemm_sums.cuh"
 #include "overlap.cuh"
 
@@ -16,7 +17,7 @@
 
 static __shared__ nh_tile tile;
 static __shared__ long long sum_offset[NH_ROWS];
-/* Two in turn: the next chunk's are written while this chunk's are read. */
+/* Double buffers: the next chunk's entries are written while this chunk's are read. */
 static __shared__ long long row_offset[2][NH_COLUMNS];
 #if NH_INVERSE
 static __shared__ nh_query queries[2][NH_COLUMNS];
@@ -35,7 +36,8 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
     sum_offset[row] = exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
 }
 
-/* Chunk number `step` of all: with NH_INVERSE every head of the group in turn goes through the box. */
+/* Fills in the columns of chunk number `step`. With NH_INVERSE, every head of the group goes over the box, one after
+ * the other. */
 NH_DEVICE void set_columns(const nh_cuda_args &args, int step, int chunks) {
     int chunk = step % chunks;
     int head = NH_INVERSE ? tile.head * nh_group_heads(args) + step / chunks : nh_key_head(args, tile.head);
@@ -54,13 +56,13 @@ NH_DEVICE void set_columns(const nh_cuda_args &args, int step, int chunks) {
 /* One chunk's weights of the warp's 16 rows, on their way from A to shared memory. */
 struct weights {
     elem weight[LANE_WEIGHTS];
-    bool any; /* of the warp */
+    bool any; /* whether the warp has keys in the chunk */
 #if NH_INVERSE
-    /* of row lane % 16: its key, and the columns from its first query to its last */
+    /* for row lane % 16: its key, and the range of columns from its first query to its last */
     nh_key key;
     int first, end;
 #else
-    /* of query lane % 16, the keys number first to end are in the chunk */
+    /* for query lane % 16: the numbers of the keys that are in the chunk, [first, end) */
     int first, end;
     nh_divisor divisor[3];
 #endif
@@ -87,7 +89,8 @@ NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args) {
 
 #if NH_INVERSE
 
-/* Lanes run along keys: lane % 16 names the row, and half a warp each the even and odd columns. */
+/* Reads weights with lanes along keys: lane % 16 is the row; half of a warp reads even columns, the other half odd
+ * ones. */
 NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int step, int chunks) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
     int column = step % chunks * NH_COLUMNS, half = (int)threadIdx.x % 32 / 16;
@@ -110,7 +113,7 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 
 #else
 
-/* Some of the queries' weights, 32 of each at most: lanes run along the slots, which are consecutive. */
+/* Reads weights of some of the queries, at most 32 of each, with lanes along the slots, which are consecutive. */
 NH_DEVICE void gather_some(elem *weight, const weights &w, const nh_cuda_args &args, int some,
                            int share) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
@@ -181,7 +184,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     float sum[NH_WIDTH / 8][4] = {};
     weights_init(&w, args);
     set_rows(args);
-    /* Three stages, a step apart: where a chunk's rows are, copying them and their weights, their products. */
+    /* A software pipeline of three stages, one step apart: locating a chunk's rows, copying them and their weights,
+     * multiplying. */
     for (int step = -1; step <= steps; step++) {
         bool here = step >= 0 && step < steps;
         if (here) {

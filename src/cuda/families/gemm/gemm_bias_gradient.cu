@@ -1,8 +1,8 @@
-/* Sums of dS over queries, by entry of the bias table: a thread per entry, a block per head, 128 entries and share of
- * the queries. Where queries of the share have a key at the thread's offset is a matter of subtraction, once the
- * block has written down each query's window. Shares are added up by gemm_bias_sum.cu, in a fixed order.
+/* Sums of dS over queries, by entry of the bias table. A thread computes an entry, a block 128 entries of a head over a
+ * share of the queries. The block first writes each query's window to shared memory; then a subtraction tells whether
+ * the query has a key at the thread's offset. gemm_bias_sum.cu adds up the shares in a fixed order.
  *
- * NH_D_BIAS names the shares' sums, f32: [H, .., entries], shares of one call in a row. */
+ * NH_D_BIAS is bound to the shares' sums, f32: [H, .., entries], with the shares of one call next to each other. */
 #include "overlap.cuh"
 #include "prelude.cuh"
 
@@ -11,7 +11,7 @@
 struct row {
     /* first key of the window relative to the query, per axis */
     int first[3];
-    /* of the query's first weight; negative: no query */
+    /* index of the query's first weight; negative: there is no query */
     long long weights;
 };
 

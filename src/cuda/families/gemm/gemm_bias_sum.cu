@@ -1,4 +1,4 @@
-/* The bias's gradient from the sums of gemm_bias_gradient.cu, in the table's place: a thread per head and entry. */
+/* Adds up the sums of gemm_bias_gradient.cu to the bias's gradient, with a thread per head and entry. */
 #include "overlap.cuh"
 #include "prelude.cuh"
 

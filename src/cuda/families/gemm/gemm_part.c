@@ -32,7 +32,7 @@ int64_t nh_gemm_part_row(const struct nh_problem *problem, bool planes) {
     return part_row(problem, planes) * (planes ? problem->axis[0].window : 1);
 }
 
-/* struct nh_part_bounds of gemm_part.cuh, and the columns without the rows past their end. */
+/* The same as struct nh_part_bounds of gemm_part.cuh, and the columns of a part without padding. */
 struct bounds {
     int64_t rows, columns, box;
 };
@@ -52,8 +52,8 @@ static struct bounds bounds_of(const struct nh_problem *problem, const struct nh
     return (struct bounds){nh_ceil_div(box, 16) * 16 + 16, nh_ceil_div(columns, 16) * 16, box};
 }
 
-/* The more shared memory 16 rows take, the fewer blocks a multiprocessor has, and the more warps share the rows. Teams
- * of nn share the columns of V. Measured on an H200. */
+/* The more shared memory 16 rows take, the fewer blocks are resident, and the more warps should share the rows; warps
+ * of nn share the columns of V. The limits, in bytes of a row's columns, were measured on an H200. */
 int64_t nh_gemm_part_team(const struct nh_problem *problem, const struct nh_config *config,
                           enum nh_gemm_part part) {
     enum { FOR_TWO = 200, FOR_FOUR = 800, MOST_THREADS = 512 };
@@ -68,7 +68,7 @@ int64_t nh_gemm_part_team(const struct nh_problem *problem, const struct nh_conf
     return team;
 }
 
-/* Rows of a part, two parts if there are several, and where in memory they are. */
+/* Bytes of the rows of a part, twice if there are several parts, and of their offsets. */
 static int64_t staged_bytes(const struct nh_config *config, int64_t rows, int64_t row_bytes) {
     return rows * (8 + (config->value[GEMM_PLANES] ? 2 : 1) * row_bytes);
 }
@@ -91,7 +91,7 @@ int64_t nh_gemm_part_nn_bytes(const struct nh_problem *problem, const struct nh_
                                  part_row(problem, config->value[GEMM_PLANES]) * size));
 }
 
-/* Beside the dynamic: a table entry a query, and two a slot. */
+/* Bytes of static shared memory: a table entry per query, and two per slot. */
 static int64_t tables_bytes(const struct nh_problem *problem, const struct nh_config *config) {
     return 256 + 72 * nh_gemm_rows(config) +
            4 * nh_gemm_part_slots(problem, config->value[GEMM_PLANES]);
@@ -103,7 +103,8 @@ bool nh_gemm_part_takes(const struct nh_problem *problem, const struct nh_cuda_d
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].causal) return false;
     if (config->value[GEMM_PLANES] && problem->rank < NH_AXES) return false;
-    /* rows of a whole box in 3-D leave a multiprocessor one block of few warps: planes took half the time */
+    /* In 3-D, the rows of a whole box leave room for one block of few warps per multiprocessor: planes took half the
+     * time. */
     int64_t most =
         problem->rank == NH_AXES && !config->value[GEMM_PLANES] ? 256 : LANES * MOST_HELD;
     if (nh_gemm_part_slots(problem, config->value[GEMM_PLANES]) > most) return false;
@@ -126,7 +127,7 @@ int32_t nh_gemm_part_heads(const struct nh_problem *problem, const struct nh_cud
     return heads;
 }
 
-/* One of the two launches. sweeps: over the parts. */
+/* One of the two launches. sweeps: how often it goes over the parts. */
 struct launch {
     enum nh_kernel_kind kernel;
     int64_t dim, shared_bytes, lanes, team;
@@ -142,7 +143,7 @@ static double residents_of(const struct nh_problem *problem, const struct nh_cud
                                     nh_min(NH_CUDA_REGISTERS / PER_THREAD, THREADS) / threads));
 }
 
-/* A block works for several heads, one after the other, with one table. */
+/* Adds a launch. A block computes several heads, one after the other, with one table. */
 static void add_launch(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        const struct nh_config *config, const struct launch *of,
                        struct nh_work *work) {

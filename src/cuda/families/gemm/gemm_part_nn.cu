@@ -1,17 +1,17 @@
-/* O[i] = sum over n of P[i, n] V[N(i, n)], part by part of the tile's box (gemm_part.cuh). The weights of 16
- * queries go into a block of the columns that they meet, zero outside windows; each warp of a team then multiplies it
- * with some of the columns of V.
+/* O[i] = sum over n of P[i, n] V[N(i, n)], part by part of the tile's box (gemm_part.cuh). The weights of 16 queries
+ * are put into a block with the columns that these need, with zeros outside windows; each warp of a team then
+ * multiplies it with some of the columns of V.
  *
- * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are seen by
- * their sums and made again one product at a time. */
+ * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are recognized by
+ * their sums, which are then computed again one product at a time. */
 #include "gemm_part.cuh"
 #include "gemm_sums.cuh"
 #include "overlap.cuh"
 
 #define STRIDE NH_SUM_STRIDE
-/* Wide sums need their registers. */
+/* Wide sums need more registers, so that fewer blocks are resident. */
 #define LEAST_BLOCKS (NH_SUM_WIDTH > 64 ? 1 : NH_LEAST_BLOCKS)
-/* Slots of a row that a lane takes. */
+/* Slots of a row per lane. */
 #define SHARES ((NH_SLOTS + 31) / 32)
 
 static __shared__ nh_tile tile;
@@ -28,7 +28,7 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
     sum_offset[row] = exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
 }
 
-/* Copies the weights of the warp's rows in a part to shared memory, asynchronously. */
+/* Starts to copy the weights of the warp's rows in a part to shared memory. */
 NH_DEVICE void gather(elem *weights, const nh_cuda_args &args, int head, int part) {
     const elem *a = (const elem *)args.tensor[NH_A].data + head * args.tensor[NH_A].head;
 #pragma unroll 2
@@ -43,7 +43,7 @@ NH_DEVICE void gather(elem *weights, const nh_cuda_args &args, int head, int par
     }
 }
 
-/* Puts each weight of the warp's rows into the column of its key. */
+/* Writes each weight of the warp's rows to the column of its key. */
 NH_DEVICE void deposit(const elem *weights, const int column[SHARES], elem *blocks,
                        int block_stride, nh_warp_range range) {
     const nh_spans spans = nh_spans_of(tile);
@@ -60,7 +60,7 @@ NH_DEVICE void deposit(const elem *weights, const int column[SHARES], elem *bloc
     }
 }
 
-/* Zeros once: a query's columns are the same in every part and head. */
+/* Clears the blocks. Once is enough, as a query's columns are the same in every part and head. */
 NH_DEVICE void clear(elem *blocks, int block_stride) {
     nh_vector<16 / sizeof(elem)> *zeros = (nh_vector<16 / sizeof(elem)> *)blocks;
     const nh_vector<16 / sizeof(elem)> zero = {};
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, LEAST_BLOCKS)
                     min(NH_COLUMNS, (range.columns - from + NH_STEP - 1) / NH_STEP * NH_STEP),
                     lane);
         }
-        /* Sums take the place of rows that others may still read. */
+        /* Sums overwrite rows that other warps may still read. */
         __syncthreads();
         nh_sums_finish(tile, args, sum, rows);
         nh_rows_store((elem *)args.tensor[NH_O].data + head * args.tensor[NH_O].head, sum_offset,

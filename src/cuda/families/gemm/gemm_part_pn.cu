@@ -1,7 +1,7 @@
-/* P = softmax(scale * q_i . k_N(i,n) (+ bias)) in the storage type, and LSE if wanted, for windows whose keys of a part
- * of the box (gemm_part.cuh) fit shared memory. Of a part, each warp stages the scores of its 16 queries in shared
- * memory; NH_GROUP lanes take a query each. In one part a row's weights
- * are known at once. Of several, each is made twice: to add up the sum of the row, and to write its weights. */
+/* P = softmax(scale * q_i . k_N(i,n) (+ bias)) in the storage type, and LSE if it is asked for, for windows whose keys
+ * of a part of the box (gemm_part.cuh) fit shared memory. Each warp writes the scores of its 16 queries in a part to
+ * shared memory, and NH_GROUP lanes take a query each. If the box is one part, a row's weights are known at once.
+ * Otherwise scores are computed twice: for the sum of the row, and for its weights. */
 #include "gemm_part.cuh"
 #include "gemm_scores.cuh"
 #include "lanes.cuh"
@@ -11,7 +11,8 @@
 #define NH_HELD ((NH_SLOTS + NH_GROUP - 1) / NH_GROUP)
 #define AT_ONCE (32 / NH_GROUP)
 #define ROUNDS (NH_OWN_ROWS / AT_ONCE)
-/* Less than any score, and no infinity: differences of two are 0. */
+/* The start of a row's maximum. It is less than any score but finite, so that the difference of two is 0 instead of
+ * NaN. */
 #define LEAST -3.402823466e38f
 
 static __shared__ nh_tile tile;
@@ -34,7 +35,7 @@ NH_DEVICE void set_queries(const nh_cuda_args &args) {
                           : NH_NONE;
 }
 
-/* A lane's slots of a part: number threadIdx.x % NH_GROUP and every NH_GROUP-th from there. */
+/* A lane's slots of a part: slot threadIdx.x % NH_GROUP and every NH_GROUP-th after it. */
 struct slots {
     int column[NH_HELD];
 #if NH_BIASED
@@ -57,13 +58,13 @@ NH_DEVICE void slots_set(slots *slots) {
     }
 }
 
-/* A row of queries in memory, for a head of the block. */
+/* The queries in memory, for a head of the block. */
 NH_DEVICE const elem *queries_of(const nh_cuda_args &args, int head) {
     return (const elem *)args.tensor[NH_Q].data + head * args.tensor[NH_Q].head;
 }
 
-/* The scores of a row's query in a part, times log2(e); those of slots that do not exist are minus infinity.
- * Queries that do not exist get what is never used. stage: from its first key on, of the part's column `first`. */
+/* The scores of a row's query in a part, times log2(e); minus infinity for slots that do not exist. Scores of padding
+ * rows are never used. stage: the row's products, from the part's column `first` on. */
 NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda_args &args,
                          int row, float *stage, int first, int head, int part, bool here) {
     float scale = (float)args.scale * (float)NH_LOG2E;
@@ -107,8 +108,8 @@ NH_DEVICE void scores_of(float score[NH_HELD], const slots &slots, const nh_cuda
     }
 }
 
-/* For the queries of a lane, one each round, the largest score so far, times log2(e), and the sum of 2^(score - that);
- * of the lane's own slots until `gather`. */
+/* For the queries of a lane, one per round: the largest score so far, times log2(e), and the sum of 2^(score - that).
+ * Until `gather` they are those of the lane's own slots. */
 struct row_sums {
     float most[ROUNDS], sum[ROUNDS];
 };
@@ -119,7 +120,7 @@ NH_DEVICE void exponentials(float score[NH_HELD], float most) {
         score[i] = nh_exp2(score[i] - most);
 }
 
-/* Leaves the exponentials of the scores, against the lane's largest so far. */
+/* Adds scores to the sums. Leaves their exponentials relative to the lane's largest score so far. */
 NH_DEVICE void add_scores(row_sums *sums, int round, float score[NH_HELD]) {
     float most = sums->most[round], sum = 0;
 #pragma unroll
@@ -133,8 +134,8 @@ NH_DEVICE void add_scores(row_sums *sums, int round, float score[NH_HELD]) {
     sums->most[round] = most;
 }
 
-/* Over the lanes of a query: the largest score of all, and the reciprocal of their sum. Writes LSE. Returns what makes
- * weights of exponentials against the lane's largest score. */
+/* Combines the lanes of a query: sets the largest score of all, and the reciprocal of their sum, and stores LSE.
+ * Returns the factor from exponentials relative to the lane's own largest score to weights. */
 NH_DEVICE float gather(row_sums *sums, int round, const nh_cuda_args &args, int head,
                        long long lse) {
     float most = nh_lanes_max<NH_GROUP>(sums->most[round]), own = nh_exp2(sums->most[round] - most);
@@ -147,7 +148,7 @@ NH_DEVICE float gather(row_sums *sums, int round, const nh_cuda_args &args, int 
     return own * sums->sum[round];
 }
 
-/* staged: the query's row of the stage, whose scores all lanes of the query have read. */
+/* staged: the query's row in shared memory, whose scores all its lanes have read. */
 NH_DEVICE void stage_weights(const float exponential[NH_HELD], float factor, elem *staged) {
     elem *of_lane = staged + threadIdx.x % NH_GROUP;
     __syncwarp();
@@ -156,7 +157,7 @@ NH_DEVICE void stage_weights(const float exponential[NH_HELD], float factor, ele
         if (slot_number(i) < NH_SLOTS) of_lane[i * NH_GROUP] = nh_store(exponential[i] * factor);
 }
 
-/* Writes the staged weights of the warp's rows in a part. */
+/* Stores the weights of the warp's rows in a part, which are in shared memory. */
 NH_DEVICE void write_weights(const nh_cuda_args &args, const float *stages, int stage_stride,
                              int head, int part) {
     elem *a = (elem *)args.tensor[NH_A].data + head * args.tensor[NH_A].head;
@@ -173,14 +174,14 @@ NH_DEVICE void write_weights(const nh_cuda_args &args, const float *stages, int 
     }
 }
 
-/* What a step does with the scores of a part. All of it where the box is one part. */
+/* What a step does with the scores of a part; all of it if the box is one part. */
 struct task {
-    bool adds;     /* them to the sums of the rows, */
-    bool adds_all; /* which are then complete; */
-    bool writes;   /* the weights */
+    bool adds;     /* adds scores to the sums of the rows */
+    bool adds_all; /* the sums are then complete */
+    bool writes;   /* writes the weights */
 };
 
-/* Takes one part's scores of the warp's rows, staged from the range's first column on. */
+/* Processes one part's scores of the warp's rows, which are in shared memory from the range's first column on. */
 NH_DEVICE void take(row_sums *sums, const slots &slots, const nh_cuda_args &args, float *stages,
                     int stage_stride, nh_warp_range range, int head, int part, task task) {
     const nh_spans spans = nh_spans_of(tile);
@@ -202,7 +203,7 @@ NH_DEVICE void take(row_sums *sums, const slots &slots, const nh_cuda_args &args
     if (task.writes) write_weights(args, stages, stage_stride, head, part);
 }
 
-/* The rows of a part on their way to shared memory, with its first one those of the queries. */
+/* Starts to copy the rows of a part to shared memory; with the first part also the queries. */
 NH_DEVICE void load(const nh_cuda_args &args, elem *q, elem *keys, int rows, int head, int part) {
     if (part == 0)
         nh_rows_load(NH_ROWS, q, STRIDE, queries_of(args, head), query_offset, (int)args.dim);
@@ -255,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_LEAST_BLOCKS)
                           stages + group * 16 * stage_stride + column, stage_stride,
                           range.columns - column, (int)threadIdx.x % 32);
             __syncthreads();
-            /* Over the first buffer, or the other one: rows that nobody reads any more. */
+            /* Copies to the other buffer or, if there is only one, over rows that nobody reads any more. */
             elem *there = keys + (NH_PLANES ? (step + 1) % 2 * bounds.rows : 0) * STRIDE;
             bool more = step + 1 < steps;
             int next = !more ? 0 : part + 1 < parts ? part + 1 : 0;

@@ -1,11 +1,11 @@
-/* A[i, n] = scale * q_i . k_N(i,n) (+ bias), as products of a tile of queries with chunks of the box of all their
- * keys on tensor cores. Each warp owns 16 queries: its 16 x NH_COLUMNS block of scores goes through shared memory so
- * that consecutive lanes write consecutive slots of A. Scores outside windows are never looked at, chunks that hold
- * no key of the warp's queries not even made.
+/* A[i, n] = scale * q_i . k_N(i,n) (+ bias), as products of a tile of queries with chunks of the box of all their keys
+ * on tensor cores. Each warp owns 16 queries. Its 16 x NH_COLUMNS block of scores goes through shared memory, so that
+ * consecutive lanes write consecutive slots of A. Scores outside windows are ignored, and chunks without keys of the
+ * warp's queries are skipped.
  *
- * NH_RESULT says what is written for a score s: NH_SCORE, s itself; NH_PROBABILITY, exp(s - LSE of the query);
- * NH_SCORE_GRADIENT, P * (s - delta of the query), where A holds P and is overwritten, and s is dO . v.
- * NH_WEIGHT_F32: A is f32 whatever the storage type. */
+ * NH_RESULT says what is written for a score s. NH_SCORE: s itself; NH_PROBABILITY: exp(s - LSE of the query);
+ * NH_SCORE_GRADIENT: P * (s - delta of the query), where A holds P and is overwritten, and s is dO . v. NH_WEIGHT_F32:
+ * A is f32 whatever the storage type. */
 #include "gemm_scores.cuh"
 #include "overlap.cuh"
 
@@ -31,7 +31,7 @@ NH_DEVICE weight to_weight(float value) {
 static __shared__ nh_tile tile;
 static __shared__ nh_query queries[NH_ROWS];
 static __shared__ long long query_offset[NH_ROWS];
-/* Two in turn: a chunk's are written while the slowest warps still read those of the one before. */
+/* Double buffers: a chunk's offsets are written while the slowest warps still read those of the one before. */
 static __shared__ long long key_offset[2][NH_COLUMNS];
 extern __shared__ __align__(16) char matrices[];
 
@@ -62,7 +62,8 @@ NH_DEVICE void set_keys(const nh_cuda_args &args, int chunk) {
     }
 }
 
-/* What a product becomes, before it is known whether the key exists: a bias that does not is read as the first. */
+/* The result of a product, before it is known whether the key exists: for a key that does not, the first bias entry is
+ * read. */
 NH_DEVICE float score_of(const nh_cuda_args &args, const nh_query &query, int n, nh_digits digits,
                          bool exists, float product) {
     float score = product * (float)args.scale;
@@ -79,7 +80,7 @@ NH_DEVICE float score_of(const nh_cuda_args &args, const nh_query &query, int n,
     return NH_RESULT == NH_PROBABILITY ? nh_exp2((score - query.shift) * (float)NH_LOG2E) : score;
 }
 
-/* Slots of causal windows that no key fills. */
+/* Fills the slots of causal windows that have no key. */
 NH_DEVICE void fill_unused(const nh_cuda_args &args, int warp, int lane) {
     float value = args.flags & NH_ZERO_FILL ? 0.0f : NH_MINUS_INFINITY;
     const int window[3] = {(int)args.axis[0].window, (int)args.axis[1].window,
@@ -98,8 +99,8 @@ NH_DEVICE void fill_unused(const nh_cuda_args &args, int warp, int lane) {
     }
 }
 
-/* Writes the scores of some of the warp's queries, of each its keys number first to end, 32 at most. Without branches,
- * lanes without a key included. */
+/* Writes the scores of some of the warp's queries, of each those of keys [first, end), at most 32. There are no
+ * branches; lanes without a key compute, but do not write. */
 NH_DEVICE void write(const nh_cuda_args &args, const nh_divisor divisor[3], nh_spans spans,
                      const float *stage, const elem *q, const elem *k, int chunk, int some,
                      int first, int end) {
@@ -154,10 +155,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     const nh_divisor divisor[3] = {nh_divisor_of(1), nh_divisor_of((int)args.axis[1].window),
                                    nh_divisor_of((int)args.axis[2].window)};
     int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
-    /* Lane l and l + 16 know how many keys of the warp's query l came in earlier chunks. */
+    /* lanes l and l + 16: the number of keys of the warp's query l in earlier chunks */
     int before = 0;
     set_queries(args);
-    /* Three stages, a step apart: where a chunk's keys are, copying them, their products. */
+    /* A software pipeline of three stages, one step apart: locating a chunk's keys, copying them, multiplying. */
     for (int step = -1; step <= chunks; step++) {
         if (step == 0)
             nh_rows_load(NH_ROWS, q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, dim);

@@ -3,10 +3,10 @@
 #include "gemm_fragment.cuh"
 #include "gemm_tile.cuh"
 
-/* Elements between rows of queries and of keys. */
+/* Elements from one row of queries, or of keys, to the next. */
 #define NH_SCORE_STRIDE (NH_WIDTH + NH_PAD_ALONG)
 
-/* Products of the elements first to end of 16 queries and of `columns` keys. */
+/* Adds products of elements [first, end) of 16 queries and of `columns` keys. */
 NH_DEVICE void nh_scores_part(float part[NH_COLUMNS / 8][4], const elem *q, const elem *k,
                               int columns, int first, int end, int lane) {
 #pragma unroll 4
@@ -23,7 +23,7 @@ NH_DEVICE void nh_scores_part(float part[NH_COLUMNS / 8][4], const elem *q, cons
     }
 }
 
-/* The scores of NH_COLUMNS keys, or of the first `columns` of them, to the warp's stage. */
+/* Writes the scores of NH_COLUMNS keys, or of the first `columns` of them, to the warp's shared memory. */
 NH_DEVICE void nh_scores(const elem *q, const elem *k, float *stage, int stage_stride, int columns,
                          int lane) {
     float score[NH_COLUMNS / 8][4] = {};
@@ -49,7 +49,7 @@ NH_DEVICE void nh_scores(const elem *q, const elem *k, float *stage, int stage_s
     }
 }
 
-/* What tensor cores make of infinities in f32's three parts is NaN; such scores are made again. */
+/* Computes a score again if it is not finite: with f32's three parts, tensor cores turn infinities into NaN. */
 NH_DEVICE float nh_repair_if_not_finite(float score, const elem *q, const elem *k, int dim) {
 #if NH_DTYPE == NH_F32
     if (!(fabsf(score) <= 3.402823466e38f)) {

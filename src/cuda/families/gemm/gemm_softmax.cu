@@ -1,13 +1,13 @@
-/* Softmax of every row of scores by NH_GROUP lanes: S (f32, packed) becomes P (storage type) in the same memory, at
- * the start of its row, and LSE is written if wanted. Rows of up to NH_GROUP * NH_HELD scores are held in registers;
- * longer ones (NH_HELD 0) are read three times, from a cache but for the first. */
+/* Softmax of every row of scores by NH_GROUP lanes: S (f32, packed) becomes P (storage type) in the same memory, at the
+ * start of its row, and LSE is stored if it is asked for. Rows of up to NH_GROUP * NH_HELD scores are held in
+ * registers; longer ones (NH_HELD 0) are read three times, the second and third time from a cache. */
 #include "lanes.cuh"
 #include "mma.cuh"
 #include "overlap.cuh"
 #include "prelude.cuh"
 
 #define NH_THREADS 128
-/* Rows of one warp end at different lanes. */
+/* Lanes of the same row: rows of one warp may end at different times. */
 #define OWN_LANES nh_lanes_mask<NH_GROUP>()
 
 NH_DEVICE void write_lse(const nh_cuda_args &args, long long row, float lse) {
@@ -59,7 +59,7 @@ NH_DEVICE float softmax(const float *s, elem *p, int count, int lane) {
     for (int n = lane; n < count; n += NH_GROUP)
         sum += power(s[n], most);
     sum = nh_lanes_sum<NH_GROUP>(sum, OWN_LANES);
-    /* The 16-bit p[n] lies in scores that this or an earlier round has read. */
+    /* p[n], of 16 bits, overwrites scores that this or an earlier round has read. */
     for (int first = 0; first < count; first += NH_GROUP) {
         int n = first + lane;
         float score = n < count ? s[n] : 0;

@@ -2,8 +2,8 @@
  *     forward   S = pn(Q, K), P = softmax(S) in S's memory, O = nn(P, V); in parts P = softmax(pn(Q, K)), O = nn(P, V)
  *     backward  P = exp(pn(Q, K) - LSE), dV = in(P, dO), dS = P (pn(dO, V) - delta) in P's memory,
  *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset.
- * Weights in memory are bounded: attention goes over slabs of batch entries, or of the key heads of one entry, in
- * equal parts that use the same workspace one after the other. */
+ * The workspace for weights is bounded: attention is computed in equal slabs of batch entries, or of the key heads of
+ * one entry, one after the other in the same workspace. */
 #include "backward_steps.h"
 #include "dtype.h"
 #include "gemm.h"
@@ -11,7 +11,8 @@
 NH_OWN_ARGS_FIT(nh_gemm_part_args, nh_gemm_part_own);
 
 enum { THREADS = 128, LANES = 32, MOST_HELD = 16 };
-/* Weights in memory at a time. Slabs this large keep every launch long against what launching costs. */
+/* The most bytes of weights in the workspace. With slabs of this size, every launch takes much longer than its launch
+ * latency. */
 #define SLAB_BYTES ((int64_t)512 << 20)
 /* NH_RESULT of gemm_pn.cu */
 enum { SCORE, PROBABILITY, SCORE_GRADIENT };
@@ -19,14 +20,14 @@ enum { SCORE, PROBABILITY, SCORE_GRADIENT };
 struct builder {
     struct nh_cuda_operation *operation;
     const struct nh_problem *whole;
-    /* one slab of the whole; the same strides */
+    /* one slab of the whole, with the same strides */
     const struct nh_problem *problem;
     const struct nh_config *config;
-    /* of the attention weights in the workspace */
+    /* workspace offset of the attention weights */
     size_t weights;
 };
 
-/* What a slab adds to the address of the caller's tensor. */
+/* Sets what a slab adds to the address of the caller's tensor. */
 static void step_over(const struct builder *builder, struct nh_cuda_binding *binding) {
     const struct nh_problem *slab = builder->problem;
     int32_t tensor = binding->from;
@@ -52,13 +53,13 @@ static nhood_status add(const struct builder *builder, struct nh_cuda_step *step
 
 static void step_init(const struct builder *builder, struct nh_cuda_step *step) {
     nh_cuda_step_init(step, builder->problem);
-    /* Beyond its length, dilation leaves every token alone, as its length does. */
+    /* A dilation beyond the length of its axis has the same effect as one equal to it. */
     for (int a = 0; a < NH_AXES; a++)
         step->args.axis[a].dilation =
             nh_min(step->args.axis[a].dilation, step->args.axis[a].length);
 }
 
-/* Lets a kernel find the caller's tensor in another one's slot. */
+/* Binds a slot to another tensor of the caller, with its strides. */
 static void rebind(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                    int32_t tensor) {
     const nhood_strides *strides = &problem->strides[tensor];
@@ -84,7 +85,8 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
     return spec;
 }
 
-/* A = the products of the rows bound to NH_Q and NH_K, of `dim` elements, taken as `result` says. */
+/* Adds the launch for A = products of the rows bound to NH_Q and NH_K, of `dim` elements; result: NH_RESULT of
+ * gemm_pn.cu. */
 static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *step, int64_t dim,
                            int result, bool f32_weights) {
     struct nh_kernel_spec spec = spec_of(builder, "gemm_pn.cu", dim);
@@ -101,7 +103,8 @@ static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *s
     return add(builder, step, &spec);
 }
 
-/* out = scale * the sums of rows weighted by A, over the keys of a query or (inverse) the queries of a key. */
+/* Adds the launch for out = scale * the sums of rows weighted by A, over the keys of a query or, inverse, the queries
+ * of a key. */
 static nhood_status add_band(const struct builder *builder, struct nh_cuda_step *step, int32_t rows,
                              int32_t out, int64_t dim, double scale, bool inverse) {
     const struct nh_problem *problem = builder->problem;
@@ -130,7 +133,7 @@ static nhood_status add_softmax(const struct builder *builder) {
     struct nh_cuda_step step;
     step_init(builder, &step);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    /* the fewest lanes that hold a row in registers */
+    /* the fewest lanes whose registers hold a row */
     int64_t lanes = 8;
     while (lanes < LANES && lanes * MOST_HELD < problem->window_count)
         lanes *= 2;
@@ -226,7 +229,8 @@ static void bind_weights(const struct builder *builder, struct nh_cuda_step *ste
                            builder->problem->window_count);
 }
 
-/* The bias's gradient: shares of the queries, enough of them to fill the device, then their sum. */
+/* Adds the launches for the bias's gradient: one for as many shares of the queries as fill the device, and one that
+ * adds these up. */
 static nhood_status add_bias_gradient(const struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
     int64_t blocks = nh_ceil_div(problem->bias_count, THREADS) * problem->heads;
@@ -298,7 +302,7 @@ static nhood_status add_backward(struct builder *builder) {
     return status;
 }
 
-/* The largest divisor of `parts` with that many times `bytes` within the limit, or 1. */
+/* The largest divisor d of `parts` such that d * bytes is within the limit, but at least 1. */
 static int64_t parts_within(int64_t parts, int64_t bytes, int64_t limit) {
     int64_t most = nh_max(1, nh_min(parts, limit / bytes));
     while (parts % most)
@@ -306,7 +310,7 @@ static int64_t parts_within(int64_t parts, int64_t bytes, int64_t limit) {
     return most;
 }
 
-/* One slab of attention; operators have no weights in the workspace and are done in one. */
+/* One slab of attention. Operators have no weights in the workspace, so that they are one slab. */
 static struct nh_problem slab_of(const struct nh_problem *problem) {
     struct nh_problem slab = *problem;
     if (problem->op >= NHOOD_OP_PN) return slab;

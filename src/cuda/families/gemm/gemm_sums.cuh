@@ -1,26 +1,26 @@
-/* Sums of rows in shared memory weighted by a warp's block of weights, by tensor cores. NH_V names the rows, NH_O the
- * sums, whichever they are. */
+/* Sums of rows in shared memory weighted by a warp's block of weights, on tensor cores. NH_V is the slot of the rows,
+ * and NH_O that of the sums, whichever tensors these are. */
 #pragma once
 #include "gemm_fragment.cuh"
 #include "gemm_tile.cuh"
 
-/* Elements of a sum that one warp adds up: teams share them. */
+/* Elements of a sum that one warp computes: warps of a team share them. */
 #define NH_SUM_WIDTH (NH_WIDTH / NH_TEAM)
-/* Elements between rows, and between sums. */
+/* Elements from one row, or one sum, to the next. */
 #define NH_SUM_STRIDE (NH_WIDTH + NH_PAD_DOWN)
 
-/* Where a slot of a query is in its line of A. */
+/* The place of a slot in a query's row of A. */
 #ifndef NH_PLACE_OF_SLOT
 #define NH_PLACE_OF_SLOT(slot) (slot)
 #endif
 
-/* Adds what the first `columns` of at most NH_COLUMNS rows contribute to 16 sums; the count is a multiple of
+/* Adds to 16 sums what the first `columns` of at most NH_COLUMNS rows contribute; `columns` is a multiple of
  * NH_STEP. */
 NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, int block_stride,
                            const elem *rows, int columns, int lane) {
 #if NH_SHORT_CHAINS
     static_assert(NH_COLUMNS <= NH_CHAIN, "one call, one chain");
-    /* Together, for the left factor is dear to split. */
+    /* Two at a time, as splitting the left factor is expensive. */
     constexpr int together = NH_SUM_WIDTH % 32 ? 1 : 2;
 #pragma unroll
     for (int first = 0; first < NH_SUM_WIDTH / 16; first += together) {
@@ -57,7 +57,8 @@ NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, in
 #endif
 }
 
-/* One sum, product by product, over exactly the pairs in a window. Not inlined: rare, and long. */
+/* Computes one sum again, product by product, over exactly the pairs in a window. Not inlined, as it is rare and
+ * long. */
 static __device__ __noinline__ float nh_repair_sum(const nh_tile &tile, const nh_cuda_args &args,
                                                   const int position[3], int c) {
     const elem *a = (const elem *)args.tensor[NH_A].data,
@@ -89,7 +90,7 @@ static __device__ __noinline__ float nh_repair_sum(const nh_tile &tile, const nh
     return sum;
 }
 
-/* The tile's sums, rounded, in shared memory. */
+/* Writes the tile's sums, rounded, to shared memory; recomputes those that are not finite. */
 NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
                               float sum[NH_SUM_WIDTH / 8][4], elem *sums) {
     int group = (int)threadIdx.x / 32 / NH_TEAM, lane = (int)threadIdx.x % 32;

@@ -1,8 +1,8 @@
-/* The geometry of a banded product: a tile of queries (or keys, if NH_INVERSE) against the box of all keys (queries)
- * that some of its tokens share a window with, taken in chunks of NH_COLUMNS.
+/* The geometry of a banded product: a tile of queries (or keys, if NH_INVERSE) with the box of all keys (queries) that
+ * share a window with any of its tokens, in chunks of NH_COLUMNS.
  *
- * A tile lies inside one dilation group per axis, so that its windows, in positions of the group, are ranges, and a
- * window is a box inside the opposite box. Columns and the keys of a window are both numbered row-major: the keys of
+ * A tile lies inside one dilation group per axis. In positions of the group, windows are therefore ranges, and a window
+ * is a box inside the opposite box. Columns, and the keys of a window, are both numbered row-major, so that the keys of
  * a chunk are a range of a window's.
  *
  * Knobs: NH_RANK; NH_TILE0, NH_TILE1, NH_TILE2 (tokens of a tile per axis, 1 on unit axes); NH_COLUMNS; NH_WIDTH, a
@@ -10,25 +10,26 @@
  * is; NH_INVERSE. */
 #pragma once
 
-/* Positions fit: the host refuses larger problems. Before anything includes window.h. */
+/* 32 bits are enough for positions, as the host refuses larger problems. This must come before window.h is included. */
 #define NH_POSITION int
 #include "mma.cuh"
 #include "prelude.cuh"
 
 #define NH_ROWS (NH_TILE0 * NH_TILE1 * NH_TILE2)
-/* Warps that share 16 rows. */
+/* A team: the warps that share 16 rows. */
 #ifndef NH_TEAM
 #define NH_TEAM 1
 #endif
 #define NH_WARPS (NH_ROWS / 16 * NH_TEAM)
 #define NH_THREADS (32 * NH_WARPS)
 #define NH_FIRST_AXIS (3 - NH_RANK)
-/* No offset of a row: outside the tensor. */
+/* The offset of a row that does not exist. */
 #define NH_NONE (-0x7fffffffffffffffll)
-/* Where a query starts that does not exist: no key is there. Keys that do not exist are as far on the other side. */
+/* The start of the window of a query that does not exist, where no key is. Keys that do not exist are as far on the
+ * other side. */
 #define NH_NOWHERE 0x40000000
 
-/* The query heads of a key head. */
+/* The number of query heads per key head. */
 NH_DEVICE int nh_group_heads(const nh_cuda_args &args) {
     return (int)args.heads / (int)args.kv_heads;
 }
@@ -38,7 +39,8 @@ NH_DEVICE int nh_key_head(const nh_cuda_args &args, int head) {
     return head / nh_group_heads(args);
 }
 
-/* Division of any unsigned number: the estimate, by 2^32 over the divisor, is at most one too small. */
+/* Division of unsigned numbers by multiplication: the estimate, with 2^32 over the divisor, is at most one too
+ * small. */
 struct nh_divisor {
     unsigned divisor, inverse;
 };
@@ -55,7 +57,7 @@ NH_DEVICE int nh_divide(int n, const nh_divisor &d) {
 
 /* One axis of a tile, in positions of its dilation group. */
 struct nh_tile_axis {
-    /* the tile's tokens: [origin, origin + extent); extent <= 0 past a shorter group's end */
+    /* the tile's tokens: [origin, origin + extent); extent <= 0 if the tile is past the end of a shorter group */
     int group, length, origin, extent;
     /* tokens of the longest group */
     int longest;
@@ -71,13 +73,14 @@ struct nh_tile {
     nh_tile_axis axis[3];
 };
 
-/* A query, as pairs with keys need it. */
+/* What is needed of a query for its pairs with keys. */
 struct __align__(16) nh_query {
     /* coordinates of its first key */
     int begin[3];
     /* the query's part of an index into a head's bias table */
     int bias;
-    /* offset of slot 0; with NH_INVERSE, where slot 0 would be were the key with coordinates 0 in it */
+    /* offset of slot 0 in A; with NH_INVERSE, the offset that slot 0 would have if it were the key with coordinates
+     * 0 */
     long long weights;
     /* LSE or delta */
     float shift;
@@ -96,7 +99,7 @@ NH_DEVICE nh_range nh_tile_window(const nh_cuda_axis &axis, int length, int posi
                            NH_CAUSAL ? axis.causal : 0, position);
 }
 
-/* The positions opposite: a query's keys, or a key's queries. */
+/* The positions that the one at `position` is paired with: a query's keys, or a key's queries. */
 NH_DEVICE nh_range nh_tile_reach(const nh_cuda_axis &axis, int length, int position) {
 #if NH_INVERSE
     return nh_inverse_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1,
@@ -122,9 +125,9 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
     t->base = NH_INVERSE ? t->origin : t->low;
 }
 
-/* The tile of this block, an axis per thread: heads fastest, so that neighboring blocks share lines of heads-last
- * tensors, then the axes' tiles, then the batch. Blocks have the first of `each` heads. false: nothing there. Ends with
- * a barrier. */
+/* Sets the tile of this block, an axis per thread. Heads are fastest, so that neighboring blocks share lines of
+ * heads-last tensors, then the axes' tiles, then the batch. A block computes `each` heads, of which this is the first.
+ * False: there is no such tile. Ends with a barrier. */
 NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads, int each = 1) {
     if (threadIdx.x < 3) {
         const int size[3] = {NH_TILE0, NH_TILE1, NH_TILE2};
@@ -158,7 +161,7 @@ NH_DEVICE int nh_tile_columns(const nh_tile &tile) {
     return tile.axis[0].span * tile.axis[1].span * tile.axis[2].span;
 }
 
-/* Position of the tile's row; false: there is none. */
+/* Sets the position of a row of the tile; false: there is no such row. */
 NH_DEVICE bool nh_tile_row(const nh_tile &tile, int row, int position[3]) {
     const int at[3] = {row / (NH_TILE1 * NH_TILE2), row / NH_TILE2 % NH_TILE1, row % NH_TILE2};
     bool inside = true;
@@ -170,7 +173,7 @@ NH_DEVICE bool nh_tile_row(const nh_tile &tile, int row, int position[3]) {
     return inside;
 }
 
-/* Coordinates of a column in the opposite box; past its end, those of the first axis go on. */
+/* Sets the coordinates of a column in the opposite box; for columns past its end, the first coordinate goes on. */
 NH_DEVICE void nh_tile_column(const nh_tile &tile, int column, int at[3]) {
     at[0] = at[1] = 0;
 #pragma unroll
@@ -182,7 +185,7 @@ NH_DEVICE void nh_tile_column(const nh_tile &tile, int column, int at[3]) {
     at[NH_FIRST_AXIS] = column;
 }
 
-/* The same as a position; false: past the end. */
+/* The same as positions; false: the column is past the end. */
 NH_DEVICE bool nh_tile_opposite(const nh_tile &tile, int column, int position[3]) {
     nh_tile_column(tile, column, position);
     bool inside = position[NH_FIRST_AXIS] < tile.axis[NH_FIRST_AXIS].span;
@@ -255,7 +258,7 @@ NH_DEVICE bool nh_attends(const nh_query &query, const nh_key &key, const nh_cud
     return inside;
 }
 
-/* How many keys of the query come before a column. */
+/* The number of the query's keys that come before a column. */
 NH_DEVICE int nh_keys_before(const nh_query &query, const nh_tile &tile, const nh_cuda_args &args,
                              int column) {
     int at[3], keys = 0;
@@ -272,12 +275,12 @@ NH_DEVICE int nh_keys_before(const nh_query &query, const nh_tile &tile, const n
     return keys;
 }
 
-/* The digits of the key number n of a query: n = x + count[2] * line, line = y + count[1] * plane. */
+/* The digits of a query's key number n: n = x + count[2] * line, line = y + count[1] * plane. */
 struct nh_digits {
     int line, plane;
 };
 
-/* divisor: by the windows of axis 1 and 2, which are the counts if no axis is causal. */
+/* divisor: by the windows of axes 1 and 2, which are the counts if no axis is causal. */
 NH_DEVICE nh_digits nh_key_digits(const nh_query &query, const nh_divisor divisor[3], int n) {
     nh_digits digits = {0, 0};
 #if NH_RANK > 1
@@ -292,7 +295,7 @@ NH_DEVICE nh_digits nh_key_digits(const nh_query &query, const nh_divisor diviso
     return digits;
 }
 
-/* The same key's number in a row-major array that is extent1 and extent2 wide where the window is count[1] and
+/* The number of the same key in a row-major array with widths extent1 and extent2 instead of the window's count[1] and
  * count[2]: x + extent2 * (y + extent1 * plane). */
 NH_DEVICE int nh_renumber(const nh_query &query, const nh_cuda_args &args, int n, nh_digits digits,
                           int extent1, int extent2) {
@@ -301,15 +304,15 @@ NH_DEVICE int nh_renumber(const nh_query &query, const nh_cuda_args &args, int n
     return n;
 }
 
-/* The slot of a key in its query's line of A. */
+/* The slot of a key in its query's row of A. */
 NH_DEVICE int nh_slot_of(const nh_query &query, const nh_cuda_args &args, int n, nh_digits digits) {
     return NH_CAUSAL ? nh_renumber(query, args, n, digits, (int)args.axis[1].window,
                                    (int)args.axis[2].window)
                      : n;
 }
 
-/* Widths of the opposite box, in registers: stores to global memory might change shared memory for all the compiler
- * knows. */
+/* The widths of the opposite box, kept in registers: otherwise the compiler would read them again after each store to
+ * global memory, which might alias shared memory. */
 struct nh_spans {
     int line, plane;
 };
@@ -326,25 +329,25 @@ NH_DEVICE int nh_column_of(const nh_query &query, const nh_cuda_args &args, nh_s
     return first + nh_renumber(query, args, n, digits, spans.plane, spans.line);
 }
 
-/* A lane's share of the keys that a row has in a chunk; and rows whose keys are moved together, so that the loads of
- * all are under way at the same time. */
+/* NH_PER_LANE: a lane's share of the keys that a row has in a chunk. NH_TOGETHER: rows whose keys are moved together,
+ * so that their loads are all in flight at the same time. */
 #define NH_PER_LANE (NH_COLUMNS / 32)
 #define NH_TOGETHER 4
 
-/* Whether one of the rows some .. some + NH_TOGETHER - 1 has more than 32 * share keys in the chunk; lanes l and
- * l + 16 hold the range of row l. */
+/* Whether any of the rows some .. some + NH_TOGETHER - 1 has more than 32 * share keys in the chunk; lanes l and l + 16
+ * hold the range of row l. */
 NH_DEVICE bool nh_rows_have(int first, int end, int share, int some) {
     unsigned rows = __ballot_sync(0xffffffffu, first + 32 * share < end);
     return rows >> some & ((1u << NH_TOGETHER) - 1);
 }
 
-/* Elements that one copy instruction moves. */
+/* Elements per copy instruction. */
 #define NH_PIECE                                                                                   \
     (NH_VECTOR * sizeof(elem) >= 16 ? 16 / sizeof(elem)                                            \
                                     : (NH_VECTOR * sizeof(elem) >= 4 ? 4 / sizeof(elem) : 1))
 #define NH_PIECES ((int)(NH_WIDTH / NH_PIECE))
 
-/* One piece of a row; zeros if it is not `valid`. */
+/* Copies one piece of a row; writes zeros if it is not `valid`. */
 NH_DEVICE void nh_piece_load(elem *to, const elem *from, bool valid) {
     if (NH_PIECE * sizeof(elem) == 16) {
         nh_copy16(to, from, valid);
@@ -355,11 +358,11 @@ NH_DEVICE void nh_piece_load(elem *to, const elem *from, bool valid) {
     }
 }
 
-/* Copies rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to NH_WIDTH.
- * Asynchronous where the pieces allow: nh_copy_wait, then a barrier. */
+/* Copies rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to NH_WIDTH. The
+ * copies are asynchronous if pieces have 4 bytes or more: nh_copy_wait and a barrier must follow. */
 NH_DEVICE void nh_rows_load(int rows, elem *to, int stride, const elem *from, const long long *offset,
                             int dim) {
-    /* Rows and columns that a thread goes on by. */
+    /* rows and columns from one piece of a thread to its next */
     constexpr int down = NH_THREADS / NH_PIECES, along = NH_THREADS % NH_PIECES * (int)NH_PIECE;
     int row = (int)threadIdx.x / NH_PIECES, column = (int)threadIdx.x % NH_PIECES * (int)NH_PIECE;
 #pragma unroll 4
@@ -378,7 +381,7 @@ NH_DEVICE void nh_rows_load(int rows, elem *to, int stride, const elem *from, co
     }
 }
 
-/* The way back, of the tile's rows that exist. */
+/* Stores the tile's rows that exist from shared memory to a tensor. */
 NH_DEVICE void nh_rows_store(elem *to, const long long *offset, const elem *from, int stride,
                              int dim) {
 #pragma unroll 4

@@ -1,23 +1,23 @@
 /* Gradient of the relative bias beside dQ, without atomics.
  *
- * A block keeps to one head, takes every n-th of its query tiles in turn, and adds up a table of its own in memory.
- * Per tile of keys the warps lay dS down in shared memory; then each thread owns some of the distances from query to
- * key that occur in the tile, and adds up the pairs at those. bias_sum.cu adds up the blocks' tables. Every order
- * is fixed: results are bit-equal every run. */
+ * A block keeps to one head, takes every n-th of its query tiles, and adds up a table of its own in memory. For each
+ * key tile the warps write dS to shared memory; then each thread owns some of the distances from query to key that
+ * occur in the tile, and adds up the pairs at those. bias_sum.cu adds up the blocks' tables. All orders are fixed, so
+ * that results are bit-equal in every run. */
 #pragma once
 
 #include "tile_scores.cuh"
 
 enum {
     NH_BIAS_GRADIENT = NH_BIASED && !NH_INVERSE,
-    /* two pairs of a row are stored at once by lanes of eight rows: in different banks */
+    /* padded so that the lanes of eight rows, which store pairs at once, use different banks */
     NH_BIAS_PITCH = NH_COLUMNS + 8,
     NH_DISTANCES0 = NH_TILE_Q0 + NH_TILE_K0 - 1,
     NH_DISTANCES1 = NH_TILE_Q1 + NH_TILE_K1 - 1,
     NH_DISTANCES2 = NH_TILE_Q2 + NH_TILE_K2 - 1
 };
 
-/* Nearly nothing without a bias. */
+/* Without a bias, this takes nearly no memory. */
 struct nh_bias_tile {
     float d_s[NH_BIAS_GRADIENT ? NH_ROWS * NH_BIAS_PITCH : 2];
 };
@@ -28,7 +28,7 @@ NH_DEVICE bool nh_bias_gradient_wanted(const nh_tiled_args &args) {
 
 /* ---- which tiles ---- */
 
-/* Blocks of one head, and which of them this one is. */
+/* The number of blocks per head, and the number of this one among them. */
 NH_DEVICE unsigned nh_bias_shares(const nh_tiled_args &args) {
     return gridDim.x / (unsigned)args.heads;
 }
@@ -39,12 +39,12 @@ NH_DEVICE unsigned nh_bias_head(const nh_tiled_args &args) {
     return blockIdx.x % (unsigned)args.heads;
 }
 
-/* Query tiles of one head over the whole batch. */
+/* The number of query tiles of one head over the whole batch. */
 NH_DEVICE unsigned nh_bias_rounds(const nh_tiled_args &args) {
     return (unsigned)args.tiling.work_tiles;
 }
 
-/* Number of a head's tile among those of all heads: see nh_block_locate. */
+/* The number of a head's tile among those of all heads, as nh_block_locate needs it. */
 NH_DEVICE unsigned nh_bias_work_tile(const nh_tiled_args &args, unsigned round) {
     unsigned per_entry = nh_bias_rounds(args) / (unsigned)args.batch;
     unsigned entry_head = round / per_entry * (unsigned)args.heads + nh_bias_head(args);
@@ -77,14 +77,14 @@ NH_DEVICE void nh_bias_tile_store(const nh_scores &d_s, int first_row, struct nh
                 make_float2(d_s[r / 2][n][r % 2 * 2], d_s[r / 2][n][r % 2 * 2 + 1]);
 }
 
-/* Rows whose column at a distance lies in the tile, on one axis; only rows that exist. */
+/* The rows along one axis whose column at a distance lies in the tile; padding rows are left out. */
 NH_DEVICE struct nh_range nh_rows_at(const struct nh_block &block, int axis, int distance) {
     int rows = block.length[axis] - block.origin[axis], last = nh_tile_k(axis) - distance;
     rows = rows < nh_tile_q(axis) ? rows : nh_tile_q(axis);
     return {distance < 0 ? -distance : 0, last < rows ? last : rows};
 }
 
-/* Sum over the pairs of a tile at a distance, in columns from the row of the same place. */
+/* Sums the pairs of a tile at a distance from row to column. */
 NH_DEVICE float nh_bias_sum(const struct nh_block &block, const int distance[3],
                             const struct nh_bias_tile &tile) {
     struct nh_range x = nh_rows_at(block, 0, distance[0]), y = nh_rows_at(block, 1, distance[1]),
@@ -101,7 +101,7 @@ NH_DEVICE float nh_bias_sum(const struct nh_block &block, const int distance[3],
     return sum;
 }
 
-/* By the whole block. Another barrier must come before the next store. */
+/* Called by the whole block. Another barrier must come before the next store. */
 NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const struct nh_block &block,
                                 const struct nh_cursor &cursor, const struct nh_bias_tile &tile) {
     float *table = nh_bias_table(args);

@@ -1,9 +1,10 @@
-/* Which rows a block owns, and the tiles of columns that they are multiplied with: queries and keys, or the other way
- * round. Rows may also be extra tokens, numbered along the last axis, whose columns are the queries of the whole grid.
+/* The rows that a block owns, and the tiles of columns that they are multiplied with: queries and keys, or the other
+ * way round. Rows may also be extra tokens, numbered along the last axis, whose columns are the queries of the whole
+ * grid.
  *
  * Rows of a block are a box of NH_TILE_Q0 x NH_TILE_Q1 x NH_TILE_Q2 positions of one dilation group, columns come in
- * tiles of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2. As a window is the box of its axes' ranges, and ranges only move
- * forward, the windows of all rows lie in one box, the halo. All positions count inside the dilation group. */
+ * tiles of NH_TILE_K0 x NH_TILE_K1 x NH_TILE_K2. As a window is a box, and its ends never move back from one row to the
+ * next, the windows of all rows lie in one box, the halo. All positions are inside the dilation group. */
 #pragma once
 
 #include "mma.cuh"
@@ -23,7 +24,7 @@ NH_DEVICE constexpr int nh_tile_k(int axis) {
     return axis == 0 ? NH_TILE_K0 : axis == 1 ? NH_TILE_K1 : NH_TILE_K2;
 }
 
-/* Coordinate on one axis of position `index` of a box, whose last two extents are given: the last is fastest. */
+/* The coordinate along an axis of position `index` in a box with these last two extents; the last axis is fastest. */
 NH_DEVICE constexpr int nh_box_axis(int index, int axis, int extent1, int extent2) {
     return axis == 2   ? index % extent2
            : axis == 1 ? index / extent2 % extent1
@@ -36,13 +37,14 @@ NH_DEVICE constexpr int nh_row_axis(int row, int axis) {
     return nh_box_axis(row, axis, NH_TILE_Q1, NH_TILE_Q2);
 }
 
-/* Where a block's queries are. */
+/* The rows of a block: batch entry, heads, and per axis the dilation group, first position and end of the group's
+ * rows. */
 struct nh_block {
     long long batch;
     int head, kv_head;
     int group[3], origin[3], length[3];
 #if NH_REGIONS
-    /* rows stand before `length`; of the grid the group's length, and what tensors have of the columns */
+    /* rows end at `length`; the group's length in the grid, and the columns that tensors have */
     int grid[3];
     nh_range columns[3];
 #endif
@@ -54,7 +56,7 @@ NH_DEVICE const nh_cuda_box &nh_row_box(const nh_cuda_args &args, int axis) {
 }
 #endif
 
-/* Positions of a dilation group's rows on one axis; of a box, of the groups that have most. */
+/* The number of rows of a dilation group along an axis; with NH_REGIONS, the most that any group has. */
 NH_DEVICE int nh_row_count(const nh_cuda_args &args, int axis, int group) {
     if (NH_EXTRA_ROWS) return axis == 2 ? (int)args.extra_tokens : 1;
 #if NH_REGIONS
@@ -66,7 +68,7 @@ NH_DEVICE int nh_row_count(const nh_cuda_args &args, int axis, int group) {
 }
 
 #if NH_REGIONS
-/* Moves a block of a box's first tiles to where its rows are. */
+/* Moves a block from the first tiles of a box to where its rows are. */
 NH_DEVICE void nh_block_place(const nh_cuda_args &args, int axis, struct nh_block &block) {
     const nh_cuda_axis &a = args.axis[axis];
     const nh_cuda_region &region = args.region[axis];
@@ -80,9 +82,9 @@ NH_DEVICE void nh_block_place(const nh_cuda_args &args, int axis, struct nh_bloc
 }
 #endif
 
-/* Work tiles are numbered axis 0 first, then axes 1 and 2: blocks that run at the same time then share most of their
- * keys in the cache. `heads`: query heads, or key heads if those own the rows. False for a tile beyond the end of a
- * dilation group that is shorter than the first. */
+/* Locates a work tile. They are numbered along axis 0 first, then axes 1 and 2: blocks that run at the same time then
+ * share most of their keys in the L2. heads: query heads, or key heads if those own the rows. False for a tile beyond
+ * the end of a dilation group that is shorter than the first. */
 NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, unsigned index, long long heads,
                                struct nh_block &block) {
     bool inside = true;
@@ -110,7 +112,7 @@ NH_DEVICE bool nh_block_locate(const nh_cuda_args &args, unsigned index, long lo
     return inside;
 }
 
-/* Position of a row of the block. Rows past the end repeat the last position: they are computed, not stored. */
+/* Position of a row of the block. Padding rows repeat the last position: they are computed, but not stored. */
 NH_DEVICE int nh_row_position(const struct nh_block &block, int row, int axis) {
     int position = block.origin[axis] + nh_row_axis(row, axis);
     return position < block.length[axis] ? position : block.length[axis] - 1;
@@ -122,7 +124,7 @@ NH_DEVICE bool nh_row_exists(const struct nh_block &block, int row) {
            block.origin[2] + nh_row_axis(row, 2) < block.length[2];
 }
 
-/* Elements from a tensor's start to a position of the block's dilation group. */
+/* Offset of a position of the block's dilation group in a tensor, in elements. */
 NH_DEVICE long long nh_position_offset(const nh_cuda_args &args, const struct nh_block &block,
                                        const nh_cuda_tensor &tensor, int axis, int position) {
     return (position * args.axis[axis].dilation + block.group[axis]) * tensor.axis[axis];
@@ -137,7 +139,7 @@ NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const struct nh_bloc
     return offset;
 }
 
-/* The same of a column, which on an axis that wraps may stand beyond what tensors have. */
+/* The same for a column, whose position on a periodic axis may be beyond what tensors have. */
 NH_DEVICE long long nh_column_offset(const nh_cuda_args &args, const struct nh_block &block,
                                      const nh_cuda_tensor &tensor, int axis, int position) {
 #if NH_PERIODIC
@@ -146,7 +148,7 @@ NH_DEVICE long long nh_column_offset(const nh_cuda_args &args, const struct nh_b
     return nh_position_offset(args, block, tensor, axis, position);
 }
 
-/* Origin of a box of keys. */
+/* The first position of a key tile. */
 struct nh_cursor {
     int at[3];
 };

@@ -1,8 +1,8 @@
-/* cuda.fused80: softmax(Q K^T) V in one kernel on tensor cores, for sm_80 and everything later.
+/* cuda.fused80: softmax(Q K^T) V in one kernel on tensor cores, for sm_80 and later.
  *
- * A block owns a box of queries of one dilation group and streams the box of keys that they attend, their halo,
- * through shared memory: fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile
- * pairs that each choice visits. Head dims beyond 256 and f64 are not for it. */
+ * A block owns a box of queries of one dilation group and streams the box of keys that they attend, their halo, through
+ * shared memory: fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile pairs that each
+ * choice visits. No head dims above 256, no f64. */
 #include "box_search.h"
 #include "rates.h"
 #include "cuda_family.h"
@@ -33,7 +33,7 @@ static int64_t columns_of(const int32_t *value) {
     return nh_box_volume(value + K0);
 }
 
-/* struct nh_shared of the kernel, which asserts that this is its size. */
+/* The size of struct nh_shared of the kernel, which asserts it. */
 static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *value) {
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     int64_t key = w.dim * w.element_bytes + 16, v = w.dim_v * w.element_bytes + 16;
@@ -45,13 +45,13 @@ static int64_t shared_bytes_of(const struct nh_problem *problem, const int32_t *
     return nh_ceil_div(bytes, 8) * 8;
 }
 
-/* Accumulators and scores of a thread, and as many again as addresses, operands and the softmax take. */
+/* An estimate of a thread's registers: accumulators and scores, plus 64 for addresses, operands and the softmax. */
 static int64_t registers_of(const struct nh_problem *problem, const int32_t *value) {
     int64_t blocks = rows_of(value) / value[WARPS] / 16;
     return blocks * (nh_tiled80_widths(problem).dim_v + columns_of(value)) / 2 + 64;
 }
 
-/* Blocks that share a multiprocessor; 0: not even one fits. */
+/* Blocks that are resident on a multiprocessor; 0: not even one fits. */
 static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                             const int32_t *value) {
     int64_t registers = registers_of(problem, value);
@@ -61,8 +61,8 @@ static int64_t residents_of(const struct nh_problem *problem, const struct nh_cu
 
 /* ---- work ---- */
 
-/* Registers of which a thread has too few, as a share of what it has: blocks that share a multiprocessor spill what
- * their share does not hold. The compiler takes some more than are counted. */
+/* The registers that a thread lacks, as a share of those that it has: resident blocks share the registers, and spill
+ * what does not fit. The compiler takes a few more than registers_of counts. */
 static double lacking(const struct nh_problem *problem, const int32_t *value, double residents) {
     enum { SPARE = 16 };
     double share = floor(NH_CUDA_REGISTERS / (32 * value[WARPS] * residents) / 8) * 8;

@@ -1,19 +1,19 @@
-/* Fused forward of sm_80 and later: one block per query tile, keys and values streamed through shared memory.
+/* Fused forward pass of sm_80 and later: one block per query tile, keys and values streamed through shared memory.
  *
- * Per key tile: scores by tensor cores, masks where a window's edge passes through, softmax in base 2, output by
- * tensor cores. With two stages, keys and values of the next tile are on their way meanwhile; with one, which leaves
- * room for more blocks, keys come under softmax and output, and values under the scores:
+ * Per key tile: scores by tensor cores, masks where a window's edge passes through, softmax in base 2, output by tensor
+ * cores. With two stages, keys and values of the next tile are copied meanwhile. With one, which leaves room for more
+ * blocks, keys are copied during softmax and output, and values during the scores:
  *
  *     2 stages   wait for K(t), V(t)   barrier   start K(t + 1), V(t + 1)   scores   softmax, output
  *     1 stage    wait for K(t)         barrier   start V(t)                 scores
  *                wait for V(t)         barrier   start K(t + 1)             softmax, output
  *
- * The barrier before a start is also what shows that everyone has done with the buffer it writes to. Extra tokens
- * are tiles after the last one of the halo.
+ * The barrier before a start also makes sure that everyone has finished with the buffer to which it writes. Extra
+ * tokens are tiles after the last one of the halo.
  *
  * Knobs: NH_DTYPE, NH_DIM, NH_DIM_V, NH_VECTOR (elements that may be copied at a time), NH_WARPS, NH_STAGES,
  * NH_MIN_BLOCKS, NH_TILE_Q0 .. NH_TILE_K2, NH_EXTRA_TOKENS, NH_BIASED, NH_PRESCALE (scores are scaled before the
- * maximum: bias, or a scale that is not positive), NH_TF32, NH_LONG_SUMS (long_sums.cuh), NH_SHARED_BYTES. */
+ * maximum, for a bias or a scale that is not positive), NH_TF32, NH_LONG_SUMS (long_sums.cuh), NH_SHARED_BYTES. */
 #define NH_INVERSE 0
 #define NH_EXTRA_ROWS 0
 #define NH_POSITION int
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         nh_next(now, bounds, shared.loop);
     }
 #if NH_REGIONS
-    /* without a tile nobody has waited for the queries, whose place outputs take */
+    /* If there was no tile, nobody has waited for the queries, which outputs overwrite. */
     nh_copy_wait();
     __syncthreads();
 #endif

@@ -1,6 +1,6 @@
 /* The KV loop: over a halo in whole tiles of columns. It starts at the halo's first position, so that every tile is
- * needed by some row. Extra tokens follow as tiles after the last; or, where rows are keys, the halo starts again with
- * the next query head of the group. */
+ * needed by some row. Extra tokens follow as tiles after the last one. Where rows are keys, the loop goes over the halo
+ * once for each query head that shares the key head. */
 #pragma once
 
 #include "tile_copy.cuh"
@@ -14,7 +14,7 @@ struct nh_loop_bounds {
     long long extra_tokens;
     int extra_tiles;
 #if NH_PERIODIC
-    /* where the lap of columns begins that the halo's first position is in */
+    /* start of the lap of columns in which the halo's first position is */
     int lap[3];
 #endif
 };
@@ -23,7 +23,7 @@ NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo, int axis) {
     return (halo.end[axis] - halo.begin[axis] + nh_tile_k(axis) - 1) / nh_tile_k(axis);
 }
 
-/* Query heads whose columns a row is multiplied with. */
+/* The number of query heads whose columns a row is multiplied with. */
 NH_DEVICE int nh_heads_of_row(const nh_cuda_args &args) {
     return NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
 }
@@ -54,7 +54,7 @@ NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const struct nh_loop_bound
     return tiles + bounds.extra_tiles;
 }
 
-/* `left`: tiles, that at hand included. */
+/* left: the number of tiles left, including the current one. */
 NH_DEVICE bool nh_is_extra(const struct nh_loop_bounds &bounds, int left) {
     return NH_EXTRA_TOKENS && left <= bounds.extra_tiles;
 }
@@ -63,7 +63,7 @@ NH_DEVICE long long nh_extra_first(const struct nh_loop_bounds &bounds, int left
     return (long long)(bounds.extra_tiles - left) * NH_COLUMNS;
 }
 
-/* Moves to the next tile of the halo. Returns how many axes start again: 3 with the last tile. */
+/* Moves to the next tile of the halo. Returns how many axes start over: 3 after the last tile. */
 NH_DEVICE int nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
     int again = 0;
 #pragma unroll
@@ -76,14 +76,15 @@ NH_DEVICE int nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
     return again;
 }
 
-/* ---- what is seen of them ---- */
+/* ---- what rows see of them ---- */
 
-/* Tiles that lie between these are seen by all rows of a warp: a box, as the extents of tiles are powers of two. */
+/* Tiles whose origin is in [from, to] are seen entirely by all rows of a warp; these rows are a box, as extents of
+ * tiles are powers of two. */
 struct nh_dense_box {
     int from[3], to[3];
 };
 
-/* By the whole block, after a barrier; another one must follow. */
+/* Called by the whole block after a barrier; another one must follow. */
 NH_DEVICE void nh_dense_boxes_fill(const struct nh_mask_tables &tables,
                                    struct nh_dense_box boxes[NH_WARPS]) {
     for (int i = (int)threadIdx.x; i < 3 * NH_WARPS; i += NH_THREADS) {
@@ -100,7 +101,7 @@ NH_DEVICE bool nh_is_dense(const struct nh_dense_box &box, const struct nh_curso
            tile.at[0] <= box.to[0] & tile.at[1] <= box.to[1] & tile.at[2] <= box.to[2];
 }
 
-/* The first `count` columns: the last tile of extra tokens. */
+/* The mask of the first `count` columns, for the last tile of extra tokens. */
 NH_DEVICE unsigned nh_first_columns(long long count) {
     if (count >= NH_COLUMNS) return ~0u;
     int below = (int)count;
@@ -108,7 +109,7 @@ NH_DEVICE unsigned nh_first_columns(long long count) {
     return (1u << bits) - 1;
 }
 
-/* What a warp's rows attend of a tile: all of it, or what the masks of its rows say. */
+/* What a warp's rows see of a tile: all of it or, if it is partial, what the masks of the rows say. */
 struct nh_view {
     bool extra, partial;
     unsigned extra_mask;

@@ -1,20 +1,20 @@
 /* Copies of the tiles of a KV loop (kv_loop.cuh) to shared memory.
  *
- * What is needed from tile to tile is kept so that a step is a few additions: each thread copies the same places of
+ * Addresses are kept from tile to tile so that a step takes a few additions: each thread copies the same places of
  * every tile and has a pointer to them in each tensor, which moves by one of four distances. Nothing is read from
- * shared memory between copies: the compiler puts three dummy loads between such a load and the next copy. */
+ * shared memory between copies, as the compiler puts three dummy loads between such a load and the next copy. */
 #pragma once
 
 #include "kv_loop.cuh"
 
-/* Coordinates of a tile's row, one a byte. */
+/* The coordinates of a tile's row, one per byte. */
 NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
     return (unsigned)(nh_column_axis(column, 0) | nh_column_axis(column, 1) << 8 |
                       nh_column_axis(column, 2) << 16);
 }
 
-/* Rows at a coordinate of `count` or more on some axis are past the halo's end. A byte of nh_limits(..) less a
- * coordinate keeps its top bit exactly if the coordinate is below the count: all axes in one subtraction. */
+/* Rows whose coordinate on some axis is at least `count` are past the halo's end. A byte of nh_limits less a coordinate
+ * keeps its top bit if and only if the coordinate is below the count, so that one subtraction tests all axes. */
 NH_DEVICE unsigned nh_limits(const struct nh_halo &halo, const struct nh_cursor &tile) {
     unsigned limits = 0;
 #pragma unroll
@@ -29,23 +29,23 @@ NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
     return ((limits - place) & 0x808080u) == 0x808080u;
 }
 
-/* No row of the tile is past the halo's end. */
+/* Whether no row of the tile is past the halo's end. */
 NH_DEVICE bool nh_is_whole(const struct nh_halo &halo, const struct nh_cursor &tile) {
     return tile.at[0] + NH_TILE_K0 <= halo.end[0] & tile.at[1] + NH_TILE_K1 <= halo.end[1] &
            tile.at[2] + NH_TILE_K2 <= halo.end[2];
 }
 
-/* The tensors that the loop reads: two of rows, and what is known of queries if those are the columns. */
+/* The tensors that the loop reads: two of rows, and the statistics of queries if those are the columns. */
 enum { NH_LOOP_FIRST, NH_LOOP_SECOND, NH_LOOP_STATS, NH_LOOP_TENSORS = NH_INVERSE ? 3 : 2 };
 
-/* In bytes: from a tile's first row to its others, and from a tile to the next one where so many axes start again;
- * the last of these leads to the next query head. */
+/* Byte offsets from a tile's first row to its other rows, and from a tile to the next one by the number of axes that
+ * start over; the last of these leads to the next query head. */
 struct nh_loop_tables {
     long long row[NH_LOOP_TENSORS][NH_COLUMNS];
     long long step[4][NH_LOOP_TENSORS];
 };
 
-/* The first of these, worked out: `column` is the same for all threads. */
+/* The offset of a column; `column` is the same for all threads. */
 NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int slot, int column, int bytes) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     long long offset = 0;
@@ -55,7 +55,7 @@ NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int slot, int colu
     return offset * bytes;
 }
 
-/* By the whole block, after a barrier; another one must follow. `bytes`: of an element. */
+/* Called by the whole block after a barrier; another one must follow. bytes: of an element. */
 NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const struct nh_halo &halo, int slot, int bytes, int which,
                                   struct nh_loop_tables &tables) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
@@ -74,16 +74,16 @@ NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const struct nh_halo
     }
 }
 
-/* Where a thread's places in the tile at hand are; of the stats, the tile's first. */
+/* The state of the loop: pointers to the thread's places in the current tile, or to the tile's first statistics. */
 struct nh_kv_loop {
     struct nh_cursor cursor;
-    /* how many are left, this one included; which query head */
+    /* tiles left, including this one; the query head */
     int left, head;
     const char *at[NH_LOOP_TENSORS];
 };
 
-/* How a tensor's rows are shared out. If 16 bytes are copied at a time, as many lanes share a row as are a power of two
- * that divides its units: what a thread adds to its pointer is then a constant or the same for all. */
+/* How threads share a tensor's rows. If 16 bytes are copied at a time, the number of lanes per row is a power of two
+ * that divides its units: what a thread adds to its pointer is then a constant, or the same for all threads. */
 template <int WIDTH> struct nh_share {
     enum {
         REGULAR = NH_UNIT * NH_ELEMENT_BYTES == 16,
@@ -93,7 +93,7 @@ template <int WIDTH> struct nh_share {
     };
 };
 
-/* Bytes from a tile's first row to the thread's first place. */
+/* Byte offset from a tile's first row to the thread's first place. */
 template <int WIDTH> NH_DEVICE long long nh_share_offset(const long long *row) {
     typedef nh_share<WIDTH> share;
     if (!share::REGULAR) return 0;
@@ -116,14 +116,15 @@ NH_DEVICE const char *nh_loop_start(const nh_cuda_args &args, const struct nh_bl
 }
 
 #if NH_PERIODIC
-/* How many laps a position of the halo is ahead of the one that the loop starts in; halos are two long at most. */
+/* How many laps a position of the halo is ahead of the lap in which the loop starts; a halo is at most two laps
+ * long. */
 NH_DEVICE int nh_laps_ahead(const struct nh_block &block, const struct nh_loop_bounds &bounds, int axis, int position) {
     const int ahead = position - bounds.lap[axis], length = block.grid[axis];
     return (ahead >= length) + (ahead >= 2 * length);
 }
 
-/* Bytes from where steps of a loop would lead to a column of the tile at hand to where the tensor has it, on axes that
- * wrap; `there` is set to false where it does not. */
+/* Byte offset from where the loop's steps would lead for a column of the current tile to where the tensor has it, on
+ * periodic axes. Sets `there` to false if the tensor does not have it. */
 NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &block,
                                const struct nh_loop_bounds &bounds, const struct nh_cursor &tile, int slot, int bytes,
                                unsigned place, bool &there) {
@@ -140,7 +141,7 @@ NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &
     return offset * bytes;
 }
 
-/* Whether no seam, or what tensors lack before it, runs through what the halo has of a tile. */
+/* Whether the part of a tile that is in the halo lies in one lap, and tensors have all of it. */
 NH_DEVICE bool nh_in_one_lap(const struct nh_block &block, const struct nh_loop_bounds &bounds,
                              const struct nh_cursor &tile) {
     bool one = true;
@@ -168,7 +169,7 @@ NH_DEVICE void nh_next(struct nh_kv_loop &loop, const struct nh_loop_bounds &bou
 
 /* ---- copies ---- */
 
-/* The tile at a loop's pointer `from`, past the halo's end zeros. */
+/* Copies the tile at a loop's pointer `from`; rows past the halo's end are zeros. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, const char *from,
                             const long long *row_offset, bool whole, unsigned limits) {
@@ -199,7 +200,7 @@ NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, cons
 }
 
 #if NH_PERIODIC
-/* A tile that a seam runs through, row by row; `from`: its pointer, less the thread's own place. */
+/* Copies a tile that crosses a seam, row by row. from: its pointer, without the thread's own place. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const struct nh_block &block,
                             const struct nh_loop_bounds &bounds, const struct nh_cursor &cursor, int slot,
@@ -217,7 +218,7 @@ NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const struct n
 }
 #endif
 
-/* `count` rows of extra tokens, `stride` elements apart. */
+/* Copies `count` rows of extra tokens, `stride` elements apart. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_extra(elem *tile, const elem *global, long long stride, long long count) {
     const int units = WIDTH / NH_UNIT;
@@ -235,7 +236,7 @@ NH_DEVICE const elem *nh_extra_row(const nh_cuda_args &args, const struct nh_blo
            token * extra.axis[3 - args.rank];
 }
 
-/* Starts the copies of the loop's tile of one tensor: of the halo, or of extra tokens. */
+/* Starts the copy of the loop's current tile of one tensor, be it of the halo or of extra tokens. */
 template <int WIDTH, int PITCH, int TENSOR>
 NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_block &block,
                             const struct nh_loop_bounds &bounds, const struct nh_loop_tables &tables,

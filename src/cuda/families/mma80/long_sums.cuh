@@ -1,17 +1,17 @@
-/* Sums over many columns in f32. Tensor cores cut every sum off, towards zero, which adds up in a chain of products:
- * every few tiles the accumulators are added to totals by additions that round to nearest, and start from zero again.
- * Totals lie in local memory, as registers are all taken by the products of tiles. */
+/* Sums over many columns in f32. Tensor cores truncate every sum towards zero, and these errors add up in a chain of
+ * products. So the accumulators are added to totals every few tiles, by additions that round to nearest, and start from
+ * zero again. The totals lie in local memory, as the products of tiles take all registers. */
 #pragma once
 
 #include "softmax.cuh"
 
 enum {
-    /* tiles of 128 columns in all, half of what nh_cuda_define_long_sums takes for one chain */
+    /* tiles with 128 columns together, half of what nh_cuda_define_long_sums allows in one chain */
     NH_CHAIN_TILES = NH_COLUMNS < 128 ? 128 / NH_COLUMNS : 1
 };
 
-/* Totals of the accumulators of WIDTH elements of rows. Volatile: the compiler would keep them in registers all along
- * the loop, which then lacks those for operands on their way. */
+/* Totals of the accumulators for WIDTH elements of rows. They are volatile because the compiler would otherwise keep
+ * them in registers throughout the loop, which then lacks registers for loading operands ahead. */
 template <int WIDTH> struct nh_totals {
     volatile float sum[NH_BLOCKS][WIDTH / 8][4];
 };
@@ -22,7 +22,7 @@ template <int WIDTH> NH_DEVICE void nh_totals_start(struct nh_totals<WIDTH> &tot
         totals.sum[i / (WIDTH / 2)][i / 4 % (WIDTH / 8)][i % 4] = 0.f;
 }
 
-/* Adds the totals, times factors of the thread's rows, to the sums. */
+/* Adds the totals to the sums, times a factor per row of the thread. */
 template <int WIDTH>
 NH_DEVICE void nh_totals_take(const struct nh_totals<WIDTH> &totals, const float (&factor)[2 * NH_BLOCKS],
                               float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
@@ -35,7 +35,7 @@ NH_DEVICE void nh_totals_take(const struct nh_totals<WIDTH> &totals, const float
                 sum[m][n][i] = fmaf(totals.sum[m][n][i], factor[2 * m + i / 2], sum[m][n][i]);
 }
 
-/* The sums become the totals, and zero. */
+/* Stores the sums as totals, and clears them. */
 template <int WIDTH>
 NH_DEVICE void nh_totals_put(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
 #pragma unroll
@@ -49,7 +49,7 @@ NH_DEVICE void nh_totals_put(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BL
             }
 }
 
-/* Sums that no factor changes. */
+/* The same as nh_totals_take with factors of 1. */
 template <int WIDTH>
 NH_DEVICE void nh_totals_add(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
     float one[2 * NH_BLOCKS];
@@ -59,7 +59,7 @@ NH_DEVICE void nh_totals_add(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BL
     nh_totals_take(totals, one, sum);
 }
 
-/* The totals of a softmax: outputs and sums of weights, relative to the largest scores of then. */
+/* The totals of a softmax: outputs and sums of weights, relative to the largest scores at that time. */
 struct nh_softmax_totals {
     struct nh_totals<NH_DIM_V_PADDED> output;
     volatile float top[2 * NH_BLOCKS], sum[2 * NH_BLOCKS];

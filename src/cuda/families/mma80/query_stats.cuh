@@ -1,15 +1,15 @@
-/* What the backward knows of a query: LSE and delta, as backward_stats.cu wrote them side by side. Read once if queries
- * are rows, copied tile by tile if they are columns. */
+/* The statistics of a query that the backward pass needs: LSE and delta, as backward_stats.cu wrote them side by side.
+ * They are read once if queries are rows, and copied tile by tile if they are columns. */
 #pragma once
 
 #include "kv_loop_copy.cuh"
 
-/* lse: in base 2 */
+/* LSE is in base 2 */
 struct alignas(8) nh_stats {
     float lse, delta;
 };
 
-/* One column per thread, of the tile at a loop's pointer. */
+/* Copies the statistics of a tile at the loop's pointer, one column per thread. */
 NH_DEVICE void nh_stats_copy(const nh_cuda_args &args, const struct nh_block &block,
                              const struct nh_loop_bounds &bounds, const struct nh_kv_loop &loop,
                              const struct nh_loop_tables &tables, nh_stats to[NH_COLUMNS]) {

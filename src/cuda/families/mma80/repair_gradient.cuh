@@ -1,12 +1,12 @@
-/* The gradient of one query, or of one key and value, pair by pair, by a whole warp: for rows that a NaN or infinity
- * outside their windows has reached. */
+/* Repair in the backward pass: a whole warp computes the gradient of one query, or of one key and value, pair by pair.
+ * This is for rows that a NaN or infinity outside their windows has reached. */
 #pragma once
 
 #include "repair_pair.cuh"
 #include "query_stats.cuh"
 #include "tile_scores.cuh"
 
-/* Where a tensor has a row of the block, or a column that the block meets. */
+/* Offset in a tensor of a row of the block, or of a column. */
 template <bool COLUMN>
 NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block,
                           const nh_cuda_tensor &tensor, int head, const int at[3]) {
@@ -17,7 +17,8 @@ NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block
     return offset;
 }
 
-/* A row of the block, a column of its window, in the roles that NH_INVERSE gives them, and the query's head. */
+/* Adds the pair of a row of the block and a column of its window, in the roles that NH_INVERSE gives them. head: of the
+ * query. */
 NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block &block, int head,
                                 int tile_row, const int query[3], const int column[3],
                                 const struct nh_lane_rows &row, struct nh_lane_rows &gradient) {
@@ -37,7 +38,7 @@ NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block
     nh_repair_pair(row, partner, make_float2(-stats.lse, stats.delta), (float)(args.scale * NH_LOG2E), bias, gradient);
 }
 
-/* The pairs of a query with the extra tokens. */
+/* Adds the pairs of a query with the extra tokens. */
 NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &block,
                               const int query[3], const struct nh_lane_rows &row,
                               struct nh_lane_rows &gradient) {

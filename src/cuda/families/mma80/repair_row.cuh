@@ -1,4 +1,5 @@
-/* One query, key by key, over its window and nothing else, by a whole warp (see repair_key.cuh). */
+/* Repair in the forward pass: a whole warp computes one query key by key over exactly its window (see
+ * repair_key.cuh). */
 #pragma once
 
 #include "softmax.cuh"

@@ -1,15 +1,15 @@
-/* Softmax over tiles that come one after the other, in base 2.
+/* Softmax over successive tiles (online softmax), in base 2.
  *
- * A row's state is its largest score so far, scaled, and its sum of exponentials relative to that. The start is
- * finite and masked scores are -infinity: a row that has met no key yet needs no special case, since its first key
- * wipes what came before. Both products of a scaled score with the scale are the same rounded number, so that a
- * rounding of large scores cancels. */
+ * The state of a row is its largest score so far, scaled, and its sum of exponentials relative to that. It starts with
+ * a finite maximum, and masked scores are -infinity: a row that has seen no key yet needs no special case, as its first
+ * key scales down to zero what came before. A scaled score is rounded in the same way in the maximum and in the
+ * exponent, so that the rounding of large scores cancels. */
 #pragma once
 
 #include "lanes.cuh"
 #include "tile_product.cuh"
 
-/* Per thread, rows g and g + 8 of each block: index 2 * block + half. The sum is this thread's columns only. */
+/* Per thread: rows g and g + 8 of each block, at index 2 * block + half. The sum is over this thread's columns only. */
 struct nh_softmax {
     float top[2 * NH_BLOCKS], sum[2 * NH_BLOCKS];
 };
@@ -22,7 +22,7 @@ NH_DEVICE void nh_softmax_start(struct nh_softmax &state) {
     }
 }
 
-/* How much less earlier weights are worth, row by row, now that these scores have come. scale > 0, in base 2. */
+/* Raises the maxima to these scores. shrink: the factor of earlier weights, row by row. scale > 0, in base 2. */
 NH_DEVICE void nh_softmax_raise(struct nh_softmax &state, const nh_scores &scores, float scale,
                                 float (&shrink)[2 * NH_BLOCKS]) {
 #pragma unroll
@@ -37,7 +37,8 @@ NH_DEVICE void nh_softmax_raise(struct nh_softmax &state, const nh_scores &score
     }
 }
 
-/* Moves what was summed to the raised maximum. Once a row has met its largest scores there is nothing to do. */
+/* Scales earlier sums to the raised maximum. If no row's maximum changed there is nothing to do, which soon is the
+ * common case. */
 NH_DEVICE void nh_softmax_shrink(struct nh_softmax &state, nh_output &output,
                                  const float (&shrink)[2 * NH_BLOCKS]) {
     bool moved = false;
@@ -54,7 +55,7 @@ NH_DEVICE void nh_softmax_shrink(struct nh_softmax &state, nh_output &output,
     }
 }
 
-/* Scores become weights. */
+/* Turns scores into weights. */
 NH_DEVICE void nh_softmax_weights(struct nh_softmax &state, nh_scores &scores, float scale) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {

@@ -1,8 +1,8 @@
-/* cuda.split80: backward on tensor cores for sm_80 and later, without atomics: LSE and delta of the queries, then dQ by
- * blocks that own queries, then dK and dV by blocks that own keys, and the same for extra tokens:
- * split80_backward.cu. Scores are computed twice; results are bit-equal every run.
+/* cuda.split80: backward on tensor cores for sm_80 and later, without atomics (split80_backward.cu). One launch
+ * computes LSE and delta of the queries, one dQ by blocks that own queries, one dK and dV by blocks that own keys, and
+ * one the gradients of extra tokens. Scores are computed twice; results are bit-equal in every run.
  *
- * No f64; head dim and value dim up to 256. Where registers do not hold dK and dV at once, each has a launch. */
+ * No f64; head dim and value dim up to 256. If registers do not hold both dK and dV, each has its own launch. */
 #include "split80.h"
 #include "rates.h"
 
@@ -55,7 +55,7 @@ static bool side_work(const struct nh_box_search *search, const struct nh_box_ch
     return add_choice(search, choice, work);
 }
 
-/* The least time that one of the choices keeps a full device busy. */
+/* The least time, over the choices, for which their blocks keep a full device busy. */
 static double least_busy_ns(const struct nh_box_search *search, const struct nh_box_choice *choice,
                             int count) {
     double least = INFINITY;
@@ -69,7 +69,7 @@ static double least_busy_ns(const struct nh_box_search *search, const struct nh_
     return least;
 }
 
-/* The launches of both sides overlap, so that what is best for each need not be the best together. */
+/* The launches of both sides overlap, so the best of each need not be the best together: all pairs are predicted. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_box_choice best[2][MOST_SIDES];
@@ -87,7 +87,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                                                  .below_ns = below_left_ns};
         count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
         if (!count[inverse]) return 0;
-        /* keys have what queries leave */
+        /* The search by keys gets the time that the launch by queries leaves. */
         below_left_ns -= least_busy_ns(&search[inverse], best[inverse], count[inverse]);
     }
     nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));

@@ -1,15 +1,16 @@
-/* Backward of sm_80 and later, without atomics: one kernel, launched with rows that are queries, for dQ, or with
- * NH_INVERSE keys, for dK and dV, or with NH_EXTRA_ROWS as well extra tokens, for the gradients of those.
+/* Backward pass of sm_80 and later, without atomics: one kernel source for three launches. Rows are queries, for dQ, or
+ * with NH_INVERSE keys, for dK and dV, or with NH_EXTRA_ROWS as well extra tokens, for their gradients.
  *
- * In each case a block owns a box of rows and loops over the box of columns that they have to do with, the keys of its
- * queries or the queries of its keys, as the forward does over its halo. Per tile, with rows a, columns b and their
- * second tensors a', b' (dO for queries, V for keys):
+ * In each case a block owns a box of rows and loops over the box of columns that it needs, the keys of its queries or
+ * the queries of its keys, as the forward pass does over its halo. Per tile, with rows a, columns b and their second
+ * tensors a', b' (dO for queries, V for keys):
  *
  *     P = exp(scale a b^T + bias - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', if V, += P b'
  *
- * A key is met by the query heads of its group one after the other. Sums are in a fixed order: bit-equal every run.
+ * A key is multiplied with the query heads that share it one after the other. Sums are in a fixed order, so that
+ * results are bit-equal in every run.
  *
- * Knobs: as fused80_forward.cu, and NH_INVERSE, NH_EXTRA_ROWS, and which sums are wanted: NH_SUM_FIRST (dQ, dK),
+ * Knobs: those of fused80_forward.cu, NH_INVERSE, NH_EXTRA_ROWS, and which sums are computed: NH_SUM_FIRST (dQ, dK),
  * NH_SUM_SECOND (dV; with NH_INVERSE). */
 #define NH_POSITION int
 #include "bias_gradient.cuh"
@@ -21,7 +22,7 @@ struct nh_shared {
     elem rows[NH_ROWS * NH_PITCH_K], rows2[NH_ROWS * NH_PITCH_V];
     elem columns[NH_STAGES][NH_COLUMNS * NH_PITCH_K], columns2[NH_STAGES][NH_COLUMNS * NH_PITCH_V];
     struct nh_loop_tables loop;
-    /* of the columns, if those are the queries */
+    /* statistics of the columns, if those are the queries */
     nh_stats stats[NH_STAGES][NH_COLUMNS];
     struct nh_score_tables tables;
     struct nh_bias_tile bias_tile;
@@ -38,7 +39,7 @@ enum {
     NH_COLUMN_SLOT2 = NH_INVERSE ? NH_D_O : NH_V
 };
 
-/* Starts the copies of the loop's tile, if there is one. */
+/* Starts the copies of the loop's current tile, if there is one. */
 NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const struct nh_block &block, struct nh_shared &shared,
                              const struct nh_loop_bounds &bounds, const struct nh_kv_loop &loop) {
     const int stage = loop.left % NH_STAGES;
@@ -51,7 +52,7 @@ NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const struct nh_block &b
     nh_copy_commit();
 }
 
-/* The thread's rows, if those are the queries. */
+/* Statistics of the thread's rows, if those are the queries. */
 struct nh_row_stats {
     nh_stats row[2 * NH_BLOCKS];
 };
@@ -67,13 +68,13 @@ NH_DEVICE void nh_row_stats_load(const nh_tiled_args &args, const struct nh_bloc
     }
 }
 
-/* LSE and delta of the query of a pair: row r of the thread, column i of its row. */
+/* LSE and delta of a pair's query: row r of the thread, column i of its row. */
 NH_DEVICE nh_stats nh_query_of_pair(const struct nh_row_stats &rows, const nh_stats *columns, int r,
                                     int i) {
     return NH_INVERSE ? columns[i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2] : rows.row[r];
 }
 
-/* Scores become weights. */
+/* Turns scores into weights. */
 NH_DEVICE void nh_weights(const struct nh_row_stats &rows, const nh_stats *columns, float scale,
                           nh_scores &p) {
 #pragma unroll
@@ -85,9 +86,9 @@ NH_DEVICE void nh_weights(const struct nh_row_stats &rows, const nh_stats *colum
         }
 }
 
-/* Where dP is nearly delta, as of values that are mostly alike, dS is what little they differ by, and what tensor
- * cores cut off from dP is large beside it: with NH_LONG_SUMS sums run from -delta / 2 to delta / 2, and most of that
- * cancels. */
+/* Starts dP at -delta / 2. If values are mostly alike, dP is nearly delta, and dS is their small difference, which the
+ * truncation of dP by tensor cores would spoil. With NH_LONG_SUMS sums therefore run from -delta / 2 to delta / 2, so
+ * that most truncation errors cancel. */
 NH_DEVICE void nh_start_at_deltas(const struct nh_row_stats &rows, const nh_stats *columns, nh_scores &d_p) {
 #pragma unroll
     for (int i = 0; i < NH_COLUMNS / 4; i++)
@@ -96,8 +97,8 @@ NH_DEVICE void nh_start_at_deltas(const struct nh_row_stats &rows, const nh_stat
             d_p[r / 2][i / 2][r % 2 * 2 + i % 2] = -.5f * nh_query_of_pair(rows, columns, r, i).delta;
 }
 
-/* dP becomes dS. Of a pair without weight dP may be a NaN that is none of the row's business; a row that it spoils is
- * done again, but not so the bias's gradient. */
+/* Turns dP into dS. For a pair without weight, dP may be a NaN from outside the row's window, and dS has to be 0: the
+ * row itself would be repaired, but not the bias's gradient. */
 NH_DEVICE void nh_score_gradients(const struct nh_row_stats &rows, const nh_stats *columns,
                                   const nh_scores &p, nh_scores &d_s) {
 #pragma unroll
@@ -112,8 +113,8 @@ NH_DEVICE void nh_score_gradients(const struct nh_row_stats &rows, const nh_stat
         }
 }
 
-/* The warp's rows of a gradient into shared memory; bit r: the thread holds a part of row 8r + lane / 4 that is not
- * finite. */
+/* Writes the warp's rows of a gradient to shared memory. Returns a mask: bit r is set if the thread holds a part of row
+ * 8r + lane / 4 that is not finite. */
 template <int WIDTH, int PITCH>
 NH_DEVICE unsigned nh_stage(const float (&gradient)[NH_BLOCKS][WIDTH / 8][4], float scale,
                             elem *rows) {
@@ -150,7 +151,7 @@ NH_DEVICE void nh_store_gradient(const nh_tiled_args &args, const struct nh_bloc
     }
 }
 
-/* Every column is some extra token's business: those have nothing to do again. */
+/* Stores the gradients and repairs rows. Extra tokens see every column, so that their rows never need repair. */
 NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned work_tile, const struct nh_block &block,
                          const nh_gradient &gradient, const nh_gradient2 &gradient2, int first_row, elem *rows,
                          elem *rows2) {
@@ -176,7 +177,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned work_tile, const st
         nh_store_gradient<NH_DIM_V, NH_PITCH_V>(args, block, NH_D_V, first_row, rows2);
 }
 
-/* Where the KV loop starts; the block's own rows are on their way. */
+/* Sets up the tables, starts the copies of the block's own rows, and returns the start of the KV loop. */
 NH_DEVICE struct nh_kv_loop nh_prepare(const nh_tiled_args &args, const struct nh_block &block,
                                        struct nh_shared &shared, struct nh_loop_bounds &bounds) {
     nh_mask_tables_fill(args, block, shared.tables.masks);
@@ -198,7 +199,7 @@ NH_DEVICE struct nh_kv_loop nh_prepare(const nh_tiled_args &args, const struct n
         nh_loop_table_fill(args, bounds.halo, NH_DELTA, sizeof(float), NH_LOOP_STATS, shared.loop);
     nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
     __syncthreads();
-    /* of the columns; the first of a group's query heads */
+    /* head of the columns: the first of the query heads that share the key head, or the key head */
     const int head = NH_INVERSE ? block.head * nh_heads_of_row(args) : block.kv_head;
     struct nh_kv_loop loop = {nh_loop_origin(bounds.halo), nh_loop_tiles(args, bounds),
                            NH_INVERSE ? head : block.head,
@@ -242,7 +243,7 @@ NH_DEVICE void nh_do_work_tile(const nh_tiled_args &args, unsigned work_tile, st
 #pragma unroll 1
     while (now.left > 0) {
         const int stage = now.left % NH_STAGES;
-        /* the barrier shows the tile to all, and that all have done with the one before */
+        /* The barrier makes the tile visible to all, and makes sure that all have finished with the one before. */
         nh_copy_wait_groups<NH_STAGES - 2>();
         __syncthreads();
         nh_copy_tiles(args, block, shared, bounds, next);
@@ -274,7 +275,7 @@ NH_DEVICE void nh_do_work_tile(const nh_tiled_args &args, unsigned work_tile, st
         nh_next(now, bounds, shared.loop);
     }
 #if NH_REGIONS
-    /* without a tile nobody has waited for the rows, whose place gradients take */
+    /* If there was no tile, nobody has waited for the rows, which gradients overwrite. */
     nh_copy_wait();
     __syncthreads();
 #endif
@@ -299,7 +300,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     split80_backward(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     struct nh_shared &shared = *(struct nh_shared *)nh_shared_memory;
-    /* those that own keys need the stats alone, as in split90_key.cu */
+    /* Blocks that own keys only need the statistics, not the other results of earlier launches, as in
+     * split90_key.cu. */
     if (!NH_INVERSE) nh_wait_for_launches();
     nh_let_next_begin();
     if (NH_BIAS_GRADIENT) {

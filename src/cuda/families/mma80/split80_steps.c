@@ -1,16 +1,16 @@
-/* cuda.split80's launches: stats of the queries, dQ, dK and dV, and what bias and extra tokens need. */
+/* cuda.split80's launches: statistics of the queries, dQ, dK and dV, and what bias and extra tokens need. */
 #include "backward_steps.h"
 #include "dtype.h"
 #include "split80.h"
 #include "tile_count.h"
 
-/* Bits of what a launch sums up. */
+/* Which gradients a launch sums up, as bits: NH_SUM_FIRST and NH_SUM_SECOND. */
 enum { FIRST = 1, SECOND = 2 };
 
 struct builder {
     struct nh_cuda_operation *operation;
     const struct nh_problem *problem;
-    /* in the workspace: LSE and delta of the queries */
+    /* workspace offset of the queries' LSE and delta */
     size_t stats;
 };
 
@@ -108,7 +108,7 @@ static nhood_status add_keys(const struct builder *builder, const int32_t *side,
     return add_kernel(builder, &step, &spec, NH_SUMS_OF_KEY, false);
 }
 
-/* Lets the kernel find extra tokens where it looks for keys, one after the other along the last axis. */
+/* Binds extra tokens to the slot where the kernel looks for keys, one after the other along the last axis. */
 static void bind_extra(const struct nh_problem *problem, struct nh_cuda_step *step, int slot,
                        int32_t tensor) {
     const nhood_strides *strides = &problem->strides[tensor];
@@ -128,7 +128,7 @@ static nhood_status add_extra(const struct builder *builder, const int32_t *keys
     bind_extra(problem, &step, NH_V, NHOOD_EXTRA_V);
     bind_extra(problem, &step, NH_D_K, NHOOD_D_EXTRA_K);
     bind_extra(problem, &step, NH_D_V, NHOOD_D_EXTRA_V);
-    /* their queries are all that there are, in the grid's own order */
+    /* Extra tokens see all queries, in the grid's own order without dilation. */
     for (int a = 0; a < NH_AXES; a++)
         step.args.axis[a].dilation = 1;
     step.periodic = 0;
@@ -138,7 +138,7 @@ static nhood_status add_extra(const struct builder *builder, const int32_t *keys
     return add_kernel(builder, &step, &spec, NH_SUMS_OVER_ALL, false);
 }
 
-/* dK and dV, together or one after the other. */
+/* Adds the launches for dK and dV, one for both or one each. */
 static nhood_status add_both(const struct builder *builder, const int32_t *side,
                              nhood_status (*add)(const struct builder *, const int32_t *, int)) {
     if (!nh_split80_apart(builder->problem)) return add(builder, side, FIRST | SECOND);

@@ -1,4 +1,4 @@
-/* What a launch of cuda.split80 needs, shared memory, registers and blocks, and what it asks of a device. */
+/* What a launch of cuda.split80 needs of shared memory, registers and blocks, and what it asks of a device. */
 #include "split80.h"
 #include "box.h"
 
@@ -17,7 +17,7 @@ bool nh_split80_apart(const struct nh_problem *problem) {
     return problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE;
 }
 
-/* struct nh_shared of the kernel, which asserts that this is its size. */
+/* The size of struct nh_shared of the kernel, which asserts it. */
 int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t *side,
                                 bool inverse) {
     const int32_t *row = side + SPLIT80_ROW, *column = side + SPLIT80_COLUMN;
@@ -33,7 +33,7 @@ int64_t nh_split80_shared_bytes(const struct nh_problem *problem, const int32_t 
     return nh_ceil_div(bytes, 8) * 8;
 }
 
-/* Gradients, scores and their gradients of a thread, and what addresses and operands take. */
+/* An estimate of a thread's registers: gradients, scores and their gradients, plus 64 for addresses and operands. */
 static int64_t registers_of(const struct nh_problem *problem, const int32_t *side, bool inverse) {
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     int64_t blocks = nh_box_volume(side + SPLIT80_ROW) / side[SPLIT80_WARPS] / 16;
@@ -86,8 +86,7 @@ static int launches_of(const struct nh_problem *problem, bool inverse) {
     return inverse && nh_split80_apart(problem) ? 2 : 1;
 }
 
-/* Elements that the products of one pair of rows run over, per launch: scores, their gradients, and what is summed
- * up. */
+/* The inner dimensions of a launch's products of one pair of rows, added up: scores, their gradients, and sums. */
 static double product_dims(const struct nh_problem *problem, bool inverse) {
     struct nh_tiled80_widths w = nh_tiled80_widths(problem);
     double dim = (double)w.dim, dim_v = (double)w.dim_v;
@@ -95,10 +94,10 @@ static double product_dims(const struct nh_problem *problem, bool inverse) {
     return nh_split80_apart(problem) ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
-/* Blocks of a side's launches, the tiles of all their loops, and those of them with masks. */
+/* The blocks of a side's launches, the tiles of all their loops, and how many of these need masks. */
 struct loops {
     double blocks, tiles, masked;
-    /* tiles of the longest one */
+    /* tiles of the longest loop */
     double longest;
 };
 
@@ -115,7 +114,8 @@ static struct loops loops_of(const struct nh_problem *problem, const int32_t *si
                           shared * count->longest + extra};
 }
 
-/* Blocks of extra tokens loop over the queries of a whole batch entry; tiles that the grid's end cuts take masks. */
+/* Blocks of extra tokens loop over the queries of a whole batch entry; tiles that the end of the grid cuts need
+ * masks. */
 static struct loops extra_loops(const struct nh_problem *problem, const int32_t *side) {
     int64_t rows = nh_box_volume(side + SPLIT80_ROW);
     double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
@@ -129,7 +129,7 @@ static struct loops extra_loops(const struct nh_problem *problem, const int32_t 
     return (struct loops){blocks, tiles, tiles - dense, tiles / blocks};
 }
 
-/* Entries of a bias take this many instructions each; beside dQ their gradient is summed, too. */
+/* Instructions per entry of a bias; beside dQ its gradient is summed, too. */
 static double bias_instructions(const struct nh_problem *problem, bool inverse) {
     enum { READ = 3, READ_AND_SUM = 10 };
     return !problem->has_bias ? 0 : inverse ? READ : READ_AND_SUM;
@@ -157,7 +157,7 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
     launch->flops = 2 * launch->tiles * products;
 }
 
-/* False: blocks do not fit. */
+/* Adds a launch; false: blocks do not fit. */
 static bool add_launch(const struct nh_problem *problem, const struct nh_cuda_device *device,
                        const int32_t *side, bool inverse, const struct loops *loops,
                        struct nh_work *work) {

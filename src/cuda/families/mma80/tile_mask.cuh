@@ -1,8 +1,9 @@
 /* Masks of partial tiles, as bits.
  *
- * Of a key tile, a thread holds columns 8j + 2t and 8j + 2t + 1 (t = lane % 4): bits 2j and 2j + 1. A window is a
- * box, so a row's mask is the AND of one range per axis, and a range is the difference of two prefixes. prefix[a][n]
- * marks the columns whose coordinate on axis a is below n: tables of the tile's shape alone, made by the compiler. */
+ * A thread holds columns 8j + 2t and 8j + 2t + 1 of a key tile (t = lane % 4): bits 2j and 2j + 1. A window is a box,
+ * so a row's mask is the AND of one range per axis, and a range is the difference of two prefixes. prefix[a][n] marks
+ * the columns whose coordinate on axis a is below n: tables that only depend on the tile's shape and are constants of
+ * the kernel. */
 #pragma once
 
 #include "block_rows.cuh"
@@ -10,7 +11,7 @@
 static_assert(NH_COLUMNS <= 128, "a thread's columns fit 32 bits");
 
 enum {
-    /* entries of the tables that hold one row per query, or per key, of each axis */
+    /* entries of the tables per coordinate of the rows, and per coordinate of the columns and one more, of all axes */
     NH_AXIS_ROWS = NH_TILE_Q0 + NH_TILE_Q1 + NH_TILE_Q2,
     NH_AXIS_PREFIXES = NH_TILE_K0 + NH_TILE_K1 + NH_TILE_K2 + 3
 };
@@ -21,7 +22,7 @@ struct nh_prefix_tables {
 
 struct nh_mask_tables {
     struct nh_prefix_tables columns;
-    /* keys of each coordinate of the query tile, axis after axis */
+    /* for each coordinate of the query tile, axis after axis: the range of keys that it sees */
     int begin[NH_AXIS_ROWS], end[NH_AXIS_ROWS];
 };
 
@@ -44,7 +45,7 @@ NH_DEVICE constexpr struct nh_prefix_tables nh_prefixes_of_tile() {
 }
 static __device__ const struct nh_prefix_tables nh_tile_prefixes = nh_prefixes_of_tile();
 
-/* Positions on one axis that a row has to do with: a query's keys, or the queries of a key if NH_INVERSE; of an extra
+/* The positions along an axis that a row sees: a query's keys, with NH_INVERSE the queries of a key, and for an extra
  * token all. */
 NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_block &block,
                                       int axis, int position) {
@@ -59,7 +60,7 @@ NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_
 #endif
 }
 
-/* By the whole block; a barrier must follow. */
+/* Called by the whole block; a barrier must follow. */
 NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const struct nh_block &block,
                                    struct nh_mask_tables &tables) {
     const unsigned *prefix = &nh_tile_prefixes.prefix[0][0];
@@ -90,12 +91,12 @@ NH_DEVICE int nh_clamp(int value, int low, int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* On an axis along which both tiles are one wide, every tile of the loop is in the window. */
+/* If both tiles have extent 1 along an axis, every tile of the loop is in the window along it. */
 NH_DEVICE constexpr bool nh_axis_needs_mask(int axis) {
     return nh_tile_q(axis) > 1 || nh_tile_k(axis) > 1;
 }
 
-/* Columns of a tile that a row has to do with. */
+/* The columns of a tile that a row sees, as bits. */
 NH_DEVICE unsigned nh_row_mask(const struct nh_mask_tables &tables, const struct nh_cursor &tile,
                                int row) {
     unsigned mask = ~0u;

@@ -1,9 +1,10 @@
-/* From accumulators to memory: rows divided by their sums, LSE, and repair of rows that a masked NaN has reached. */
+/* From accumulators to memory: rows divided by their sums of weights, LSE, and repair of rows that a masked NaN has
+ * reached. */
 #pragma once
 
 #include "repair_row.cuh"
 
-/* The warp's rows divided by their sums, into the place of its queries; LSE to memory. */
+/* Writes the warp's rows, divided by their sums, over its queries in shared memory, and stores LSE. */
 NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &block,
                               struct nh_softmax &state, nh_output &output, int first_row,
                               elem *rows) {
@@ -13,7 +14,7 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &b
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int m = r / 2, half = r % 2, row = 16 * m + 8 * half + g;
         float sum = nh_quad_sum(state.sum[r]), inverse = 1.f / sum, poison = 0.f;
-        if (NH_REGIONS && sum == 0.f) inverse = 0.f; /* of a row without a key */
+        if (NH_REGIONS && sum == 0.f) inverse = 0.f; /* the row sees no key */
         elem *to = rows + row * NH_PITCH_Q + 2 * t;
 #pragma unroll
         for (int n = 0; n < NH_DIM_V_PADDED / 8; n++) {

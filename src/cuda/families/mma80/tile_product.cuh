@@ -1,8 +1,8 @@
 /* The two kinds of product on one warp's rows: scores = A B^T, as Q K^T, and output += weights B, as P V.
  *
- * Matrix loads move 16 bytes per row whatever the type, so rows of f32 load for A B^T as those of 16 bits do, with
- * half the step. Rows of f32 cannot be transposed by them for weights B: there, lane t takes keys 2t and 2t + 1, which
- * is how it already holds P, as the order of keys inside a sum is free. */
+ * Matrix loads move 16 bytes per row whatever the type, so for A B^T rows of f32 are loaded as those of 16 bits are,
+ * with half the elements per step. For weights B they cannot transpose rows of f32: there, lane t loads keys 2t and 2t
+ * + 1, for which it already holds P, as keys may be summed in any order. */
 #pragma once
 
 #include "tile_copy.cuh"
@@ -16,7 +16,7 @@ typedef float nh_scores[NH_BLOCKS][NH_COLUMNS / 8][4];
 typedef float nh_output[NH_BLOCKS][NH_DIM_V_PADDED / 8][4];
 
 #if NH_DTYPE == NH_F32
-/* f32 as NH_TF32 products: of one term if the problem allows, else of three. */
+/* A product of f32: of one TF32 term with NH_TF32, else of three. */
 NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) {
     unsigned a_high[4], a_low[4], b_high[2], b_low[2];
 #pragma unroll
@@ -42,8 +42,8 @@ NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) 
 
 #endif
 
-/* a: the warp's first row, b: the first column; both of DEPTH elements. ONTO: added to the scores, which else start at
- * 0. Operands are loaded one step ahead of the products that take them: left to itself the compiler loads most of them
+/* Multiplies the warp's rows a with columns b, both of DEPTH elements. ONTO: adds to the scores, which else start at 0.
+ * Operands are loaded one step ahead of the products that use them; left to itself, the compiler loads most of them
  * right before. */
 template <int DEPTH, int PITCH_A, int PITCH_B, bool ONTO = false>
 NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_rows) {
@@ -105,7 +105,7 @@ NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_
     }
 }
 #else
-/* The weights of keys 16k .. 16k + 15, as they lie in the accumulators, are an operand already. */
+/* The weights of keys 16k .. 16k + 15 in the accumulators' layout are an operand once they are packed. */
 NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMNS / 8][4], int k) {
 #pragma unroll
     for (int i = 0; i < 4; i++)

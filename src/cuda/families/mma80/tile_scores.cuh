@@ -1,13 +1,13 @@
-/* What happens to scores between the product and the softmax: scale, relative bias, mask.
+/* Scale, relative bias and masks of scores, between the product and the softmax.
  *
- * The bias' index is linear in the key's and in the query's position, so it is a sum of three: one number per box,
- * one per column of the box, one per row. */
+ * The index into the bias table is linear in the key's and in the query's position, so it is a sum of three numbers:
+ * one per box, one per column of the box, and one per row. */
 #pragma once
 
 #include "softmax.cuh"
 #include "kv_loop_copy.cuh"
 
-/* What a step along each axis is worth in the bias table. */
+/* Entries of the bias table per step along an axis. */
 NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
     long long stride = 1;
 #pragma unroll
@@ -16,7 +16,7 @@ NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
     return stride;
 }
 
-/* Entries rise with the key and fall with the query. */
+/* The index grows with the key's position and falls with the query's. */
 enum { NH_BIAS_SIGN = NH_INVERSE ? -1 : 1 };
 
 NH_DEVICE long long nh_bias_of_column(const nh_cuda_args &args, int column) {
@@ -26,7 +26,7 @@ NH_DEVICE long long nh_bias_of_column(const nh_cuda_args &args, int column) {
     return NH_BIAS_SIGN * offset;
 }
 
-/* Columns' shares of the bias' index; by the whole block. */
+/* Fills in the columns' parts of the index. Called by the whole block. */
 NH_DEVICE void nh_bias_columns_fill(const nh_cuda_args &args, long long column[NH_COLUMNS]) {
     for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS)
         column[c] = nh_bias_of_column(args, c);
@@ -36,7 +36,7 @@ NH_DEVICE long long nh_bias_entries(const nh_cuda_args &args) {
     return nh_bias_stride(args, 0) * (2 * args.axis[0].window - 1);
 }
 
-/* Offset of the bias of a query head's row against the column at a box's origin. */
+/* Index into all heads' bias tables, for a query head's row and the column at a box's origin. */
 NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_block &block,
                                    int head, const struct nh_cursor &tile, int row) {
     long long offset = head * nh_bias_entries(args);
@@ -48,14 +48,15 @@ NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_blo
     return offset;
 }
 
-/* The bias of a row against the column at a box's origin; may point outside of the table, unlike what is read. */
+/* Points to the bias of a row and the column at a box's origin. This may be outside of the table, unlike what is
+ * read. */
 NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const struct nh_block &block, int head,
                                   const struct nh_cursor &tile, int row) {
     return (const elem *)args.tensor[NH_BIAS].data + nh_bias_of_row(args, block, head, tile, row);
 }
 
-/* Scale, bias and mask of one row (block m, half) of scores. `row_bias` is the bias table at the box's origin for this
- * row, `column` what each column adds; NULL for columns without bias. */
+/* Applies scale, bias and mask to one row (block m, half) of scores. row_bias: points into the bias table for this row
+ * at the box's origin, or NULL for columns without bias; column: what each column adds to the index. */
 NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned mask, float scale,
                                    const elem *row_bias, const long long *column) {
     if (NH_PRESCALE) {
@@ -76,14 +77,14 @@ NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned 
         if (!(mask >> i & 1)) scores[m][i / 2][2 * half + i % 2] = NH_MINUS_INFINITY;
 }
 
-/* What masks and bias of a block's tiles need. */
+/* Tables for masks and bias of a block's tiles. */
 struct nh_score_tables {
     long long bias[NH_COLUMNS];
     struct nh_mask_tables masks;
     struct nh_dense_box dense[NH_WARPS];
 };
 
-/* Scale, bias and mask of a tile's scores. Warps whose rows all attend all columns have nothing to mask. */
+/* Applies scale, bias and masks to a tile's scores. A warp whose rows all see all columns skips the masks. */
 NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block &block,
                                 const struct nh_score_tables &tables, const struct nh_loop_bounds &bounds,
                                 const struct nh_kv_loop &now, int first_row, float scale, nh_scores &scores) {

@@ -37,7 +37,10 @@ int64_t nh_tiled80_mask_bytes(const int32_t row[NH_AXES], const int32_t column[N
 
 int64_t nh_tiled80_residents(const struct nh_cuda_device *device, int64_t shared_bytes,
                              int64_t warps, int64_t registers) {
-    enum { GRANTED = 8, MOST_GRANTED = 256 }; /* to a thread at a time, and at most */
+    enum {
+        GRANTED = 8,
+        MOST_GRANTED = 256
+    }; /* registers are granted in units of 8, at most 256 per thread */
     int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes);
     if (!by_shared) return 0;
     int64_t granted = nh_ceil_div(nh_min(registers, MOST_GRANTED), GRANTED) * GRANTED;
@@ -45,6 +48,8 @@ int64_t nh_tiled80_residents(const struct nh_cuda_device *device, int64_t shared
 }
 
 double nh_tiled80_code(const struct nh_problem *problem, double products, double warps) {
-    double depth = problem->dtype == NHOOD_DTYPE_F32 ? 8 / 3.0 : 16; /* of a product */
+    double depth = problem->dtype == NHOOD_DTYPE_F32
+                       ? 8 / 3.0
+                       : 16; /* inner dimension of a product instruction */
     return products / (16 * 8 * depth * warps);
 }

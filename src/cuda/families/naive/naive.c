@@ -1,5 +1,5 @@
-/* cuda.naive: one group of lanes per row, no tensor cores. Takes every problem. Small windows of small head dims may be cut
- * into tiles of queries whose keys lie in shared memory. */
+/* cuda.naive: one group of lanes per row, no tensor cores. It takes every problem. Small windows with small head dims
+ * may be cut into tiles of queries whose keys lie in shared memory. */
 #include "cuda_family.h"
 #include "rates.h"
 #include "dtype.h"
@@ -17,7 +17,7 @@ static bool is_tiled(const struct nh_config *config) {
     return config->value[T0] > 0;
 }
 
-/* How a row is spread over lanes; see kernels/common/naive.cuh. */
+/* How a row is distributed over lanes; see kernels/common/naive.cuh. */
 struct layout {
     int vector, vectors, group;
     bool resident;
@@ -44,7 +44,7 @@ static struct layout layout_of(const struct nh_problem *problem) {
     return layout;
 }
 
-/* A thread holds whole rows. */
+/* The layout with tiles: a thread holds whole rows. */
 static struct layout layout_of_tiles(const struct nh_problem *problem) {
     int vector = nh_cuda_vector(problem, UINT32_MAX);
     return (struct layout){.vector = vector,
@@ -73,7 +73,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const str
     return spec;
 }
 
-/* Enough blocks to fill the device several times over; the kernels step through what is left. */
+/* Blocks for `count` rows, at most 2^30; the kernels loop over rows that remain. */
 static int64_t blocks_for(int64_t count, int64_t count_per_block) {
     return nh_max(1, nh_min(nh_ceil_div(count, count_per_block), (int64_t)1 << 30));
 }
@@ -87,10 +87,10 @@ static nhood_status add_blocks(struct nh_cuda_operation *operation,
     return nh_cuda_step_add(operation, step, &spec);
 }
 
-/* A launch that makes results of one row each. */
+/* A launch that computes one row of results per group. */
 struct pass {
     const char *source;
-    /* the rows are keys */
+    /* rows are keys, else queries */
     bool keys;
 };
 
@@ -108,7 +108,8 @@ static nhood_status add_rows(struct nh_cuda_operation *operation, const struct n
     own.threads = THREADS;
     own.grid[0] = blocks_for(problem->batch * heads * row_tokens(problem, pass->keys),
                              THREADS / layout.group);
-    own.grid[1] = problem->op == NHOOD_OP_PN ? 1 : layout.chunks; /* A has no columns to cut */
+    own.grid[1] =
+        problem->op == NHOOD_OP_PN ? 1 : layout.chunks; /* rows of A are not cut into chunks */
     return nh_cuda_step_add(operation, &own, &spec);
 }
 
@@ -182,8 +183,9 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     return add_pass(operation, problem, config, &step, &pass[problem->op]);
 }
 
-/* Groups of lanes take a row each. The unfused operators make one of two products; the backward pass makes five in two
- * launches. Columns that have to be checked and elements beyond the last cost what others do. */
+/* Adds the work of a launch in which groups of lanes take a row each. The unfused operators have one of attention's two
+ * products; the backward pass has seven in two launches. Columns that have to be checked, and elements beyond the last,
+ * cost as much as others. */
 static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh_work *work) {
     enum { RESIDENTS = 8 };
     struct layout layout = layout_of(problem);

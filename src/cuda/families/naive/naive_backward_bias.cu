@@ -1,5 +1,5 @@
-/* Gradient of the bias: one block per head and table entry makes dS again for every query that has a key at that
- * offset, and adds up in a fixed order. Deterministic, without memory for dS. */
+/* Gradient of the bias: one block per head and table entry computes dS again for every query that has a key at that
+ * offset, and adds it up in a fixed order. Deterministic, and without memory for dS. */
 #include "naive.cuh"
 
 __shared__ real part[NH_THREADS / NH_GROUP];
@@ -19,7 +19,7 @@ __device__ __forceinline__ real d_s_of(const nh_cuda_args &args, const nh_query 
     return p * (d_p - *nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head));
 }
 
-/* The key of a query at this entry of the table; false if it is not in the query's window. */
+/* Sets the key of a query for this entry of the table; false if it is not in the query's window. */
 __device__ __forceinline__ bool key_at(const nh_cuda_args &args, const nh_query &query,
                                        const long long offset[3], long long key[3]) {
 #pragma unroll

@@ -1,5 +1,5 @@
-/* Gradients of the extra tokens: one block per token and key/value head takes in every query, its groups in turn,
- * and adds up its groups in a fixed order. */
+/* Gradients of the extra tokens: one block per token and key head goes over every query, distributed over its groups,
+ * and adds up the groups' sums in a fixed order. */
 #include "naive.cuh"
 
 __shared__ real part[2][NH_THREADS / NH_GROUP][NH_CHUNK];
@@ -23,7 +23,7 @@ __device__ __forceinline__ void take(const nh_cuda_args &args, token_rows &r, co
     nh_long_add(r.d_v, p, row);
 }
 
-/* Lays the group's sums side by side in shared memory and adds them up, group 0 first. */
+/* Writes the groups' sums to shared memory and adds them up, group 0 first. */
 __device__ __forceinline__ void add_groups(const real sum[NH_LANE_ELEMENTS], real (*to)[NH_CHUNK],
                                            elem *row, int dim) {
 #pragma unroll
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         nh_long_clear(r.d_v);
         for (long long row = threadIdx.x / NH_GROUP; row < tokens * share;
              row += NH_THREADS / NH_GROUP) {
-            nh_query query = nh_query_of(args, row, share); /* batch 0: rows of one batch entry */
+            nh_query query = nh_query_of(args, row, share); /* rows are counted within one batch entry */
             query.batch = batch;
             query.head += head * share;
             take(args, r, query);

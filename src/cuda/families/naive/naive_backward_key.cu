@@ -1,5 +1,5 @@
-/* dK and dV, one group per key or, by tiles, one thread, so that nothing is added atomically and results are bit-equal
- * run to run. */
+/* dK and dV: one group of lanes per key or, with tiles, one thread, so that nothing is added atomically and results are
+ * bit-equal in every run. */
 #include "naive_backward_key.cuh"
 
 #if NH_TILED

@@ -1,4 +1,5 @@
-/* delta = rowsum(dO * O) - dLSE, kept for the other gradients, and dQ, one group per query or, by tiles, one thread. */
+/* delta = rowsum(dO * O) - dLSE, which is stored for the other gradients, and dQ: one group of lanes per query or, with
+ * tiles, one thread. */
 #include "naive_backward_query.cuh"
 
 __device__ __forceinline__ real keep_delta(const nh_cuda_args &args, const nh_query &query, const nh_operand &d_o) {

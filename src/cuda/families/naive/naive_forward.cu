@@ -1,4 +1,4 @@
-/* O, one group of lanes per query or, by tiles, one thread. */
+/* O: one group of lanes per query or, with tiles, one thread. */
 #include "naive_forward.cuh"
 
 #if NH_TILED

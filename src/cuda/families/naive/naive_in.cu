@@ -1,7 +1,7 @@
 /* x_j = sum over {i : j = N(i,n)} of A[i, n] y_i: one group of lanes per key adds up its inverse neighborhood. */
 #include "naive.cuh"
 
-/* Where the key is in the window of the query at this position, per axis. */
+/* The key's place, along an axis, in the window of the query at this position. */
 __device__ __forceinline__ int slot_of(const nh_cuda_args &args, int a, long long key, long long query) {
     const nh_cuda_axis &axis = args.axis[a];
     long long group = key % axis.dilation;

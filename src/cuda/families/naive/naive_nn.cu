@@ -1,7 +1,8 @@
-/* o_i = sum over n of A[i, n] v_N(i,n): one group per query and chunk of columns or, by tiles, one thread per query. */
+/* o_i = sum over n of A[i, n] v_N(i,n): one group of lanes per query and chunk of columns or, with tiles, one thread
+ * per query. */
 #include "naive.cuh"
 
-/* a: the query's row of A; box: its window or a piece of it; v: the rows under it. */
+/* Adds the keys of a box. a: the query's row of A; box: its window or a piece of it; v: the rows of the box. */
 __device__ __forceinline__ void take_box(const nh_cuda_args &args, const nh_box &box, const nh_box_rows &v,
                                          const elem *a, nh_long_row &out) {
     real row[NH_LANE_ELEMENTS];

@@ -1,9 +1,9 @@
-/* A[i, n] = scale * q_i . k_N(i,n) (+ bias): one group per query or, by tiles, one thread; a lane keeps every
- * NH_GROUP-th slot so that the group writes its line of A in one go. */
+/* A[i, n] = scale * q_i . k_N(i,n) (+ bias): one group of lanes per query or, with tiles, one thread. A lane keeps
+ * every NH_GROUP-th slot, so that the group writes its row of A at once. */
 #include "naive.cuh"
 
-/* a: the query's row of A; box: its window or a piece of it; k: the rows under it. ALL: slots that are not the box's
- * are written as unused, too. */
+/* Computes the slots of a box. a: the query's row of A; box: its window or a piece of it; k: the rows of the box. ALL:
+ * slots outside the box are written as unused, too. */
 template <bool ALL>
 __device__ __forceinline__ void weigh_box(const nh_cuda_args &args, const nh_query &query, const nh_operand &q,
                                           const nh_box &box, const nh_box_rows &k, elem *a) {

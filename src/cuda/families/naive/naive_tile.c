@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A thread holds a row of Q and one of O in registers, and goes through its window alone. */
+/* Limits of the tiles: a thread holds a row of Q and one of O in registers, and goes over its whole window alone. */
 enum { MOST_DIM = 32, MOST_WINDOW = 13, VECTOR_BYTES = 16 };
 
 static bool takes(const struct nh_problem *problem) {
@@ -33,7 +33,7 @@ static int64_t row_bytes(const struct nh_problem *problem) {
     return (vectors | 1) * VECTOR_BYTES;
 }
 
-/* A launch: blocks, and the rows that one stages, at most and on average. */
+/* A launch: its blocks, and the rows that a block stages, at most and on average. */
 struct grid {
     double blocks;
     int64_t most_rows;
@@ -76,7 +76,7 @@ int64_t nh_naive_tile_resident(int32_t op, const int32_t tile[NH_AXES], bool key
     return nh_max(1, NH_CUDA_REGISTERS / (per_thread * nh_box_volume(tile)));
 }
 
-/* Resident warps of a multiprocessor; 0: not even one block fits. */
+/* Resident warps per multiprocessor; 0: not even one block fits. */
 static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_device *device,
                         const int32_t tile[NH_AXES], bool keys, const struct grid *grid) {
     int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes(problem, tile, grid));
@@ -85,7 +85,7 @@ static int64_t warps_of(const struct nh_problem *problem, const struct nh_cuda_d
     return nh_max(1, nh_min(by_shared, by_registers)) * nh_box_volume(tile) / 32;
 }
 
-/* Multiply-adds of a pair of rows, and tensors that are staged. */
+/* Multiply-adds per pair of rows. */
 static double dims_of(const struct nh_problem *problem, bool keys) {
     double dim = (double)problem->dim, dim_v = (double)problem->dim_v;
     switch (problem->op) {

@@ -1,9 +1,9 @@
-/* Tiles in the naive family: a block takes a tile of queries, one a thread, and lays the rows of the keys that they see
- * down in shared memory. A row of memory is then read once a tile and not once for each query, and, as a thread holds
- * whole rows, a product takes no shuffle. Windows and head dims must be small. With NH_INVERSE it is the keys that are
- * owned and the queries that attend them that are staged.
+/* Tiles in the naive family: a block takes a tile of queries, one per thread, and copies the rows of the keys that they
+ * see to shared memory. Memory is then read once per tile and not once per query, and, as a thread holds whole rows,
+ * products need no shuffles. Windows and head dims must be small. With NH_INVERSE, keys are owned and the queries that
+ * attend them are staged.
  *
- * The tile is the owned one of boxes.cuh; loop tiles are single rows. */
+ * The tile is the owned tile of boxes.cuh; loop tiles are single rows. */
 #pragma once
 #include "mma.cuh"
 #include "naive.cuh"
@@ -17,7 +17,7 @@
 #error "a thread holds whole rows"
 #endif
 
-/* Between staged rows, in elements: an odd number of vectors, so that the rows of neighboring queries fall into
+/* Elements from one staged row to the next: an odd number of vectors, so that the rows of neighboring queries fall into
  * different banks. */
 #define NH_STAGED_ROW ((NH_VECTORS | 1) * NH_VECTOR)
 
@@ -25,8 +25,8 @@ __device__ __forceinline__ int nh_staged_rows(const nh_work_tile &work_tile) {
     return work_tile.tiles[0] * work_tile.tiles[1] * work_tile.tiles[2];
 }
 
-/* The halo's rows of one head of a tensor and of another, or of one alone (OTHER -1), asynchronously: those of the
- * second behind those of the first. Slots: NH_Q or NH_K, NH_V or NH_D_O. */
+/* Starts to copy the halo's rows of one head of a tensor and, unless OTHER is -1, of another tensor, after those of the
+ * first. SLOT: NH_Q or NH_K; OTHER: NH_V or NH_D_O. */
 template <int SLOT, int OTHER>
 __device__ __forceinline__ void nh_stage(const nh_cuda_args &args, const nh_work_tile &work_tile, int head,
                                          elem *staged) {
@@ -48,13 +48,13 @@ __device__ __forceinline__ void nh_stage(const nh_cuda_args &args, const nh_work
     }
 }
 
-/* What all of the block staged is there for all of it. */
+/* Waits until everything that the block has staged is visible to all its threads. */
 __device__ __forceinline__ void nh_staged(void) {
     nh_copy_wait();
     __syncthreads();
 }
 
-/* The tile's i-th query (or key); false if the tile reaches beyond the dilation group there. */
+/* Sets the tile's i-th query (or key); false if it is beyond the end of the dilation group. */
 __device__ __forceinline__ bool nh_tile_query(const nh_cuda_args &args, const nh_work_tile &work_tile, int i,
                                               nh_query &query) {
     bool exists = true;
@@ -70,7 +70,7 @@ __device__ __forceinline__ bool nh_tile_query(const nh_cuda_args &args, const nh
     return exists;
 }
 
-/* The rows under a box, among those staged. */
+/* The rows of a box among the staged ones. */
 __device__ __forceinline__ nh_box_rows nh_staged_box_rows(const nh_work_tile &work_tile, const nh_box &box,
                                                           const elem *staged) {
     int line = work_tile.tiles[2], plane = work_tile.tiles[1] * line;
@@ -79,7 +79,7 @@ __device__ __forceinline__ nh_box_rows nh_staged_box_rows(const nh_work_tile &wo
     return {staged + first * NH_STAGED_ROW, {plane * NH_STAGED_ROW, line * NH_STAGED_ROW, NH_STAGED_ROW}};
 }
 
-/* The tile's rows of A, between memory and an array in shared memory, a warp a row. */
+/* Moves the tile's rows of A between memory and an array in shared memory, a warp per row. */
 template <bool TO_MEMORY>
 __device__ __forceinline__ void nh_move_weights(const nh_cuda_args &args, const nh_work_tile &work_tile,
                                                 elem *weights) {

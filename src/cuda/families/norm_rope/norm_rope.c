@@ -1,4 +1,4 @@
-/* RMS norm and rotary positions on CUDA: how lanes share rows, and the launches. norm_rope.cuh has the picture. */
+/* RMS norm and rotary positions on CUDA: how lanes share rows, and the launches. norm_rope.cuh explains the layout. */
 #include "norm_rope.h"
 
 #include "cuda_solvers.h"
@@ -8,17 +8,17 @@
 
 enum {
     LANES = 32,
-    THREADS = 256,           /* of a block whose rows are shared by a warp's lanes at most */
-    MOST_GROUP = 1024,       /* lanes of a row */
-    RESIDENT_THREADS = 2048, /* of a multiprocessor, at most */
-    MANY_THREADS = 768,      /* that registers leave room for on one: 85 each */
-    FEW_THREADS = 512        /* or 128 */
+    THREADS = 256,           /* per block, if a row is shared by at most a warp */
+    MOST_GROUP = 1024,       /* lanes per row, at most */
+    RESIDENT_THREADS = 2048, /* per multiprocessor, at most */
+    MANY_THREADS = 768,      /* resident threads if a thread has 85 registers */
+    FEW_THREADS = 512        /* and if it has 128 */
 };
 
 struct shape {
     int64_t vector; /* elements per load */
     int64_t pairs, table, units, group, rows, threads;
-    int64_t resident; /* blocks of a multiprocessor that registers leave room for */
+    int64_t resident; /* resident blocks for which registers are limited */
 };
 
 struct cuda_norm_rope {
@@ -26,8 +26,8 @@ struct cuda_norm_rope {
     struct nh_norm_rope problem;
     const struct nh_host *host;
     struct nh_cuda_device *device;
-    nh_cu_kernel main, weight;     /* the second for a weight's gradient */
-    struct nh_norm_rope_args args; /* all but the addresses */
+    nh_cu_kernel main, weight;     /* the second one is for the weight's gradient */
+    struct nh_norm_rope_args args; /* all but addresses */
     int64_t threads, blocks;
 };
 
@@ -35,12 +35,12 @@ static int64_t real_bytes(const struct nh_norm_rope *problem) {
     return problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
 }
 
-/* The greatest power of two that divides all the numbers whose bits are joined. */
+/* The greatest power of two that divides all numbers of which `bits` is the OR. */
 static int64_t common_power(int64_t bits) {
     return bits & -bits;
 }
 
-/* Bits of every stride that an index of the tensor may be multiplied with. */
+/* The OR of all strides by which an index of the tensor may be multiplied. */
 static int64_t stride_bits(const struct nh_norm_rope *problem, enum nh_norm_rope_tensor tensor) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t bits = problem->batch > 1 ? s->batch : 0;
@@ -71,8 +71,9 @@ static void choose_vector(const struct nh_norm_rope *problem, struct shape *shap
     shape->table = common_power(bits);
 }
 
-/* Lanes of a row that a block shares, in whole warps: the fewest of those that leave least idle. A lane has 24 channels at most
- * in f32, which leaves room for two blocks and more, whose barriers do not wait for each other. */
+/* The number of lanes, in whole warps, of a row that a block shares: the fewest that leave the fewest lanes idle. A
+ * lane has at most 24 channels in f32. This leaves room for at least two blocks, which do not wait at each other's
+ * barriers. */
 static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
     enum { MOST_UNITS = 6, LANE_BYTES = 24 * sizeof(float) };
     const int64_t most_units = nh_max(1, nh_min(MOST_UNITS, LANE_BYTES / unit_bytes));
@@ -82,7 +83,7 @@ static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
     return nh_min(group, MOST_GROUP);
 }
 
-/* Lanes of a row, units of a lane, and blocks. */
+/* Sets lanes per row, units per lane, and resident blocks. */
 static void choose_group(const struct nh_norm_rope *problem, struct shape *shape) {
     const int64_t units = nh_ceil_div(problem->channels / 2, shape->pairs);
     int64_t group = 1;
@@ -94,14 +95,15 @@ static void choose_group(const struct nh_norm_rope *problem, struct shape *shape
     shape->group = group;
     shape->units = nh_ceil_div(units, group);
     shape->threads = group > LANES ? group : THREADS;
-    /* Forward, f32 and few units do with fewer registers without spilling them. */
+    /* A forward pass with few units per lane, and not in f64, needs few registers, so that more threads can be resident
+     * without spilling. */
     const bool few =
         problem->op == NHOOD_OP_BWD || bytes == 8 || shape->units > (group > LANES ? 3 : 1);
     const int64_t threads = few ? FEW_THREADS : MANY_THREADS;
     shape->resident = nh_max(1, (threads + shape->threads / 2) / shape->threads);
 }
 
-/* Rows in flight: so many elements of a lane, as registers allow. */
+/* Sets the number of rows in flight: as many elements per lane as registers allow. */
 static void choose_rows(const struct nh_norm_rope *problem, struct shape *shape) {
     const int64_t elements = problem->op == NHOOD_OP_FWD ? 32 : 16, most_rows = 4;
     shape->rows = 1;
@@ -138,7 +140,8 @@ static void define(const struct nh_norm_rope *problem, const struct shape *shape
     nh_kernel_define(spec, "NH_UNALIGNED", problem->unaligned);
 }
 
-/* A token with all its heads is a work item, unless that leaves multiprocessors idle. */
+/* A token with all its heads is a work item, unless that leaves multiprocessors idle; then heads are divided into
+ * chunks. */
 static void choose_items(struct cuda_norm_rope *plan, const struct shape *shape) {
     const struct nh_norm_rope *problem = &plan->problem;
     const int64_t busy = (int64_t)plan->device->multiprocessors * RESIDENT_THREADS / shape->group;
@@ -154,9 +157,9 @@ static void choose_items(struct cuda_norm_rope *plan, const struct shape *shape)
     plan->args.items = problem->tokens * chunks;
 }
 
-/* Blocks go on to further items: as many blocks as run at the same time, where each loads its next row ahead, or backward leaves
- * a row of sums (fewer where those rows would be as large as an eighth of the tensors); else more, so that the last ones end
- * together. */
+/* Sets the number of blocks, which loop over items. It is that of resident blocks if each loads its next row ahead, or
+ * if the backward pass leaves a row of sums per block (then fewer, if those rows would be as large as an eighth of the
+ * tensors). Otherwise there are more blocks, so that the last ones end together. */
 static void choose_blocks(struct cuda_norm_rope *plan, const struct shape *shape) {
     enum { ROUNDS = 8, TOKENS_OF_SUMS = 8 };
     const struct nh_norm_rope *problem = &plan->problem;

@@ -1,19 +1,19 @@
-/* RMS norm and rotary positions: what forward and backward share.
+/* RMS norm and rotary positions: what forward and backward pass share.
  *
- * NH_GROUP lanes share a row, the channels of one norm: those of a head (a warp has some rows then) or of a whole
- * token (more than 32 lanes are the block, which has one row). A lane holds NH_UNITS units of NH_PAIRS pairs of
- * channels, lane l the units l, l + NH_GROUP, ..; a pair never leaves its lane. A unit is one run of channels where
- * pairs are interleaved and two where they are halves, and is moved by loads of NH_VECTOR elements. Cosines and sines
- * of a lane's pairs are read once per token for all of its heads, NH_TABLE pairs at a time, which belong to one axis;
- * NH_ROWS heads are in flight at once.
+ * NH_GROUP lanes share a row, that is, the channels of one norm: those of a head (a warp then has several rows) or of a
+ * whole token (with more than 32 lanes, the block has one row). A lane holds NH_UNITS units of NH_PAIRS pairs of
+ * channels, lane l the units l, l + NH_GROUP, ..; both channels of a pair are in the same lane. A unit is one run of
+ * channels if pairs are interleaved and two if they are halves, and is moved by loads of NH_VECTOR elements. Cosines
+ * and sines of a lane's pairs are read once per token for all of its heads, NH_TABLE pairs at a time, which belong to
+ * one axis; NH_ROWS heads are in flight at once.
  *
  * Knobs: NH_DTYPE, NH_THREADS, the ones above, NH_HALVES, NH_NORM (NHOOD_NORM_*), NH_WEIGHT (0: none, 1: of the
- * tensors' type, 2: of the arithmetic's), NH_WHOLE (1: the lanes' units are all there), NH_FULL (1: items have whole
- * multiples of NH_ROWS heads), NH_INDEX32 (1: items are fewer than 2^31), NH_MIN_BLOCKS (that are to fit a
- * multiprocessor: what registers are limited by), NH_UNALIGNED (1: tables may start anywhere).
+ * tensors' type, 2: of the type of arithmetic), NH_WHOLE (1: all units of all lanes exist), NH_FULL (1: items have
+ * whole multiples of NH_ROWS heads), NH_INDEX32 (1: there are fewer than 2^31 items), NH_MIN_BLOCKS (blocks per
+ * multiprocessor, which limits registers), NH_UNALIGNED (1: tables may start anywhere).
  *
- * Where a block has one long row (NH_LAZY), weights and tables are read when they are needed, behind the barriers of
- * the sums: registers for them would leave room for fewer blocks, and with them for fewer loads in flight. */
+ * If a block has one long row (NH_LAZY), weights and tables are read when they are needed, after the barriers of the
+ * sums: keeping them in registers would leave room for fewer blocks, and so for fewer loads in flight. */
 #pragma once
 #include "lanes.cuh"
 #include "norm_rope_args.h"
@@ -22,18 +22,18 @@
 #define NH_NORM_TOKEN 2
 #define NH_LAZY (NH_GROUP > 32)
 #define NH_RUNS (NH_HALVES ? 2 : 1)
-#define NH_RUN (2 * NH_PAIRS / NH_RUNS) /* channels */
+#define NH_RUN (2 * NH_PAIRS / NH_RUNS) /* channels per run */
 #define NH_LOADS (2 * NH_PAIRS / NH_VECTOR)
 #define NH_CHUNKS (NH_PAIRS / NH_TABLE)
 #define NH_TABLE_REALS (NH_UNALIGNED ? 1 : 2 * NH_TABLE * sizeof(real) < 16 ? 2 : 16 / sizeof(real)) /* per load */
 
-/* Places of a pair's channels in a unit's array. */
+/* Indices of a pair's channels in a unit's array. */
 #define NH_FIRST(pair) (NH_HALVES ? (pair) : 2 * (pair))
 #define NH_SECOND(pair) (NH_HALVES ? (pair) + NH_PAIRS : 2 * (pair) + 1)
 
 struct nh_unit {
     bool there;
-    int head;          /* 0 but for a norm of tokens */
+    int head;          /* 0 unless a norm is over a whole token */
     int channel[NH_RUNS]; /* where its runs begin in the head */
     struct {
         const real *table; /* NULL: not rotated */
@@ -90,12 +90,12 @@ __device__ __forceinline__ void nh_units_set(const nh_norm_rope_args &args, nh_u
     }
 }
 
-/* Where channel i of a unit is in the weight. */
+/* The index of channel i of a unit in the weight. */
 __device__ __forceinline__ int nh_weight_at(const nh_norm_rope_args &args, const nh_unit &unit, int i) {
     return unit.head * args.dim + unit.channel[i / NH_RUN] + i % NH_RUN;
 }
 
-/* Weight times scale of a unit's channels. */
+/* Sets weight times scale for a unit's channels. */
 __device__ __forceinline__ void nh_factors_set(const nh_norm_rope_args &args, const nh_unit &unit,
                                                real factor[2 * NH_PAIRS]) {
 #pragma unroll
@@ -153,7 +153,7 @@ __device__ __forceinline__ nh_item nh_item_of(const nh_norm_rope_args &args, lon
     return item;
 }
 
-/* Cosines and sines of a unit's pairs at the item's token. */
+/* Loads cosines and sines of a unit's pairs for the item's token. */
 __device__ __forceinline__ void nh_angles_set(const nh_unit &unit, const nh_item &item, real cosine[NH_PAIRS],
                                               real sine[NH_PAIRS]) {
     struct alignas(NH_TABLE_REALS * sizeof(real)) part {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void nh_angles_set(const nh_unit &unit, const nh_item
     }
 }
 
-/* What the rows of a token have in common, as far as it is kept in registers. */
+/* What the rows of a token have in common, unless it is read when needed (NH_LAZY). */
 struct nh_token {
 #if !NH_LAZY
     real cosine[NH_UNITS][NH_PAIRS], sine[NH_UNITS][NH_PAIRS];
@@ -223,7 +223,7 @@ __device__ __forceinline__ nh_angles nh_angles_of(const nh_unit unit[NH_UNITS], 
     return angles;
 }
 
-/* Weight times scale of all units, where they are kept in registers. */
+/* Weight times scale of all units, unless it is read when needed (NH_LAZY). */
 struct nh_factors {
 #if !NH_LAZY
     real of[NH_UNITS][2 * NH_PAIRS];
@@ -271,7 +271,7 @@ __device__ __forceinline__ void nh_unit_load(const nh_cuda_tensor &t, elem *row,
     }
 }
 
-/* The first `rows` of NH_ROWS rows of a tensor, the others zeros. */
+/* Loads the first `rows` of NH_ROWS rows of a tensor; the others are zeros. */
 __device__ __forceinline__ void nh_rows_load(const nh_cuda_tensor &t, const nh_unit unit[NH_UNITS], elem *row, int rows,
                                              nh_raw raw[NH_ROWS][NH_UNITS]) {
 #pragma unroll
@@ -298,14 +298,14 @@ __device__ __forceinline__ real nh_raw_at(const nh_raw &raw, int i) {
 __shared__ real nh_warp_sum[2][NH_GROUP / 32];
 #endif
 
-/* Over the lanes of the row, each of which gets the sums. */
+/* Sums over the lanes of the row, each of which gets the results. */
 template <int COUNT> __device__ __forceinline__ void nh_row_sums(real sum[COUNT]) {
 #if NH_GROUP <= 32
 #pragma unroll
     for (int s = 0; s < COUNT; s++)
         sum[s] = nh_lanes_sum<NH_GROUP>(sum[s], nh_lanes_mask<NH_GROUP>());
 #else
-    __syncthreads(); /* the sums of the row before have been read */
+    __syncthreads(); /* everyone has read the sums of the row before */
 #pragma unroll
     for (int s = 0; s < COUNT; s++) {
         sum[s] = nh_lanes_sum<32>(sum[s]);

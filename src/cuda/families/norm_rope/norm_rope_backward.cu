@@ -1,9 +1,9 @@
-/* Gradients of RMS norm, scale and rotary positions in one pass: see norm_rope.cuh. With z the rotated-back gradient
- * of the output, n the norm and f the weight times the scale:
+/* Gradients of RMS norm, scale and rotary positions in one pass: see norm_rope.cuh. With z the output's gradient,
+ * rotated back, n the norm and f the weight times the scale:
  *
  *     dx = n (z f - x n^2 mean(z f x)),   d_weight = sum over rows of z x n scale
  *
- * Each block adds up the weight gradients of its rows, in a fixed order, and leaves them to norm_rope_weight.cu. */
+ * Each block adds up the weight gradients of its rows, in a fixed order, and leaves the sums to norm_rope_weight.cu. */
 #include "norm_rope.cuh"
 
 __device__ __forceinline__ void nh_rows_backward(const nh_norm_rope_args &args, const nh_unit unit[NH_UNITS],
@@ -52,7 +52,7 @@ __device__ __forceinline__ void nh_rows_backward(const nh_norm_rope_args &args, 
             for (int i = 0; i < 2 * NH_PAIRS; i++) {
                 const real at = nh_raw_at(raw[r][j], i);
                 value[i] = norm * (back[r][j][i] * factor[i] - at * pull);
-                /* rows that are not there are of zeros */
+                /* rows that do not exist are zeros */
                 if (NH_WEIGHT) d_weight[j][i] += back[r][j][i] * (at * of_weight);
             }
             if (unit[j].there && (NH_FULL || r < rows) && d_x)
@@ -65,7 +65,7 @@ __device__ __forceinline__ void nh_rows_backward(const nh_norm_rope_args &args, 
 __shared__ real nh_total[NH_GROUP * NH_UNITS * 2 * NH_PAIRS];
 #endif
 
-/* Over the block's rows: the groups of a warp by shuffles, then warp after warp. */
+/* Sums over the block's rows: over the groups of a warp by shuffles, then warp after warp. */
 __device__ __forceinline__ void nh_block_sums(const nh_norm_rope_args &args, const nh_unit unit[NH_UNITS],
                                               real d_weight[NH_UNITS][2 * NH_PAIRS]) {
     real *to = (real *)args.sums + (long long)blockIdx.x * args.channels;

@@ -49,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_all_factors_set(args, unit, factors);
     long long index = nh_first_item();
 #if NH_LAZY
-    /* The next row is loaded before the sums of this one: behind their barriers memory would have nothing to do. */
+    /* The next row is loaded before the sums of this one are computed: after their barriers, no loads would be in
+     * flight. */
     nh_token token, next;
     nh_raw raw[NH_ROWS][NH_UNITS], ahead[NH_ROWS][NH_UNITS];
     nh_token_set(args, unit, index, token);

@@ -1,5 +1,6 @@
-/* The weight's gradient from the sums that the blocks of norm_rope_backward.cu left in the workspace: 32 channels
- * per block, the sums split over its warps and added in a fixed order. NH_WEIGHT: as in norm_rope.cuh. */
+/* Adds up the weight's gradient from the sums that the blocks of norm_rope_backward.cu left in the workspace: 32
+ * channels per block; the sums are divided among its warps and added in a fixed order. NH_WEIGHT: as in
+ * norm_rope.cuh. */
 #include "norm_rope_args.h"
 #include "prelude.cuh"
 

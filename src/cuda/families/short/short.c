@@ -1,9 +1,9 @@
-/* cuda.short: fused attention where whole dilation groups fit shared memory, sm_80 and later, forward and backward.
+/* cuda.short: fused attention if whole dilation groups fit shared memory, sm_80 and later, forward and backward.
  *
  * Groups of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not
- * worth a KV loop. Here a block holds as many whole groups as its rows take, one after the other, and multiplies 16
- * queries at a time with the rows that these see: see short.cuh. One launch. f32, f16 and bf16, head dims up to 128; no
- * bias, no extra tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
+ * worth a KV loop. Here a block holds as many whole groups as its rows have room for, one after the other, and
+ * multiplies 16 queries at a time with the rows that these see: see short.cuh. One launch. f32, f16 and bf16, head dims
+ * up to 128; no bias, no extra tokens, groups of at most 1024 tokens that fit shared memory with keys and values. */
 #include "top_n.h"
 #include "rates.h"
 #include "cuda_family.h"
@@ -26,7 +26,8 @@ static int64_t part_rows(const struct nh_short_shape *shape, int64_t parts) {
     return 16 * nh_ceil_div(shape->rows / 16, parts);
 }
 
-/* Sums of warps that are not the first of their warp tile: struct nh_work of the kernel. */
+/* Bytes for the partial sums of warps that are not the first of their warp tile: `shares` of the kernel's struct
+ * nh_work. */
 static int64_t share_bytes(const struct nh_problem *problem, const int32_t *value) {
     int64_t others = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
     return others * 32 * 16 * (nh_short_sums(problem, problem->dim_v) + 1);
@@ -46,8 +47,8 @@ static int64_t shared_bytes_of(const struct nh_short_launch *of) {
            places * (WORK_TILE_BYTES + nh_short_group_bytes(shape, FORWARD_ORIGINS));
 }
 
-/* Operands, scores and sums of a thread, and what addresses and masks take. Operands of f32 are mostly read where they
- * are needed, and split. */
+/* An estimate of a thread's registers: operands, scores and sums, and a constant for addresses and masks. Operands of
+ * f32 are mostly read and split where they are needed. */
 static int64_t registers_of(const struct nh_problem *problem) {
     int64_t sums = 4 * nh_short_sums(problem, problem->dim_v);
     int64_t queries = 2 * nh_short_sums(problem, problem->dim);
@@ -70,9 +71,10 @@ static bool fits(const struct nh_short_launch *of) {
            shared_bytes_of(of) <= of->cuda->shared_bytes_per_block;
 }
 
-/* No more than two warps without a warp tile or, where warps share warp tiles, the warps of one; no warp with more than
- * four warp tiles, and parts only where they spare idle multiprocessors or shared memory. Warps that share warp tiles
- * have one each, and multiprocessors have a block. A second stage is of use to blocks that have a second work tile. */
+/* Whether a config is worth predicting. At most two warps are without a warp tile or, where warps share warp tiles, the
+ * warps of one; no warp has more than four warp tiles. Work tiles are divided into parts only if multiprocessors would
+ * idle or shared memory does not suffice. Warps that share warp tiles have one each, and there are at most two work
+ * tiles per multiprocessor. A second stage needs blocks with a second work tile. */
 static bool useful(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
@@ -95,8 +97,8 @@ static bool useful(const struct nh_short_launch *of) {
 
 /* ---- work ---- */
 
-/* The share of what a thread wants of registers that it lacks, and spills; the compiler takes a few more than are
- * counted, and warps that share queries need some for what they add up. */
+/* The share of a thread's registers that are lacking and spilled. The compiler takes a few more than registers_of
+ * counts, and warps that share queries need some for the sums that they add up. */
 static double lacking(const struct nh_problem *problem, const int32_t *value) {
     const double margin = 1.125;
     double had = NH_CUDA_REGISTERS / 32.0 / value[NH_SHORT_WARPS];
@@ -105,12 +107,13 @@ static double lacking(const struct nh_problem *problem, const int32_t *value) {
     return fmax(0, 1 - had / (margin * (double)registers_of(problem) + sums));
 }
 
-/* The model's work tile is a part of one of short.cuh; a block with two stages has the next one on its way. */
+/* The model's work tile is a part of a work tile of short.cuh; a block with two stages copies the next one
+ * meanwhile. */
 static bool forward_work(const struct nh_short_launch *of, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
     const int32_t *value = of->value;
-    const double ahead = 1.5; /* of two work tiles that a block holds, one half done on average */
+    const double ahead = 1.5; /* work tiles in flight of the two that a block holds */
     if (!useful(of)) return false;
     double split = value[NH_SHORT_SPLIT], stages = value[NH_SHORT_STAGES];
     double rows = (double)part_rows(shape, value[NH_SHORT_PARTS]), tiles = rows / 16;
@@ -158,14 +161,14 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- candidates ---- */
 
-/* What each knob may be; of warps that share rows and of stages, these pairs. */
+/* The values of each knob that are tried; for split and stages, pairs of values. */
 enum { SIZES = 3, CHOICES = 6, PAIRS = 4 };
 static const int32_t sizes[SIZES] = {16, 64, 128}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
                      parts[CHOICES] = {1, 2, 4, 8, 16, 32},
                      pair[PAIRS][2] = {{1, 1}, {2, 1}, {4, 1}, {1, 2}};
 
-/* Whether there are useful configs; keeps the cheapest of all, or with NULL stops at the first. Every size of a work
- * tile is tried once: of sizes that hold as many groups, the first. */
+/* Whether there are useful configs. Keeps the cheapest of all in `top` or, if that is NULL, stops at the first. Every
+ * size of a work tile is tried once: of `rows` that hold as many groups, the first. */
 static bool search(const struct nh_problem *problem, const struct nh_device *device,
                    struct nh_top_n *top) {
     int64_t groups = 0;

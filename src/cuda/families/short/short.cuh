@@ -1,30 +1,31 @@
 /* Whole dilation groups in shared memory: what the kernels of cuda.short share. Tensor cores of sm_80 and later, 16
  * bits and f32.
  *
- * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those of the same
- * residues modulo the dilations, without dilation all of them. A work tile is as many groups as its rows hold, each in
- * a slot of so many rows as the longest group has tokens, one slot after the other. Key heads are numbered fastest, so
- * the groups of a work tile mostly lie side by side in memory.
+ * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those with the same
+ * remainders by the dilations, without dilation all of them. A work tile is as many groups as its rows have room for.
+ * Each group has a slot of as many rows as the longest group has tokens, one slot after the other. Key heads are
+ * numbered fastest, so the groups of a work tile mostly lie side by side in memory.
  *
  *     rows   0 .. N - 1      positions of the first group, the last axis fastest
  *            N .. 2N - 1     of the second, ..
  *
- * Queries and keys of a token have the same row. A row has no token where its group is shorter than the work tile's
- * longest, and past the last group: such rows are zeros, no query sees them, and nothing is stored for them.
+ * Query and key of a token have the same row. Rows are padding where a group is shorter than the work tile's longest,
+ * and after the last group: they are zeros, no query sees them, and nothing is stored for them.
  *
- * Which keys a query sees is one word each (nh_visibility): fields for the coordinates inside the group, the first of
- * which counts on from slot to slot, each with a guard bit above it that a subtraction borrows from.
+ * Which keys a query sees is two words (nh_visibility), and a key is one: they have a field for each coordinate inside
+ * the group, the first of which counts on from slot to slot, each with a guard bit above it that a subtraction borrows
+ * from.
  *
  * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS,
  * NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which
- * tensors' rows it asks for, as bits 1 << NH_Q .., and in NH_ORIGINS the last plus one. Extents, windows, slots and
+ * tensors' rows it needs, as bits 1 << NH_Q .., and in NH_ORIGINS the last one plus one. Extents, windows, slots and
  * rows are arguments of the launch. */
 #pragma once
 
-/* NH_GROUPS, how groups are numbered: by key head, residue and batch entry, if they may be unequally long or if all are
- * equally long; or with the residue slowest and work tiles of one residue each, so that the groups of a work tile are.
- * Then its rows are so many as there are tokens, or, of a work tile of one group, as many as the longest group's: a
- * box. */
+/* NH_GROUPS: how groups are numbered. NH_UNEVEN, NH_EVEN: by key head, remainder (residue) and batch entry, where
+ * groups may differ in length or do not. NH_BY_RESIDUE: with the residue slowest and work tiles of one residue each, so
+ * that the groups of a work tile are equally long; it has as many rows as tokens. NH_BOXES: the same with one group per
+ * work tile, which has as many rows as the longest group: a box. */
 #define NH_UNEVEN 0
 #define NH_EVEN 1
 #define NH_BY_RESIDUE 2
@@ -38,14 +39,14 @@
 
 enum {
     NH_THREADS = 32 * NH_WARPS,
-    NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
+    NH_FIRST_AXIS = 3 - NH_RANK, /* leading axes of length 1 are left out */
     NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V
 };
 
 /* ---- rows in shared memory ---- */
 
-/* Units of 16 bytes: whole steps of products over a row's elements, in f32 whole ones of products that sum up rows, and
- * one more, so that eight rows of a matrix load are in different banks. */
+/* Units of 16 bytes per row: for whole steps of products over a row's elements, in f32 also of products over rows. Rows
+ * take one unit more, so that the eight rows of a matrix load are in different banks. */
 NH_DEVICE constexpr int nh_units(int width) {
     const int elements = NH_DTYPE == NH_F32 ? 32 : 16;
     return (width + elements - 1) / elements * elements / NH_PER_UNIT;
@@ -59,7 +60,7 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
 
 #include "column_products.cuh"
 
-/* Steps of products over a row's elements; accumulators, of 8 of them each. */
+/* Steps of products over a row's elements, and accumulators of 8 elements each. */
 enum {
     NH_STEPS = nh_units(NH_DIM) / 2,
     NH_STEPS_V = nh_units(NH_DIM_V) / 2,
@@ -71,7 +72,8 @@ enum {
 
 /* ---- where rows belong ---- */
 
-/* A divisor of numbers below 2^10, itself at most 2^10: a multiplication. The quotient of floats is near enough. */
+/* Division of numbers below 2^10 by a divisor of at most 2^10, as a multiplication. A quotient of floats is accurate
+ * enough for the factor. */
 struct nh_ratio {
     int base;
     unsigned factor;
@@ -83,8 +85,8 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
     return (int)((unsigned)number * by.factor >> 20);
 }
 
-/* What a work tile has: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a slot, of a
- * plane and of a line of it; the first group's number, and how many there are. */
+/* The extents of a work tile: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a
+ * slot, of a plane and of a line of it; the number of its first group, and how many groups it has. */
 struct nh_extents {
     int at[3], residue[3];
     nh_ratio group, plane, line;
@@ -97,7 +99,7 @@ NH_DEVICE int nh_residue_of(const nh_short_args &args, unsigned &rest, int axis)
     return (int)residue;
 }
 
-/* Tokens on an axis of the group at a residue. */
+/* Tokens along an axis of the group with a residue. */
 NH_DEVICE int nh_tokens_of(const nh_short_args &args, int axis, int residue) {
     const int most = args.tiling.tiles[axis];
     return most - (residue + (most - 1) * (int)args.axis[axis].dilation >= args.axis[axis].length);
@@ -123,19 +125,19 @@ NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int work_tile) {
     return extents;
 }
 
-/* Rows with a token, and those that fill the last 16 up. */
+/* The number of rows in slots, rounded up to a multiple of 16. */
 NH_DEVICE int nh_rows_of(const nh_extents &extents) {
     return (extents.count * extents.group.base + 15) / 16 * 16;
 }
 
-/* A dilation group: its tokens per axis, unless all of the work tile are equally long, and elements from the start of
- * each tensor to the first of them, at its key head or the first query head that shares that. */
+/* A dilation group: its tokens per axis, unless all of the work tile are equally long, and the offset of its first
+ * token in each tensor, in elements, at its key head or the first query head that shares that. */
 struct nh_group {
     int length[3];
     long long origin[NH_ORIGINS];
 };
 
-/* The groups of a work tile; by all threads, a barrier must follow. */
+/* Fills in the groups of a work tile. Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_groups_fill(const nh_short_args &args, const nh_extents &extents, nh_group *groups) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     const unsigned heads = (unsigned)args.kv_heads;
@@ -169,7 +171,7 @@ struct nh_token {
     bool exists;
 };
 
-/* Tokens of its group on an axis. */
+/* Tokens of the token's group along an axis. */
 NH_DEVICE int nh_length_of(const nh_extents &extents, const nh_group *groups, const nh_token &token, int axis) {
     if (NH_GROUPS == NH_BOXES) return groups->length[axis];
     return NH_GROUPS == NH_UNEVEN ? groups[token.slot].length[axis] : extents.at[axis];
@@ -195,7 +197,7 @@ NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups
     return token;
 }
 
-/* Rows from one position on the first axis to the next: there are whole ones of them before `row`. */
+/* Rows per position on the first axis, and the multiple of these at or before `row`. */
 NH_DEVICE int nh_first_rows(const nh_extents &extents, int row) {
     const nh_ratio &pitch = NH_RANK > 2 ? extents.plane : extents.line;
     return NH_RANK > 1 ? nh_quotient(row, pitch) * pitch.base : row;
@@ -204,10 +206,10 @@ NH_DEVICE int nh_first_pitch(const nh_extents &extents) {
     return NH_RANK > 2 ? extents.plane.base : NH_RANK > 1 ? extents.line.base : 1;
 }
 
-/* Elements from a tensor's start to the token. */
+/* Offset of the token in a tensor, in elements. */
 NH_DEVICE long long nh_token_offset(const nh_short_args &args, const nh_group *groups, int tensor,
                                     const nh_token &token) {
-    int inside = 0; /* the host makes sure that it fits */
+    int inside = 0; /* nh_short_offsets_fit makes sure that 32 bits are enough */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int step = (int)args.tensor[tensor].axis[a] * (NH_DILATED ? (int)args.axis[a].dilation : 1);
@@ -221,7 +223,7 @@ NH_DEVICE long long nh_token_offset(const nh_short_args &args, const nh_group *g
 /* Lanes that copy a row. */
 enum { NH_ROW_LANES = 4 };
 
-/* This lane's share of a row of a tensor, to a place for as many elements or more; zeros if there is no token. */
+/* Copies this lane's share of a row of a tensor; zeros if there is no token, and beyond WIDTH. */
 template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool exists) {
     const int units = nh_units(WIDTH), lane = (int)threadIdx.x % NH_ROW_LANES;
     const unsigned place = nh_shared_address(to) + 16 * lane;
@@ -232,7 +234,7 @@ template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool
             nh_copy16_at(place + 16 * u, from + NH_PER_UNIT * u, exists && NH_PER_UNIT * (u + lane) < WIDTH);
 }
 
-/* 16 rows to a tensor, by one warp. own: the token of row lane % 16. */
+/* One warp stores 16 rows to a tensor. own: the token of row lane % 16. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_warp_tile(const nh_short_args &args, const nh_group *groups, int tensor, long long ahead,
                               const nh_token &own, const char *rows) {
@@ -249,7 +251,7 @@ NH_DEVICE void nh_store_warp_tile(const nh_short_args &args, const nh_group *gro
     }
 }
 
-/* ---- who sees whom ---- */
+/* ---- visibility ---- */
 
 NH_DEVICE constexpr int nh_field(int axis) {
     return axis == NH_FIRST_AXIS ? 20 : axis == 1 ? 10 : 0;
@@ -264,7 +266,7 @@ NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[
     return word;
 }
 
-/* Writes down of every row as a key its coordinates and guards. By all threads; a barrier must follow. */
+/* Writes, for every row as a key, its coordinates with guard bits. Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &extents, const nh_group *groups,
                                unsigned *columns) {
     const int none[3] = {0, 0, 0};
@@ -276,7 +278,8 @@ NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &exte
     }
 }
 
-/* What a row sees as a query: its first column, and its last plus guards, twice; and the rows of these two. */
+/* What a row sees as a query: the word of its first key, that of its last key plus twice the guard bits, and the rows
+ * of these two keys. */
 struct nh_visibility {
     unsigned begin, last;
     int first_row, last_row;
@@ -286,7 +289,7 @@ NH_DEVICE bool nh_sees(const nh_visibility &visibility, unsigned column) {
     return (~((column - visibility.begin) & (visibility.last - column)) & NH_GUARDS) == 0;
 }
 
-/* A row without a token sees what the nearest one of its group does, or the last group's last. */
+/* A padding row sees what the nearest token of its group sees, or the last row of the last group. */
 NH_DEVICE nh_visibility nh_visibility_of(const nh_short_args &args, const nh_extents &extents, const nh_group *groups,
                                          int row) {
     const int last_row = extents.count * extents.group.base - 1;

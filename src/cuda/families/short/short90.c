@@ -1,9 +1,9 @@
-/* cuda.short90: fused attention, forward, where the copy engine of sm_90 brings whole dilation groups.
+/* cuda.short90: fused attention, forward, where the copy engine of sm_90 fetches whole dilation groups.
  *
- * cuda.short for groups that are boxes: one block per multiprocessor, whose warps take 16 queries after the other while
- * the next groups are on their way, so that copies, products and stores of different groups overlap throughout: see
- * short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group longer
- * than a box. */
+ * It is cuda.short for groups that are boxes. One block per multiprocessor has warps that take 16 queries after the
+ * other while the next groups are fetched, so that copies, products and stores of different groups overlap throughout:
+ * see short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group is longer than
+ * a box. */
 #include "top_n.h"
 #include "rates.h"
 #include "box.h"
@@ -21,14 +21,14 @@ enum { MOST_DIM = 128, MOST_STAGES = 32, NARROW_DIM = 32 };
 
 /* ---- what a config needs ---- */
 
-/* One group per work tile. */
+/* The shape with one group per work tile. */
 static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
     if (!nh_short_shape_of(problem, 1, shape)) return false;
     if (shape->order == NH_SHORT_BY_RESIDUE) shape->order = NH_SHORT_BOXES;
     return true;
 }
 
-/* A part's queries as a box: lines along the first axis. The last part of a group may have fewer. */
+/* A part's queries as a box: some lines along the first axis. The last part of a group may have fewer. */
 static void part_of(const struct nh_short_launch *of, int32_t box[NH_AXES]) {
     const int first = NH_AXES - of->problem->rank;
     memcpy(box, of->shape->extent, NH_AXES * sizeof *box);
@@ -42,7 +42,7 @@ static bool part_is_empty(const struct nh_short_launch *of) {
     return (of->value[PARTS] - 1) * box[first] >= of->shape->extent[first];
 }
 
-/* 16 queries each. */
+/* Warp tiles of a part, 16 queries each. */
 static int64_t warp_tiles_of(const struct nh_short_launch *of) {
     int32_t box[NH_AXES];
     part_of(of, box);
@@ -57,7 +57,8 @@ static int64_t stage_bytes(const struct nh_short_launch *of) {
            16 * warp_tiles_of(of) * nh_max(key_row, value_row);
 }
 
-/* struct nh_ring of the kernel: barriers and places of stages, columns, and what aligns the first stage. */
+/* Shared memory: stages with barriers and places, columns, and alignment of the first stage (struct nh_ring of the
+ * kernel). */
 static int64_t shared_bytes(const struct nh_short_launch *of, int64_t stages) {
     enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024 };
     return stages * (stage_bytes(of) + BARRIERS + PLACE) + WORD * of->shape->rows + ALIGNMENT;
@@ -68,18 +69,18 @@ static int64_t stages_of(const struct nh_short_launch *of) {
     return nh_min((of->cuda->shared_bytes_per_block - none) / (one - none), MOST_STAGES);
 }
 
-/* Operands, scores and sums of a thread, and what addresses and masks take. */
+/* An estimate of a thread's registers: operands, scores and sums, and a constant for addresses and masks. */
 static int64_t wanted_registers(const struct nh_problem *problem) {
     return 4 * nh_ceil_div(problem->dim, 16) + 8 * nh_ceil_div(problem->dim_v, 16) + 48;
 }
 
-/* Warps are given registers four at a time. */
+/* Registers per thread; warps get registers in groups of four. */
 static int64_t registers_of(const int32_t *value) {
     return NH_CUDA_REGISTERS / (128 * nh_ceil_div(value[WARPS] + 1, 4)) / 8 * 8;
 }
 
-/* From one work tile of a warp to its next, if a block has several, there are no more than the ring holds: its barriers
- * tell no more rounds apart. */
+/* Whether a config is worth predicting. If a block has several work tiles, a warp must not be further ahead than the
+ * ring has stages: barriers tell only two rounds apart. */
 static bool useful(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
@@ -103,14 +104,14 @@ static double work_tile_bytes(const struct nh_short_launch *of) {
                     box[0] * box[1] * box[2] * key_row);
 }
 
-/* That bring rows of so many elements. */
+/* The number of boxes that fetch rows of `width` elements. */
 static double boxes_of(int64_t width) {
     enum { BOX_BYTES = 128 };
     return (double)nh_ceil_div(nh_sm90_row_bytes(width), BOX_BYTES);
 }
 
-/* Warps take 16 queries after the other, of as many work tiles as the ring holds; where it holds one, fetching the next
- * is a step of its own. Boxes of tokens that are steps apart take the copy engine twice as long. */
+/* Warps take 16 queries after the other, of as many work tiles as the ring holds. If it holds one, fetching the next is
+ * a step of its own. Boxes with gaps between tokens take the copy engine twice as long. */
 static bool work_of(const struct nh_short_launch *of, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
@@ -150,7 +151,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- candidates ---- */
 
-/* More warps lack registers. */
+/* With more warps, a thread has too few registers. */
 enum { WARP_CHOICES = 3, PART_CHOICES = 4, MOST_COMBINATIONS = WARP_CHOICES * PART_CHOICES };
 static const int32_t warps[WARP_CHOICES] = {8, 10, 12}, parts[PART_CHOICES] = {1, 2, 4, 8};
 
@@ -224,8 +225,8 @@ static struct nh_kernel_spec spec_of(const struct nh_short_launch *of) {
     return spec;
 }
 
-/* struct nh_maps of the kernel. Where dilation groups have an axis of the maps, those of equally long groups are the
- * second half. */
+/* Sets struct nh_maps of the kernel. Where dilation groups are an axis of the maps, the second half is that of equally
+ * long groups. */
 static void add_maps(const struct nh_short_launch *of, struct nh_cuda_step *step) {
     const struct nh_problem *problem = of->problem;
     enum { MAPS = 3 };

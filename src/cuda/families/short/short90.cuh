@@ -1,20 +1,20 @@
-/* Whole dilation groups brought by the copy engine of sm_90: a ring of stages in shared memory, each with a group's
- * keys, values and queries, that one thread of a warp of its own fetches while the other warps, 16 queries each, work
- * on what has landed. No warp waits for another: it takes the next 16 queries of the block's work tiles, wherever these
- * are in the ring, and says when it has no more use for their stage.
+/* Whole dilation groups fetched by the copy engine of sm_90, with warp specialization. A ring of stages in shared
+ * memory holds the keys, values and queries of a group each. One thread of a producer warp fetches; the consumer warps
+ * compute 16 queries at a time on what has landed. No consumer waits for another: it takes the next 16 queries of the
+ * block's work tiles, wherever these are in the ring, and releases their stage when it is done with it.
  *
- * A work tile is one group, and one query head; where there are few, a part of a group's queries, some of its lines
- * along the first axis (args.tiling.parts), beside all of its keys. Groups are boxes no longer than the engine's:
- * equally long (NH_GROUPS = NH_EVEN), or of all the kinds that there are (NH_BOXES), a token shorter on some axes than
- * the longest, with zeros in place of those.
+ * A work tile is one group and one query head. If there are few, it is only a part of a group's queries, some of its
+ * lines along the first axis (args.tiling.parts), together with all of its keys. Groups are boxes that the engine can
+ * fetch: equally long (NH_GROUPS = NH_EVEN), or of all kinds that there are (NH_BOXES), a token shorter on some axes
+ * than the longest, with zeros in place of the missing tokens.
  *
- * Rows lie as the engine leaves them: 128 bytes each, or 64 of a head dim of 32, their units of 16 bytes swizzled;
+ * Rows lie as the engine writes them: 128 bytes each, or 64 for a head dim of 32, their units of 16 bytes swizzled;
  * wider rows in planes of 64 elements.
  *
  * Knobs, besides those of short_queries.cuh: NH_FOLDED and NH_Q_MAP, NH_K_MAP, NH_V_MAP (tensor_maps.h). */
 #pragma once
 
-#define NH_TENSORS 0 /* no origins of groups: boxes have coordinates */
+#define NH_TENSORS 0 /* no offsets of groups: boxes have coordinates */
 #define NH_ORIGINS 1
 #include "short_queries.cuh"
 
@@ -24,8 +24,8 @@ struct nh_maps {
     nh_tensor_map q, k, v;
 };
 
-/* Which work tile a stage holds, on which axes (bits) the group is shorter than the longest, and elements from the
- * start of its outputs to the group's first token. */
+/* The work tile of a stage: on which axes (bits of `kind`) its group is shorter than the longest, and the offsets of
+ * the group's first token in O and LSE, in elements. */
 struct alignas(16) nh_place {
     long long output, lse;
     int batch, head, key_head, residue[3], kind, part;
@@ -41,13 +41,12 @@ NH_DEVICE constexpr int nh_line_bytes(int width) {
     return width == 32 ? 64 : 128;
 }
 
-/* Addresses in shared memory; rows of a group, and those of the queries of a part, are filled up to a multiple of
- * 16. */
+/* Addresses in shared memory. Rows of a group, and of the queries of a part, are rounded up to a multiple of 16. */
 struct nh_ring {
-    int rows, own_rows, count; /* of stages */
+    int rows, own_rows, count; /* the last one: of stages */
     unsigned full, free; /* barriers */
     nh_place *places;
-    unsigned *columns; /* which rows are which keys, the same in all stages */
+    unsigned *columns; /* each row as a key, the same in all stages */
     unsigned stages;
 };
 
@@ -59,7 +58,7 @@ NH_DEVICE unsigned nh_tensor_bytes(int rows, int width) {
 }
 
 
-/* Addresses of a stage's tensors. Outputs take the places of queries. */
+/* Addresses of a stage's tensors. Outputs overwrite queries. */
 NH_DEVICE unsigned nh_keys_at(const nh_ring &ring, int stage) {
     const unsigned stage_bytes = nh_tensor_bytes(ring.rows, NH_DIM) + nh_tensor_bytes(ring.rows, NH_DIM_V) +
                                  nh_tensor_bytes(ring.own_rows, NH_WIDEST);
@@ -77,7 +76,7 @@ NH_DEVICE char *nh_shared_pointer(unsigned address) {
     return nh_shared_memory + (address - nh_shared_address(nh_shared_memory));
 }
 
-/* The swizzle repeats every 1024 bytes, of which planes are multiples. */
+/* Stages are aligned to the period of the swizzle, 1024 bytes; planes are multiples of it. */
 NH_DEVICE nh_ring nh_ring_of(const nh_short_args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_ring ring;
@@ -92,8 +91,8 @@ NH_DEVICE nh_ring nh_ring_of(const nh_short_args &args) {
     return ring;
 }
 
-/* A unit of 16 bytes of a row's first plane, and the pair of units that a product's step has, from where the step with
- * the same half of the first pair is: steps of a plane are flips of bits 5 and 6. rows: of a plane. */
+/* nh_unit_at: address of a unit of 16 bytes of a row's first plane. nh_step_at: address of the lane's unit of a
+ * product's step, given that of step 0: the steps of a plane differ in bits 5 and 6. rows: of a plane. */
 template <int WIDTH> NH_DEVICE unsigned nh_unit_at(unsigned rows, int row, int unit) {
     const int swizzle = nh_line_bytes(WIDTH) == 128 ? row & 7 : row >> 1 & 3;
     return rows + row * nh_line_bytes(WIDTH) + ((unit ^ swizzle) << 4);
@@ -113,7 +112,7 @@ NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     return group;
 }
 
-/* Reads a work tile's number digit by digit. With NH_BOXES residues are the last of them, so that work tiles of one
+/* Splits a work tile's number into digits. With NH_BOXES residues are the slowest digits, so that work tiles of one
  * kind follow each other. */
 NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     nh_place place = {};
@@ -132,7 +131,7 @@ NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     return place;
 }
 
-/* So many work tiles further, which are told by their digits, too: without a division. */
+/* Advances by a number of work tiles, which is given by its digits, too, so that no division is needed. */
 NH_DEVICE void nh_move(const nh_short_args &args, nh_place &place, const nh_place &by) {
     int carry = 0;
     const auto add = [&](int &digit, int step, int radix) {
@@ -149,7 +148,7 @@ NH_DEVICE void nh_move(const nh_short_args &args, nh_place &place, const nh_plac
     if (NH_GROUPS != NH_BOXES) place.batch += by.batch + carry;
 }
 
-/* What else consumers ask for. */
+/* Computes what else consumers need of a place. */
 NH_DEVICE void nh_complete(const nh_short_args &args, nh_place &place) {
     const nh_cuda_tensor &o = args.tensor[NH_O], &lse = args.tensor[NH_LSE];
     place.key_head = args.tiling.heads == 1 ? place.head : place.head / args.tiling.heads;
@@ -176,7 +175,7 @@ NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, un
     }
 }
 
-/* The work tile's keys, queries and values. */
+/* Fetches the work tile's keys, queries and values. */
 NH_DEVICE void nh_fetch_work_tile(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
                                   const nh_place &place) {
     const unsigned barrier = ring.full + 8 * stage;
@@ -197,13 +196,13 @@ NH_DEVICE void nh_fetch_work_tile(const nh_short_args &args, const nh_maps &maps
                                       token, place.batch);
 }
 
-/* The thread that fetches: its next work tile, and the stage for that. */
+/* The state of the producer thread: its next work tile, and the stage for that. */
 struct nh_producer {
     nh_place place;
     int number = (int)blockIdx.x, stage = 0, parity = 1;
 };
 
-/* As soon as the stage is free. */
+/* Fetches the next work tile as soon as its stage is free. */
 NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring, nh_producer &producer) {
     nh_complete(args, producer.place);
     nh_barrier_wait(ring.free + 8 * producer.stage, producer.parity);
@@ -216,7 +215,7 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh
     }
 }
 
-/* All work tiles of the block but the first. */
+/* Fetches all work tiles of the block but the first. */
 NH_DEVICE void nh_fetch_rest(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring,
                              nh_producer &producer) {
     const nh_place step = nh_place_of(args, (int)gridDim.x);

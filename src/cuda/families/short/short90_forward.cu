@@ -1,17 +1,17 @@
-/* Forward of whole dilation groups that the copy engine brings: see short90.cuh. */
+/* Forward pass of whole dilation groups that the copy engine fetches: see short90.cuh. */
 #include "short90.cuh"
 
 #define NH_VECTOR 8
 #define NH_VECTORS 1
 #define NH_GROUP 32
 #define NH_RESIDENT 1
-#define NH_KEYS 1 /* rare rows: less to compile counts for more */
+#define NH_KEYS 1 /* repair is rare: a small kernel matters more than its speed */
 #define NH_BIASED 0
 #define NH_EXTRA 0
 #include "naive_forward.cuh"
 
-/* What a warp works on: 16 queries of a group in a stage, from a row of its part on, and their rows as operands; which
- * of the rows have tokens (bits); elements from the group's first token to that of row lane % 16, in O and in LSE. */
+/* A warp tile: 16 queries of a group in a stage, from `row` of its part on, with their rows as operands; which of the
+ * rows have tokens (bits); and the offsets in O and LSE from the group's first token to that of row lane % 16. */
 struct nh_warp_tile : nh_queries {
     nh_left operand[NH_STEPS];
     int row, kind;
@@ -19,7 +19,7 @@ struct nh_warp_tile : nh_queries {
     int to_output, to_lse;
 };
 
-/* The same for all groups of a kind. */
+/* Locates the warp tile at `row` of a part. The result is the same for all groups of a kind. */
 NH_DEVICE void nh_warp_tile_locate(nh_warp_tile &warp_tile, const nh_short_args &args, int row, int part, int kind) {
     const nh_extents extents = nh_extents_of(args, 0);
     const nh_group group = nh_group_of_kind(args, kind);
@@ -30,7 +30,7 @@ NH_DEVICE void nh_warp_tile_locate(nh_warp_tile &warp_tile, const nh_short_args 
     warp_tile.row = row;
     warp_tile.kind = kind;
     warp_tile.exist = __ballot_sync(~0u, own.exists && own_row < queries) & 0xffff;
-    warp_tile.to_output = warp_tile.to_lse = 0; /* the host makes sure that they fit */
+    warp_tile.to_output = warp_tile.to_lse = 0; /* nh_short_offsets_fit makes sure that 32 bits are enough */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int step = own.at[a] * (NH_DILATED ? (int)args.axis[a].dilation : 1);
@@ -47,7 +47,7 @@ NH_DEVICE void nh_warp_tile_load(const nh_ring &ring, int stage, nh_warp_tile &w
         nh_load_matrices_at(warp_tile.operand[s].x, nh_step_at<NH_DIM>(ring.own_rows, first, s));
 }
 
-/* Where a lane finds its elements of a group's first rows. */
+/* Address of a lane's elements in the first rows of a group. */
 template <nh_order ORDER, int WIDTH> NH_DEVICE unsigned nh_first_at(unsigned rows) {
     return nh_unit_at<WIDTH>(rows, nh_lane_column<ORDER>(), nh_lane_half<ORDER>());
 }
@@ -74,7 +74,8 @@ NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsign
     }
 }
 
-/* Calls visit(scores, row, both) for the rows that the warp tile meets, 32 at a time or, at the end, 16: not `both`. */
+/* Calls visit(scores, row, both) for the rows that the warp tile sees, 32 at a time; at the end perhaps 16, without
+ * `both`. */
 template <typename Visit>
 NH_DEVICE void nh_for_scores(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                              const float (&reference)[2], const Visit &visit) {
@@ -106,7 +107,7 @@ NH_DEVICE void nh_refer_to_largest(const nh_short_args &args, const nh_ring &rin
     state.reference[1] = nh_quad_max(top[1]);
 }
 
-/* Weights of the warp tile, times the values, and the weights' sums. */
+/* Multiplies the warp tile's weights with the values, and adds up the weights. */
 NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                                nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const unsigned values = nh_first_at<NH_TRANSPOSED, NH_DIM_V>(nh_values_at(ring, stage));
@@ -126,7 +127,7 @@ NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, i
     nh_finish_sums(state);
 }
 
-/* Outputs to the places of the warp tile's queries; returns LSE of rows g and g + 8. */
+/* Writes outputs over the warp tile's queries; returns LSE of rows g and g + 8. */
 NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &warp_tile, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
     const int lane = (int)(threadIdx.x % 32);
@@ -146,14 +147,15 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &w
     return nh_lse_of(state);
 }
 
-/* A thread's rows g and g + 8: their LSE, and whether they are not finite although weights are relative to the largest
- * of their row. */
+/* A thread's rows g and g + 8: their LSE, and whether they are not finite although weights are relative to the row's
+ * largest score. */
 struct nh_weighed {
     float2 lse;
     bool repair[2];
 };
 
-/* The warp tile once more, with such weights. A function of its own, which leaves the common case its registers. */
+/* Computes the warp tile again with such weights. This is a function of its own so that it takes no registers from the
+ * common case. */
 static __device__ __noinline__ nh_weighed nh_weigh_by_largest(const nh_short_args &args, int stage, int row) {
     const nh_ring ring = nh_ring_of(args);
     nh_warp_tile warp_tile;
@@ -166,7 +168,7 @@ static __device__ __noinline__ nh_weighed nh_weigh_by_largest(const nh_short_arg
     return {nh_finish(ring, stage, warp_tile, state, output), {nh_needs_repair(output, 0), nh_needs_repair(output, 1)}};
 }
 
-/* A row as cuda.naive makes it, from what it sees and nothing else. By the whole warp. */
+/* Repairs a row as cuda.naive computes it, from exactly its window. Called by the whole warp. */
 static __device__ __noinline__ void nh_repair_query(const nh_short_args &args, int stage, int row) {
     const nh_place place = nh_ring_of(args).places[stage];
     const nh_group group = nh_group_of_kind(args, place.kind);
@@ -180,13 +182,13 @@ static __device__ __noinline__ void nh_repair_query(const nh_short_args &args, i
     nh_attend(args, query);
 }
 
-/* The warp tile's outputs, from their places, and LSE to memory. */
+/* Stores the warp tile's outputs, which are in shared memory, and LSE. */
 NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                         float2 lse) {
     const int lane = (int)(threadIdx.x % 32), units = NH_DIM_V / 8;
     const nh_cuda_tensor &o = args.tensor[NH_O], &sums = args.tensor[NH_LSE];
     elem *output = (elem *)o.data + ring.places[stage].output;
-    unsigned word[units / 2][4]; /* loads first: none waits for a store */
+    unsigned word[units / 2][4]; /* all loads come first, so that none waits for a store */
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < units / 2; i++) {
@@ -206,7 +208,7 @@ NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stag
         ((float *)sums.data)[ring.places[stage].lse + warp_tile.to_lse] = own_lse;
 }
 
-/* Rows without a token may come out as anything. */
+/* Computes and stores a warp tile. Padding rows may have any result, as they are not stored. */
 NH_DEVICE void nh_attend_warp_tile(const nh_short_args &args, const nh_ring &ring, int stage, nh_warp_tile &warp_tile) {
     const unsigned exist = warp_tile.exist >> (int)(threadIdx.x % 32) / 4;
     const bool upper = exist & 1, lower = exist >> 8 & 1;
@@ -229,11 +231,11 @@ NH_DEVICE void nh_attend_warp_tile(const nh_short_args &args, const nh_ring &rin
                        [&](int repair) { nh_repair_query(args, stage, warp_tile.row + repair); });
 }
 
-/* By a warp: of the warp tiles of all work tiles of the block, numbered through, those that are its own. */
+/* The loop of a consumer warp over its share of the block's warp tiles, which are numbered through all work tiles. */
 NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int warp) {
     const int parts = args.tiling.parts, work_tiles = args.tiling.work_tiles, blocks = (int)gridDim.x;
-    const nh_ratio warp_tiles = nh_ratio_of(ring.own_rows / 16); /* of a work tile */
-    /* from work tile to work tile */
+    const nh_ratio warp_tiles = nh_ratio_of(ring.own_rows / 16); /* warp tiles per work tile */
+    /* whether the warp's warp tile lies elsewhere in the next work tile */
     const bool moves = nh_quotient(NH_WARPS, warp_tiles) * warp_tiles.base != NH_WARPS || blocks % parts;
     int stage = nh_quotient(warp, warp_tiles), own = warp - stage * warp_tiles.base, parity = 0;
     bool located = false;
@@ -241,9 +243,10 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
 #pragma unroll 1
     for (int number = (int)blockIdx.x + stage * blocks; number < work_tiles;) {
         if (NH_GROUPS == NH_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
-        /* A parity tells a round from the next, but not from the one after. Others may still be at the stage's round
-         * before: when they have let go of that, the barrier of copies is at this round. It is not further behind, as
-         * the round before was fetched no later than what the warp had last (`useful` of the host). */
+        /* A parity tells a round from the next one, but not from the one after that. Other warps may still be at the
+         * stage's previous round. Once they have released it, the barrier of copies is at this round: it cannot be
+         * further behind, as the previous round was fetched no later than the warp's last work tile (see `useful` in
+         * short90.c). */
         nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, parity);
         const int kind = ring.places[stage].kind;
@@ -255,7 +258,7 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
         const int on = nh_quotient(own + NH_WARPS, warp_tiles);
         own += NH_WARPS - on * warp_tiles.base;
         number += on * blocks;
-        stage += on; /* once around at most */
+        stage += on; /* at most once around the ring */
         if (stage >= ring.count) {
             stage -= ring.count;
             parity ^= 1;
@@ -263,7 +266,7 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
     }
 }
 
-/* Values of rows without a token: they are multiplied with weights of zero. */
+/* Clears the values of padding rows: they are multiplied with weights of zero, so they have to be finite. */
 NH_DEVICE void nh_clear_values(const nh_short_args &args, const nh_ring &ring) {
     const int line = nh_line_bytes(NH_DIM_V), units = (ring.rows - args.tiling.tokens) * line / 16;
     const int all = ring.count * nh_planes(NH_DIM_V) * units;

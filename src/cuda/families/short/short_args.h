@@ -1,22 +1,22 @@
-/* What launches of cuda.short and cuda.short90 hand to their kernels. */
+/* The arguments of cuda.short's and cuda.short90's kernels. */
 #ifndef NH_SHORT_ARGS_H
 #define NH_SHORT_ARGS_H
 
 #include "kernel_abi.h"
 
-/* Work tiles hold whole dilation groups; blocks may share a work tile, each a part of its queries. */
+/* Work tiles hold whole dilation groups; several blocks may share a work tile, each with a part of its queries. */
 struct nh_short_tiling {
     int work_tiles;
     /* tokens of the longest group per axis, and in all */
     int tiles[3], tokens;
-    /* of a work tile: groups at most, rows, and blocks that share it */
+    /* per work tile: the most groups, rows, and blocks that share it */
     int groups, rows, parts;
-    /* groups of each residue or in all, and the work tiles that these make */
+    /* groups that are numbered together (of one residue, or all), and the work tiles that they make */
     int total, chunks;
     /* query heads that share a key head */
     int heads;
-    /* of cuda.short90: work tiles that a block holds at a time; of a block's part of a group, lines along the first
-     * axis, and queries */
+    /* cuda.short90 only: work tiles that a block holds at a time; lines along the first axis, and queries, in a block's
+     * part of a group */
     int stages, lines, queries;
 };
 

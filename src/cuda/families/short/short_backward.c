@@ -10,9 +10,8 @@ enum { ORIGINS = NH_D_V + 1 };
 
 /* ---- what a config needs ---- */
 
-/* Warp tiles, of 16 queries or of 16 keys, that a block works for: of both or, where blocks share a work tile, of one
- * kind.
- */
+/* Warp tiles, of 16 queries or of 16 keys, that a block computes: all of both kinds or, where blocks share a work tile,
+ * some of one kind. */
 static int64_t warp_tiles_of(const struct nh_short_launch *of) {
     int64_t parts = of->value[NH_SHORT_PARTS], warp_tiles = of->shape->rows / 16;
     return parts == 1 ? 2 * warp_tiles : nh_ceil_div(warp_tiles, parts / 2);
@@ -22,7 +21,8 @@ static int64_t steps_of(const struct nh_problem *problem) {
     return (nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v)) / 2;
 }
 
-/* Bytes of Q, dO and O, and of K and V: warp tiles of queries meet all keys, warp tiles of keys all queries. */
+/* Bytes of Q, dO and O, and of K and V. Warp tiles of queries are multiplied with all keys, warp tiles of keys with all
+ * queries. */
 static int64_t tensor_bytes_of(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
@@ -34,7 +34,7 @@ static int64_t tensor_bytes_of(const struct nh_short_launch *of) {
     return nh_max(shape->rows * of_key + own * of_query, shape->rows * of_query + own * of_key);
 }
 
-/* struct nh_tile of the kernel. */
+/* Shared memory of struct nh_tile of the kernel. */
 static int64_t shared_bytes_of(const struct nh_short_launch *of) {
     const struct nh_short_shape *shape = of->shape;
     enum { WORD = 4, QUERY = 16, REACH = 8 };
@@ -42,20 +42,21 @@ static int64_t shared_bytes_of(const struct nh_short_launch *of) {
            shape->rows * WORD + nh_short_group_bytes(shape, ORIGINS);
 }
 
-/* What the warps of warp tiles that are shared hand over, in place of the tensors. */
+/* Bytes for the sums that warps sharing a warp tile exchange. They reuse the memory of the tensors. */
 static int64_t exchange_bytes_of(const struct nh_problem *problem, const int32_t *value) {
     enum { SUM_BYTES = 4 * 32 * 4 };
     int64_t warps = value[NH_SHORT_WARPS] - value[NH_SHORT_WARPS] / value[NH_SHORT_SPLIT];
     return warps * nh_short_sums(problem, nh_max(problem->dim, problem->dim_v)) * SUM_BYTES;
 }
 
-/* Whether a thread keeps the operands of its own rows: NH_HELD. */
+/* Whether a thread keeps the operands of its own rows in registers: NH_HELD in short_warp_tile.cuh. */
 static bool held(const struct nh_problem *problem, int64_t warps) {
     int64_t sums = nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v);
     return problem->dtype != NHOOD_DTYPE_F32 && sums <= (warps > 8 ? 8 : 16);
 }
 
-/* Sums, operands of own rows, and what addresses, scores and masks take; those of f32 are split. */
+/* An estimate of a thread's registers: sums, operands of its own rows, and a constant for addresses, scores and masks,
+ * which is larger in f32, where operands are split. */
 static int64_t wanted_registers(const struct nh_problem *problem, int64_t warps) {
     enum { MOST = 248 };
     int64_t sums = nh_short_sums(problem, problem->dim) + nh_short_sums(problem, problem->dim_v);
@@ -76,8 +77,8 @@ static int64_t residents_of(const struct nh_short_launch *of) {
                   residents_by_registers(of->problem, of->value[NH_SHORT_WARPS]));
 }
 
-/* Warps that share a warp tile, and those that sum over the query heads of a key, keep to one warp tile. Those that
- * lack more than a fifth of their registers spill in every turn. */
+/* Whether a config is worth predicting. Warps that share a warp tile, or that sum over the query heads of a key, have
+ * only one warp tile. Warps that lack more than a fifth of their registers would spill in every step. */
 static bool useful(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
@@ -92,7 +93,7 @@ static bool useful(const struct nh_short_launch *of) {
     return (split == 1 && !shared_heads) || value[NH_SHORT_WARPS] / split >= warp_tiles;
 }
 
-/* Whether queries see their whole groups, and warp tiles meet rows of one group alone. */
+/* Whether every query sees its whole group, and warp tiles only meet rows of one group: NH_DENSE. */
 static bool dense(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].window != shape->extent[a] || problem->axis[a].causal) return false;

@@ -1,7 +1,7 @@
-/* Backward of whole dilation groups, in one launch and without atomics: a block holds Q, K, V, O and dO of its work
- * tile in shared memory, makes delta of its queries, and works for warp tiles of 16 queries, for dQ, and warp tiles of
- * 16 keys, for dK and dV. Scores are computed twice, sums are in a fixed order. A work tile may be shared by blocks:
- * see short_tile.cuh.
+/* Backward pass of whole dilation groups, in one launch and without atomics. A block holds Q, K, V, O and dO of its
+ * work tile in shared memory, computes delta of its queries, and then warp tiles of 16 queries, for dQ, and of 16 keys,
+ * for dK and dV. Scores are computed twice, and sums are in a fixed order. Several blocks may share a work tile: see
+ * short_tile.cuh.
  *
  * Knobs, besides those of short_tile.cuh and short_warp_tile.cuh: NH_SHARED_HEADS (query heads share key heads: each
  * warp has at most one warp tile). */
@@ -15,7 +15,7 @@
 
 enum { NH_TEAMS = NH_WARPS / NH_SPLIT };
 
-/* The queries that see a row as a key, if it has a token: the first of them and the last. */
+/* The rows from the first to the last query that see the token as a key. */
 NH_DEVICE nh_reach nh_seeing_rows(const nh_block &block, const nh_token &token) {
     const nh_extents &extents = block.extents;
     nh_reach seeing = {0, 0};
@@ -32,12 +32,12 @@ NH_DEVICE nh_reach nh_seeing_rows(const nh_block &block, const nh_token &token) 
     return {first + seeing.begin, first + seeing.end + 1};
 }
 
-/* From the first to the last of what the warp's rows reach. */
+/* The range from the first to the last row that any of the warp's rows reaches. */
 NH_DEVICE nh_reach nh_reach_of_all(nh_reach row) {
     return {__reduce_min_sync(~0u, row.begin), __reduce_max_sync(~0u, row.end)};
 }
 
-/* Windows of all rows, and what warp tiles meet: a warp has each row of a warp tile twice. */
+/* Fills in the windows of all rows, and the columns of each warp tile. Two lanes of a warp have the same row. */
 NH_DEVICE void nh_tables_fill(const nh_block &block) {
     const nh_tile &tile = block.tile;
     nh_columns_fill(block.args, block.extents, tile.groups, tile.column);
@@ -53,7 +53,7 @@ NH_DEVICE void nh_tables_fill(const nh_block &block) {
             keys = {visibility.first_row, visibility.last_row + 1};
             queries = nh_seeing_rows(block, token);
         } else {
-            tile.query[row].last = ~0u; /* no key's guards are left over */
+            tile.query[row].last = ~0u; /* so that the guard bits of no key survive: it sees nothing */
         }
         keys = nh_reach_of_all(keys);
         queries = nh_reach_of_all(queries);
@@ -63,7 +63,7 @@ NH_DEVICE void nh_tables_fill(const nh_block &block) {
     }
 }
 
-/* Rows g and g + 8 of a warp tile's gradient to memory, if somebody wants it. */
+/* Stores rows g and g + 8 of a warp tile's gradient, if it is asked for. */
 template <int WIDTH, int SUMS>
 NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, int warp_tile,
                                  const float (&sums)[SUMS][4], float factor) {
@@ -89,8 +89,8 @@ NH_DEVICE void nh_finish(const nh_block &block, int member, int warp_tile, const
                        [&](int row) { nh_repair_gradient<BY_KEYS>(block.args, member, 16 * warp_tile + row); });
 }
 
-/* Adds to the sums of a warp tile's first warp those of the others. By all threads: the tensors of the tile are no
- * longer needed. */
+/* Adds the sums of the other warps of a warp tile to those of the first. Called by all threads when the tile's tensors
+ * are no longer needed. */
 template <int SUMS> NH_DEVICE void nh_add_turns(float (&sums)[SUMS][4], float4 *shares, int turn) {
     __syncthreads();
     if (turn > 0) nh_share_write(nh_share_at(shares, SUMS, turn), sums);
@@ -106,7 +106,7 @@ NH_DEVICE void nh_copy_token(const nh_block &block, int tensor, int member, cons
     nh_copy_row<WIDTH>(from, to + nh_unit_offset(WIDTH, row, 0), token.exists);
 }
 
-/* LSE and its gradient. Without a token a query weighs nothing. */
+/* Copies LSE and its gradient. The weights of a padding row are 0. */
 NH_DEVICE void nh_copy_statistics(const nh_block &block, int member, const nh_token &token, nh_query &query) {
     const float *lse = (const float *)block.args.tensor[NH_LSE].data;
     const float *d_lse = (const float *)block.args.tensor[NH_D_LSE].data;
@@ -122,7 +122,7 @@ NH_DEVICE bool nh_within(nh_reach rows, int row) {
     return row >= rows.begin && row < rows.end;
 }
 
-/* Starts the copies of what the part has to do with, for the member-th of the query heads that share keys. */
+/* Starts the copies of all rows that the part needs, for the member-th of the query heads that share keys. */
 NH_DEVICE void nh_copy_work_tile(const nh_block &block, int member) {
     const nh_tile &tile = block.tile;
 #pragma unroll 1
@@ -141,8 +141,8 @@ NH_DEVICE void nh_copy_work_tile(const nh_block &block, int member) {
     }
 }
 
-/* LSE in base 2 and delta of a warp tile's queries: the diagonal of dO times O transposed, by the tensor cores. A lane
- * of four has the diagonal's elements in rows g and g + 8. */
+/* Computes LSE in base 2 and delta of a warp tile's queries. rowsum(dO * O) is the diagonal of dO times O transposed,
+ * on tensor cores; one lane of four has the diagonal's elements in rows g and g + 8. */
 NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int warp_tile) {
     const int g = (int)threadIdx.x % 32 / 4;
     nh_row_operand<NH_DIM_V, NH_HELD> d_outputs;
@@ -160,7 +160,7 @@ NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int warp_tile) {
     }
 }
 
-/* All that the part has to do with is there when it returns. */
+/* Loads everything that the part needs; it is there on return. */
 NH_DEVICE void nh_load_work_tile(const nh_block &block, int member) {
     const nh_reach rows = block.part.queries;
     nh_copy_work_tile(block, member);

@@ -1,4 +1,4 @@
-/* The backward of cuda.short: one launch, see short_backward.cu. */
+/* The backward pass of cuda.short, one launch: see short_backward.cu. */
 #ifndef NH_SHORT_BACKWARD_H
 #define NH_SHORT_BACKWARD_H
 
@@ -6,7 +6,7 @@
 #include "short_shape.h"
 #include "work.h"
 
-/* The launch's work; false for configs that do not fit, or that others replace. */
+/* Sets the launch's work; false for configs that do not fit, or that are never better than others. */
 bool nh_short_backward_work(const struct nh_short_launch *of, struct nh_work *work);
 
 nhood_status nh_short_backward_add(struct nh_cuda_operation *operation,

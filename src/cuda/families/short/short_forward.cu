@@ -1,11 +1,11 @@
-/* Forward of whole dilation groups: a block takes one work tile after the other, whose keys and values lie in shared
- * memory; a warp takes 16 queries at a time and meets the rows that these see, 32 or 16 at a time. Where there are more
- * multiprocessors than work tiles, each is taken several times, with a part of its queries and the keys that these see.
- * See short.cuh.
+/* Forward pass of whole dilation groups. A block takes one work tile after the other, whose keys and values lie in
+ * shared memory. A warp takes 16 queries at a time and multiplies them with the rows that these see, 32 or 16 at a
+ * time. If there are more multiprocessors than work tiles, each is divided into parts of its queries, with the keys
+ * that these see. See short.cuh.
  *
- * Knobs beyond those and short_queries.cuh's: NH_GROUPS, NH_STAGES (1, or 2: the next work tile is copied under this
- * one's products), NH_SPLIT (warps that share 16 queries, each with a part of the rows: then every warp has at most one
- * warp tile). */
+ * Knobs besides those of short.cuh and short_queries.cuh: NH_STAGES (1, or 2: the next work tile is copied while this
+ * one is computed), NH_SPLIT (warps that share 16 queries, each with a part of the rows: then every warp has at most
+ * one warp tile). */
 #define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
 #define NH_ORIGINS 5
 #include "short_shares.cuh"
@@ -15,8 +15,8 @@
 
 enum { NH_WARP_TILES = NH_WARPS / NH_SPLIT };
 
-/* What a number stands for: parts of a work tile count fastest, then query heads that share a key head (`member`). Rows
- * of queries are [first, end) of the work tile's. */
+/* The work tile of a number, whose fastest digit is the part, and whose next one is the query head among those that
+ * share a key head (`member`). Its queries are rows [first, end). */
 struct alignas(16) nh_work_tile {
     nh_extents extents;
     int rows, member, first, end;
@@ -49,19 +49,19 @@ NH_DEVICE nh_work_tile nh_work_tile_of(const nh_short_args &args, int number) {
     return work_tile;
 }
 
-/* What a block works on, and where: rows of work tiles take NH_STAGES places one after the other, work tiles and their
- * groups one more. Outputs take the places of queries. */
+/* A work tile and its memory. Rows take one of NH_STAGES places, work tiles and their groups one of NH_STAGES + 1.
+ * Outputs overwrite queries. */
 struct nh_work {
     const nh_short_args &args;
     nh_work_tile work_tile;
     int round;
     char *keys, *values, *queries;
-    float4 *shares; /* sums of warps that are not the first of their warp tile */
+    float4 *shares; /* partial sums of warps that are not the first of their warp tile */
     unsigned *columns;
     nh_group *groups;
 };
 
-/* What a warp shares, in units of four: a thread's outputs and two sums of weights. */
+/* The partial sums of a warp, in units of four per thread: outputs, and two sums of weights. */
 enum { NH_SHARE_UNITS = NH_SUMS_V + 1 };
 
 enum { NH_PLACES = NH_STAGES + 1 };
@@ -87,7 +87,8 @@ NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int round) {
     return work;
 }
 
-/* The work tile of a round and its groups, if the block has one. By all threads; a barrier must follow. */
+/* Fills in the work tile of a round and its groups, if the block has one. Called by all threads; a barrier must
+ * follow. */
 NH_DEVICE void nh_work_tile_fill(const nh_short_args &args, int round) {
     const int number = (int)blockIdx.x + round * (int)gridDim.x;
     if (number >= args.tiling.work_tiles || (int)threadIdx.x >= args.tiling.groups) return;
@@ -96,12 +97,12 @@ NH_DEVICE void nh_work_tile_fill(const nh_short_args &args, int round) {
     nh_groups_fill(args, work_tile.extents, nh_work_of(args, round).groups);
 }
 
-/* Elements from the first of the query heads that share a key head to the block's. */
+/* Offset from the first query head of those that share a key head to the block's, in elements. */
 NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
     return work.work_tile.member * work.args.tensor[tensor].head;
 }
 
-/* 16 queries, from a row of the work tile on, and their rows as operands. */
+/* A warp tile: 16 queries from `row` of the work tile on, and their rows as operands. */
 struct nh_warp_tile : nh_queries {
     nh_row_operand<NH_DIM> operand;
     int row;
@@ -116,7 +117,7 @@ NH_DEVICE void nh_warp_tile_load(const nh_work &work, nh_warp_tile &warp_tile) {
     nh_load_rows<NH_WIDEST>(warp_tile.operand, work.queries, warp_tile.row - work.work_tile.first);
 }
 
-/* Scores with 32 rows from `row` on, or 16 unless `both`. */
+/* Computes scores with 32 rows from `row` on, or 16 unless `both`. */
 NH_DEVICE void nh_score(const nh_work &work, const nh_warp_tile &warp_tile, const unsigned (&keys)[NH_STEPS], int row,
                         bool both, float scale, const float (&reference)[2], float (&scores)[4][4]) {
     const int pairs = both ? 2 : 1;
@@ -127,11 +128,12 @@ NH_DEVICE void nh_score(const nh_work &work, const nh_warp_tile &warp_tile, cons
     nh_weigh_scores(warp_tile, work.columns, row, both, scale, reference, scores);
 }
 
-/* Warps share warp tiles in launches of a few microseconds, which wait for their code: in f32 it is worth halving. */
+/* Warps share warp tiles in launches of a few microseconds, whose time depends on loading their code. In f32, taking
+ * only 16 rows at a time halves it, which is worth it. */
 enum { NH_NARROW = NH_DTYPE == NH_F32 && NH_SPLIT > 1 };
 
-/* Calls visit(scores, row, both) for the rows that the warp tile meets, 32 at a time or, at the end and with NH_NARROW,
- * 16: then not `both`. Of `shares` parts of them the one that is the warp's. */
+/* Calls visit(scores, row, both) for the rows that the warp tile sees, 32 at a time; 16, without `both`, at the end and
+ * with NH_NARROW. If `shares` warps share the warp tile, each visits its part of them. */
 template <typename Visit>
 NH_DEVICE void nh_for_scores(const nh_work &work, const nh_warp_tile &warp_tile, int shares,
                              const float (&reference)[2], const Visit &visit) {
@@ -167,7 +169,7 @@ NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_warp_tile &warp
     state.reference[1] = nh_quad_max(top[1]);
 }
 
-/* Weights of the warp tile, times the values; and the weights' sums, of this thread's columns. */
+/* Multiplies the warp tile's weights with the values, and adds up this thread's weights. */
 NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_tile, int shares, nh_state &state,
                                float (&output)[NH_SUMS_V][4]) {
     nh_across<NH_DIM_V> values;
@@ -186,8 +188,8 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_til
     });
 }
 
-/* Adds to the sums of a warp tile's first warp those of the others that share it. By all threads; `some`: that have a
- * warp tile. */
+/* Adds the sums of the other warps that share a warp tile to those of its first. Called by all threads; `some`: the
+ * warp has a warp tile. */
 NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const int rank = (int)threadIdx.x / 32 % NH_SPLIT;
     if (some && rank) {
@@ -206,7 +208,7 @@ NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, fl
     }
 }
 
-/* Outputs to the places of the warp tile's queries; returns LSE of rows g and g + 8. */
+/* Writes outputs over the warp tile's queries; returns LSE of rows g and g + 8. */
 NH_DEVICE float2 nh_finish(const nh_work &work, const nh_warp_tile &warp_tile, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
     const int lane = (int)(threadIdx.x % 32);
@@ -228,8 +230,8 @@ NH_DEVICE elem nh_element(int width, const char *rows, int row, int element) {
     return ((const elem *)(rows + nh_unit_offset(width, row, element / NH_PER_UNIT)))[element % NH_PER_UNIT];
 }
 
-/* A query key by key, over what it sees and nothing else; returns its LSE. It is read from memory: its place holds
- * outputs by now. By the whole warp. */
+/* Repairs a query key by key over exactly its window; returns its LSE. The query is read from memory, as outputs are in
+ * its place by now. Called by the whole warp. */
 static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, int round, int begin, int end, int row) {
     const nh_work work = nh_work_of(args, round);
     const nh_token token = nh_token_of(work.work_tile.extents, work.groups, row);
@@ -248,8 +250,8 @@ static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, in
     return nh_repair_finish(state, [&](int i, elem element) { to[i] = element; });
 }
 
-/* The warp tile once more: weights relative to their row's largest, and rows that are not finite even so key by key. A
- * function of its own, which leaves the common case its registers. */
+/* Computes the warp tile again with weights relative to their row's largest score, and rows that are not finite even so
+ * key by key. This is a function of its own so that it takes no registers from the common case. */
 static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &args, int round, int row) {
     const nh_work work = nh_work_of(args, round);
     nh_warp_tile warp_tile;
@@ -271,7 +273,7 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &a
     return lse;
 }
 
-/* lse: of rows g and g + 8. own: the token of row lane % 16. */
+/* Stores LSE. lse: of rows g and g + 8. own: the token of row lane % 16. */
 NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse) {
     const int lane = (int)(threadIdx.x % 32);
     float *to = (float *)work.args.tensor[NH_LSE].data;
@@ -281,7 +283,7 @@ NH_DEVICE void nh_store_lse(const nh_work &work, const nh_token &own, float2 lse
         to[nh_ahead(work, NH_LSE) + nh_token_offset(work.args, work.groups, NH_LSE, own)] = own_lse;
 }
 
-/* Outputs and LSE of the warp tile to memory. */
+/* Stores outputs and LSE of the warp tile. */
 NH_DEVICE void nh_conclude(const nh_work &work, const nh_warp_tile &warp_tile, nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
     nh_finish_sums(state);
@@ -296,7 +298,7 @@ NH_DEVICE void nh_conclude(const nh_work &work, const nh_warp_tile &warp_tile, n
     nh_store_lse(work, own, lse);
 }
 
-/* The warp's warp tile, where it has one, or its part of one. By all threads if warps share warp tiles. */
+/* Computes the warp's warp tile, or its part of one, if it has one. Called by all threads if warps share warp tiles. */
 NH_DEVICE void nh_attend(const nh_work &work, nh_warp_tile &warp_tile, bool some) {
     nh_state state = {{0.f, 0.f}, {}};
     float output[NH_SUMS_V][4];
@@ -308,7 +310,7 @@ NH_DEVICE void nh_attend(const nh_work &work, nh_warp_tile &warp_tile, bool some
     if (some && threadIdx.x / 32 % NH_SPLIT == 0) nh_conclude(work, warp_tile, state, output);
 }
 
-/* Rows [begin, end) whose keys and values some query of the block sees, in whole pieces. */
+/* The rows [begin, end) that some query of the block sees, rounded to multiples of 16. */
 NH_DEVICE void nh_part_columns(const nh_work &work, int &begin, int &end) {
     const int first = nh_visibility_of(work.args, work.work_tile.extents, work.groups, work.work_tile.first).first_row;
     const int last = nh_visibility_of(work.args, work.work_tile.extents, work.groups, work.work_tile.end - 1).last_row;
@@ -317,7 +319,7 @@ NH_DEVICE void nh_part_columns(const nh_work &work, int &begin, int &end) {
     if (seen < end) end = (seen + 15) / 16 * 16;
 }
 
-/* The work tile's rows; those of the block's queries are among those that they see. */
+/* Starts the copies of the work tile's rows. Rows of the block's queries are among those that they see. */
 NH_DEVICE void nh_copy_work_tile(const nh_work &work) {
     const nh_short_args &args = work.args;
     const elem *keys = (const elem *)args.tensor[NH_K].data, *values = (const elem *)args.tensor[NH_V].data;
@@ -338,7 +340,7 @@ NH_DEVICE void nh_copy_work_tile(const nh_work &work) {
     }
 }
 
-/* Starts the copies of a round's work tile, if the block has one, and says which rows are which keys. */
+/* Starts the copies of a round's work tile, if the block has one, and fills in its rows as keys. */
 NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
     if ((int)blockIdx.x + round * (int)gridDim.x < args.tiling.work_tiles) {
         const nh_work work = nh_work_of(args, round);
@@ -352,7 +354,7 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
 extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     short_forward(const __grid_constant__ nh_short_args args) {
     const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
-    /* what rows see, the same for all work tiles; where a warp has one warp tile, it is kept */
+    /* What rows see is the same for all work tiles; a warp with a single warp tile keeps it. */
     const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_WARP_TILES;
     nh_warp_tile warp_tile;
 #pragma unroll 1

@@ -1,7 +1,7 @@
-/* Operands of cuda.short's products, where its rows in shared memory have them, and their sums on the way out. */
+/* Operands of cuda.short's products, by where they lie in shared memory, and storing sums. */
 #pragma once
 
-/* Where a lane finds its elements of row 0, step after step. */
+/* Sets, for each step, the address of a lane's elements of row 0. */
 template <nh_order ORDER, int WIDTH, int STEPS>
 NH_DEVICE void nh_columns_start(unsigned (&start)[STEPS], const char *rows) {
     const unsigned first =
@@ -11,7 +11,7 @@ NH_DEVICE void nh_columns_start(unsigned (&start)[STEPS], const char *rows) {
         start[s] = first + 32 * s;
 }
 
-/* 16 rows as the first operand; what is not kept of them must stay where it is. */
+/* Loads 16 rows as the first operand. If registers do not hold them, they must stay in shared memory. */
 template <int ROOM, int WIDTH>
 NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *rows, int first) {
     const int lane = (int)(threadIdx.x % 32);
@@ -41,13 +41,13 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(int row) {
     return {{row, row, row + 8, row + 8}};
 }
 
-/* The first elements of a row that are the lane's, in sums. */
+/* The first element of a row of which the lane holds sums. */
 NH_DEVICE int nh_lane_elements(void) {
     return (int)(threadIdx.x % 4) * 8;
 }
 
-/* The lane's sums of a row, g or, with half 1, g + 8, if it exists. to: the lane's first elements; they are eight of
- * every 32. */
+/* Stores the lane's sums of row g or, with half 1, g + 8, if it exists. to: the lane's first elements; they are eight
+ * of every 32. */
 template <int WIDTH, int SUMS>
 NH_DEVICE void nh_store_row(elem *to, bool exists, const float (&sums)[SUMS][4], int half, float factor) {
 #pragma unroll
@@ -61,7 +61,7 @@ NH_DEVICE void nh_store_row(elem *to, bool exists, const float (&sums)[SUMS][4],
         }
 }
 
-/* The same to its place in shared memory. */
+/* The same to a row in shared memory. */
 template <int SUMS> NH_DEVICE void nh_lay_row(char *row, const float (&sums)[SUMS][4], int half, float factor) {
     nh_store_row<8 * SUMS>((elem *)row + nh_lane_elements(), true, sums, half, factor);
 }
@@ -76,7 +76,7 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(int row) {
     return {{row}};
 }
 
-/* The lane's sums of a row, g or, with half 1, g + 8, to its place in shared memory. */
+/* Writes the lane's sums of row g or, with half 1, g + 8 to a row in shared memory. */
 template <int SUMS> NH_DEVICE void nh_lay_row(char *row, const float (&sums)[SUMS][4], int half, float factor) {
     row += threadIdx.x % 4 * 4;
 #pragma unroll
@@ -84,13 +84,13 @@ template <int SUMS> NH_DEVICE void nh_lay_row(char *row, const float (&sums)[SUM
         *(unsigned *)(row + 16 * u) = nh_pack(sums[u][2 * half] * factor, sums[u][2 * half + 1] * factor);
 }
 
-/* Four lanes hold two neighboring elements each of every unit of 16 bytes: on the way to memory two of them swap, so
- * that each stores 8 bytes and the four of them 32. */
+/* The first element that the lane stores. Four lanes hold two neighboring elements each of every unit of 16 bytes.
+ * Before they store, neighbors swap, so that each stores 8 bytes and the four of them 32. */
 NH_DEVICE int nh_lane_elements(void) {
     return (int)(threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4);
 }
 
-/* The lane's sums of a row, g or, with half 1, g + 8, if it exists. to: the lane's first elements. */
+/* Stores the lane's sums of row g or, with half 1, g + 8, if it exists. to: the lane's first elements. */
 template <int WIDTH, int SUMS>
 NH_DEVICE void nh_store_row(elem *to, bool exists, const float (&sums)[SUMS][4], int half, float factor) {
     const bool odd = threadIdx.x % 2;

@@ -1,18 +1,19 @@
-/* Forward: 16 queries whose rows follow each other, what they see, and the sums of their weights. Fragments as in
- * mma.cuh: a thread has to do with rows g and g + 8. Knob: NH_CONTIGUOUS (what a query sees has no gaps as rows). */
+/* Forward pass: 16 consecutive rows as queries, what they see, and the sums of their weights. Fragments are as in
+ * mma.cuh: a thread has elements of rows g and g + 8. Knob: NH_CONTIGUOUS (the keys that a query sees are consecutive
+ * rows). */
 #pragma once
 
 #include "short.cuh"
 
 #include "row_state.cuh"
 
-/* What rows g and g + 8 see, the rows that any of the 16 sees, and those that all of them see. */
+/* What rows g and g + 8 see, the range of rows that the 16 queries see, and the rows that all of them see. */
 struct nh_queries {
     nh_visibility visibility[2];
     int begin, end, common_begin, common_end;
 };
 
-/* own_row: of the work tile, that of query lane % 16. */
+/* own_row: the row, in the work tile, of query lane % 16. */
 NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args, const nh_extents &extents,
                                  const nh_group *groups, int own_row) {
     const int lane = (int)(threadIdx.x % 32);
@@ -28,8 +29,8 @@ NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args,
     queries.common_end = NH_CONTIGUOUS ? __reduce_min_sync(~0u, own.last_row) + 1 : 0;
 }
 
-/* Products with 32 rows from `row` on, or 16 unless `both`, become scores: times the scale, less the reference; minus
- * infinity for rows not seen. */
+/* Turns products with 32 rows from `row` on, or 16 unless `both`, into scores: times the scale, less the reference, and
+ * minus infinity for rows that are not seen. */
 NH_DEVICE void nh_weigh_scores(const nh_queries &queries, const unsigned *columns, int row, bool both, float scale,
                                const float (&reference)[2], float (&scores)[4][4]) {
     const int blocks = both ? 4 : 2;
@@ -48,7 +49,7 @@ NH_DEVICE void nh_weigh_scores(const nh_queries &queries, const unsigned *column
     }
 }
 
-/* Scores become weights, of which the sums take account. */
+/* Turns scores into weights, and adds them to the sums. */
 NH_DEVICE void nh_weigh(float (&scores)[4][4], bool both, nh_state &state) {
 #pragma unroll
     for (int i = 0; i < (both ? 16 : 8); i++) {
@@ -64,12 +65,12 @@ NH_DEVICE void nh_raise_tops(float (&top)[2], const float (&scores)[4][4], bool 
         top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
 }
 
-/* Whether a row's weights, relative to 1, and its output are what can be held. */
+/* Whether a row's weights, relative to 1, have a sum in range, and its output is finite. */
 template <int SUMS> NH_DEVICE bool nh_held(const nh_state &state, const float (&output)[SUMS][4], int half) {
     return state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM && !nh_needs_repair(output, half);
 }
 
-/* The LSE of row lane % 16, of those of each thread's rows g and g + 8. */
+/* The LSE of row lane % 16, given those of each thread's rows g and g + 8. */
 NH_DEVICE float nh_lse_of_lane(float2 lse) {
     const int lane = (int)(threadIdx.x % 32);
     const float upper = __shfl_sync(~0u, lse.x, lane % 8 * 4), lower = __shfl_sync(~0u, lse.y, lane % 8 * 4);

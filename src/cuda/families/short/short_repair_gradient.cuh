@@ -1,12 +1,12 @@
-/* The gradient of one query, or of one key and value, pair by pair, by a whole warp: for rows that a NaN or infinity
- * outside their windows has reached, as in repair_gradient.cuh. All but the windows is read from memory. */
+/* Repair in the backward pass: a whole warp computes the gradient of one query, or of one key and value, pair by pair,
+ * for rows that a NaN or infinity outside their windows has reached. Everything but the windows is read from memory. */
 #pragma once
 
 #include "short_tile.cuh"
 
 #include "repair_pair.cuh"
 
-/* A token's element 0 in a tensor, for the member-th of the query heads that share keys. */
+/* Points to a token's row in a tensor, for the member-th of the query heads that share keys. */
 NH_DEVICE elem *nh_token_row(const nh_block &block, int tensor, int member, const nh_token &token) {
     return (elem *)block.args.tensor[tensor].data + nh_offset(block, tensor, member, token);
 }
@@ -19,7 +19,8 @@ NH_DEVICE nh_lane_rows nh_key_rows(const nh_block &block, const nh_token &token)
     return nh_lane_rows_load(nh_token_row(block, NH_K, 0, token), nh_token_row(block, NH_V, 0, token));
 }
 
-/* -LSE in base 2 and delta of a query with these rows: the block has those of one member alone. */
+/* -LSE in base 2 and delta of a query with these rows. They are computed again because shared memory has those of one
+ * member only. */
 NH_DEVICE float2 nh_repair_statistics(const nh_block &block, int member, const nh_token &token,
                                      const nh_lane_rows &query) {
     const elem *output = nh_token_row(block, NH_O, member, token);
@@ -42,7 +43,7 @@ NH_DEVICE void nh_lane_row_store(const nh_block &block, int tensor, int member, 
     }
 }
 
-/* member: of the query heads that share a key head; a key goes over all of them. */
+/* member: the query's head among those that share a key head; a key's gradient is a sum over all of them. */
 template <bool BY_KEYS>
 static __device__ __noinline__ void nh_repair_gradient(const nh_short_args &args, int member, int row) {
     const nh_block block = nh_block_of(args);

@@ -16,7 +16,7 @@ int64_t nh_short_group_tokens(const struct nh_problem *problem) {
     return tokens;
 }
 
-/* The first row that a row sees, or the one after the last. */
+/* The first row that a row sees or, with `end`, the one after the last. */
 static int64_t edge_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
                        int64_t row, bool end) {
     int64_t rest = row % shape->group_tokens, size = shape->group_tokens, edge = row - rest;
@@ -31,7 +31,8 @@ static int64_t edge_of(const struct nh_problem *problem, const struct nh_short_s
     return edge + end;
 }
 
-/* For some of a work tile's warp tiles, what the first and the last row see. */
+/* The mean number of rows that a warp tile is multiplied with, from a sample of a work tile's warp tiles. What it sees
+ * reaches from what its first row sees to what its last row sees. */
 static double columns_of(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     enum { SAMPLES = 6 };
     int64_t step = 16 * nh_max(1, shape->rows / 16 / SAMPLES), warp_tiles = 0, columns = 0;
@@ -43,8 +44,8 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
     return (double)columns / (double)warp_tiles;
 }
 
-/* Work tiles of shorter groups have fewer rows, not empty ones, if they are those of one residue: of each kind of
- * residues, long or short on every axis. */
+/* With NH_SHORT_BY_RESIDUE, work tiles of shorter groups have fewer rows instead of padding rows. Sets the mean share
+ * of rows and tokens, over all kinds of residues: those of long or short groups on each axis. */
 static void set_shares(const struct nh_problem *problem, struct nh_short_shape *shape) {
     shape->rows_share = shape->tokens_share = shape->order == NH_SHORT_BY_RESIDUE ? 0 : 1;
     for (int kind = 0; kind < 1 << NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; kind++) {
@@ -68,7 +69,7 @@ static bool equally_long(const struct nh_axis *axis) {
     return axis->length % axis->dilation == 0;
 }
 
-/* On all axes after the first that is longer than one token windows are whole, and groups are equally long. */
+/* Whether, on all axes after the first one longer than a token, windows are whole and groups equally long. */
 static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     bool inside = false;
     for (int a = 0; a < NH_AXES; a++) {
@@ -80,7 +81,8 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
     return true;
 }
 
-/* Groups of one residue are equally long. That pays if there are enough of them for a work tile. */
+/* Groups of one residue are equally long. Work tiles of one residue pay off if there are enough such groups to fill
+ * them. */
 static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
     bool even = true;
     for (int a = 0; a < NH_AXES; a++)
@@ -165,7 +167,7 @@ int64_t nh_short_sums(const struct nh_problem *problem, int64_t width) {
                                              : 2 * nh_ceil_div(width, 16);
 }
 
-/* 16 more, lest rows that are loaded together begin in the same banks. */
+/* One unit of 16 bytes more keeps rows that are loaded together in different banks. */
 int64_t nh_short_row_bytes(const struct nh_problem *problem, int64_t width) {
     return 8 * nh_short_sums(problem, width) * (int64_t)nh_dtype_bytes(problem->dtype) + 16;
 }

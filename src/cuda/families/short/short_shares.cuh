@@ -1,12 +1,12 @@
-/* Warps that share a warp tile: through shared memory the others hand their sums to the first, which adds them in a
+/* Warps that share a warp tile: the others pass their sums through shared memory to the first, which adds them in a
  * fixed order.
  *
- * Knobs: NH_SPLIT (how many share one). */
+ * Knob: NH_SPLIT (how many share one). */
 #pragma once
 
 #include "short.cuh"
 
-/* What the turn-th of them, from 1 on, hands over: `units` of 16 bytes of every lane. Found by it and by the first. */
+/* Where the turn-th of them, from 1 on, leaves its sums for the first: `units` of 16 bytes per lane. */
 NH_DEVICE float4 *nh_share_at(float4 *shares, int units, int turn) {
     const int team = (int)threadIdx.x / 32 / NH_SPLIT, lane = (int)threadIdx.x % 32;
     return shares + (team * (NH_SPLIT - 1) + turn - 1) * 32 * units + lane;

@@ -1,4 +1,4 @@
-/* What a block of the backward has of a work tile, and where shared memory has it.
+/* The part of a work tile that a block of the backward pass needs, and its layout in shared memory.
  *
  * Knobs, besides those of short.cuh: NH_DENSE (queries see their whole groups, and warp tiles have rows of one group
  * alone). */
@@ -12,7 +12,7 @@ struct alignas(16) nh_query {
     float lse, delta;
 };
 
-/* With NH_DENSE all that is multiplied with a query is of its group, and rows without a token are zeros. */
+/* With NH_DENSE, everything that is multiplied with a query is of its group, and padding rows are zeros. */
 NH_DEVICE bool nh_query_sees(const nh_query &query, unsigned column) {
     return NH_DENSE || nh_sees({query.begin, query.last, 0, 0}, column);
 }
@@ -26,13 +26,13 @@ struct nh_reach {
 struct nh_tile {
     char *queries, *d_outputs, *outputs, *keys, *values;
     nh_query *query;
-    unsigned *column;   /* what nh_query_sees asks of keys */
-    nh_reach *reach[2]; /* of warp tiles: keys that queries see, queries that see keys */
+    unsigned *column;   /* each row as a key, for nh_query_sees */
+    nh_reach *reach[2]; /* per warp tile: keys that its queries see; queries that see its keys */
     nh_group *groups;
 };
 
-/* A block's share of its work tile: warp tiles [begin, end), those of queries numbered before those of keys, and the
- * rows of queries and of keys that these have to do with. Blocks that share a work tile have warp tiles of one kind
+/* A block's share of its work tile: warp tiles [begin, end), with those of queries numbered before those of keys, and
+ * the rows of queries and of keys that these need. Blocks that share a work tile have warp tiles of only one kind
  * each. */
 struct nh_part {
     nh_reach warp_tiles, queries, keys;
@@ -50,14 +50,14 @@ NH_DEVICE nh_part nh_part_of(const nh_short_args &args, int rows) {
     return {{warp_tiles + own.begin, warp_tiles + own.end}, all, own_rows};
 }
 
-/* A tensor's rows at the next free place: what counts is where row 0 would be. */
+/* Reserves the rows of a tensor at `free`. Returns where row 0 would be. */
 template <int WIDTH> NH_DEVICE char *nh_rows_at(char *&free, nh_reach rows) {
     char *at = free - nh_unit_offset(WIDTH, rows.begin, 0);
     free = at + nh_unit_offset(WIDTH, rows.end, 0);
     return at;
 }
 
-/* Where shared memory has what. */
+/* The layout of shared memory. */
 NH_DEVICE nh_tile nh_tile_at(const nh_short_args &args, int rows, const nh_part &part) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_tile tile;
@@ -75,7 +75,7 @@ NH_DEVICE nh_tile nh_tile_at(const nh_short_args &args, int rows, const nh_part 
     return tile;
 }
 
-/* What all functions of a block ask for. */
+/* A block's work tile, as all its functions need it. */
 struct nh_block {
     const nh_short_args &args;
     nh_extents extents;
@@ -95,7 +95,7 @@ NH_DEVICE nh_token nh_token_at(const nh_block &block, int row) {
     return nh_token_of(block.extents, block.tile.groups, row);
 }
 
-/* Elements from a tensor's start to a token, for the member-th of the query heads that share keys. */
+/* Offset of a token in a tensor, in elements, for the member-th of the query heads that share keys. */
 NH_DEVICE long long nh_offset(const nh_block &block, int tensor, int member, const nh_token &token) {
     const bool of_keys = tensor == NH_K || tensor == NH_V || tensor == NH_D_K || tensor == NH_D_V;
     return nh_token_offset(block.args, block.tile.groups, tensor, token) +

@@ -1,18 +1,18 @@
-/* The backward of one warp tile: 16 rows of a work tile, queries or, by keys, keys, and the columns that they meet, 16
- * at a time.
+/* The backward pass of one warp tile: 16 rows of a work tile, queries or, by keys, keys, and the columns that they see,
+ * 16 at a time.
  *
  *     P = exp(scale a b^T - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', by keys, += P b'
  *
- * with rows a and a' and columns b and b': Q and dO meet K and V, or K and V meet Q and dO. P and dS go from
+ * with rows a and a' and columns b and b': Q and dO with K and V or, by keys, K and V with Q and dO. P and dS go from
  * accumulators to operands without leaving registers.
  *
- * Knobs: NH_SPLIT (warps that share a warp tile and take its columns in turn; more than 1 only if every warp tile of a
- * block has warps of its own). */
+ * Knobs: NH_SPLIT (warps that share a warp tile and take its columns alternately; more than 1 only if every warp tile
+ * of a block has warps of its own). */
 #pragma once
 
 #include "short_tile.cuh"
 
-/* Registers hold the warp tile's own rows as operands unless its sums need the room. */
+/* Whether registers hold the warp tile's own rows as operands; otherwise its sums need the room. */
 enum { NH_HELD = NH_DTYPE != NH_F32 && NH_DIM + NH_DIM_V <= (NH_WARPS > 8 ? 64 : 128) };
 
 /* Gradients of a warp tile: of queries, or of keys and values. */
@@ -25,8 +25,8 @@ struct nh_own {
     unsigned column[2];
 };
 
-/* Scores become weights, and gradients of weights those of scores. What a query does not see is none of its business,
- * be it NaN or not. */
+/* Turns scores into weights, and gradients of weights into those of scores. Pairs that are not seen give 0, even if
+ * they are NaN. */
 template <bool BY_KEYS>
 NH_DEVICE void nh_weigh(const nh_tile &tile, const nh_own &own, int first_column, float scale, float (&weights)[2][4],
                         float (&d_scores)[2][4]) {
@@ -60,7 +60,7 @@ NH_DEVICE void nh_add_weighted(float (&sums)[SUMS][4], const float (&weights)[2]
     nh_add_columns(sums, operand, across, nh_rows_of_pair(column), true);
 }
 
-/* Adds what the warp tile's columns contribute; sums_v of keys alone. turn: of the NH_SPLIT warps that share the warp
+/* Adds what the warp tile's columns contribute; sums_v only by keys. turn: of the NH_SPLIT warps that share the warp
  * tile. */
 template <bool BY_KEYS>
 NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, nh_sums &sums, nh_sums_v &sums_v) {

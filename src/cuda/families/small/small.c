@@ -1,10 +1,10 @@
 /* cuda.small: fused attention for windows whose halo fits shared memory, sm_80 and later, forward and backward.
  *
- * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here 16 queries
- * at a time, a box, meet just the box of their keys, which matrix loads gather out of the halo of a larger box of
- * queries: see small.cuh. Backward is one launch for dQ, by queries, and one for dK and dV, by keys: without
- * atomics, bit-equal every run. Boxes are chosen per problem, and in f32 whether tensors of columns lie in shared memory
- * side by side or take turns there. No extra tokens, head dims up to 128. */
+ * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here a warp tile
+ * of 16 queries is multiplied with just the box of its keys, which matrix loads gather out of the halo of a larger box
+ * of queries: see small.cuh. Backward has one launch for dQ, by queries, and one for dK and dV, by keys; without
+ * atomics, results are bit-equal in every run. The search chooses boxes per problem, and in f32 whether keys and values
+ * lie in shared memory side by side or one after the other. No extra tokens, head dims up to 128. */
 #include "backward_steps.h"
 #include "cuda_family.h"
 #include "dtype.h"
@@ -96,7 +96,7 @@ static void define_boxes(const struct nh_problem *problem, struct nh_kernel_spec
     nh_kernel_define(spec, "NH_D_V_MAP", nh_map_layout_of(problem, NHOOD_D_V));
 }
 
-/* Whether boxes of rows divide those of every dilation group. */
+/* Whether the work tiles of every dilation group are full: NH_WHOLE. */
 static bool whole(const struct nh_small_launch *launch) {
     bool all = true;
     for (int a = 0; a < NH_AXES; a++) {
@@ -177,13 +177,13 @@ static nhood_status set_work_tiles(const struct nh_small_launch *launch,
     return NHOOD_OK;
 }
 
-/* What the kernels' nh_maps hold, in their order. */
+/* The tensors of the kernels' maps (nh_maps), in their order. */
 static const int32_t mapped[][NH_CUDA_MAPS] = {
     {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, END},
     {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, NHOOD_D_O, NHOOD_D_Q, END},
     {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_D_O, NHOOD_D_K, NHOOD_D_V, NH_DELTA, END}};
 
-/* The box in which halos and rows are fetched, and results stored. */
+/* Extents of the box in which a tensor is fetched or stored. */
 static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tensor) {
     const struct nh_small_shape *shape = &launch->shape;
     switch (tensor) {
@@ -198,7 +198,7 @@ static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tenso
 
 static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *step) {
     const struct nh_problem *problem = launch->problem;
-    /* by queries, by keys; their maps of lines come last */
+    /* the tensors of the halo, by queries and by keys; their maps of lines come last */
     static const int32_t halo_tensors[][2] = {{NHOOD_K, NHOOD_V}, {NHOOD_Q, NHOOD_D_O}};
     int32_t statistics[NH_AXES];
     nh_small_statistics_box(&launch->shape, statistics);
@@ -208,7 +208,7 @@ static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *
         struct nh_cuda_map *map = &step->map[step->maps++];
         *map = *tensor == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
                                    : nh_sm90_map(problem, *tensor, box_of(launch, *tensor), 1);
-        /* more would be fetched for nothing where heads lie apart */
+        /* A larger promotion would fetch other heads' rows for nothing where heads lie apart. */
         map->promotion = NH_CU_TENSOR_PROMOTE_128B;
     }
     if (!nh_small_fetches_lines(launch)) return;
@@ -243,7 +243,7 @@ static nhood_status prepare(const struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* Those of each head and query: -LSE in base 2 and delta, in 16 bytes. */
+/* Binds the statistics of each head and query, 16 bytes: -LSE in base 2 and delta, see small_statistics.cuh. */
 static void bind_statistics(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                             struct nh_cuda_step *step) {
     enum { STATISTICS_BYTES = 16 };

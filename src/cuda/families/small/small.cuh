@@ -1,17 +1,18 @@
 /* Neighborhoods that fit shared memory: what the kernels of this family share. Tensor cores of sm_80 and later.
  *
- * Rows are what a kernel works for, columns what each row meets: queries and their keys, or with NH_INVERSE keys and
- * the queries that attend them. A block takes one box of rows (a work tile) after the other. All columns that the box
- * meets lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes 16 rows at a time, again
- * a box (a warp tile), and gathers the box of their columns out of the halo by the row addresses of its matrix loads:
- * hardly more is multiplied than what the rows see. All positions are inside one dilation group.
+ * Rows are what a kernel computes, columns what each row is multiplied with: queries and their keys, or with NH_INVERSE
+ * keys and the queries that attend them. A block computes one box of rows (a work tile) after the other. All columns
+ * that these rows see lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes 16 rows at
+ * a time, again a box (a warp tile), and gathers the box of their columns out of the halo by the row addresses of its
+ * matrix loads: hardly more is multiplied than what the rows see. All positions are those of one dilation group.
  *
- * Lines of the halo are spaced so that consecutive columns of a warp tile's box are consecutive rows modulo 8 across
- * the ends of lines, too: with the swizzle, the eight rows of a matrix load fall into different banks.
+ * Lines of the halo are spaced so that consecutive columns of a warp tile's box are consecutive rows modulo 8, also
+ * from the end of one line to the start of the next: with the swizzle, the eight rows of a matrix load fall into
+ * different banks.
  *
- * On sm_90 the copy engine fetches halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh), else threads copy
- * them. Then a block may take work tiles that follow each other along the first axis, and fetch of each halo what the
- * one before did not have (NH_SLOTS > 0: see small_roll.cuh). */
+ * On sm_90 the copy engine can fetch halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh); otherwise threads
+ * copy them. With the copy engine, a block may take work tiles that follow each other along the first axis, and fetch
+ * only the part of each halo that the one before did not have (NH_SLOTS > 0: see small_roll.cuh). */
 #pragma once
 
 #include "lanes.cuh"
@@ -19,8 +20,8 @@
 
 /* ---- copies ---- */
 
-/* A box of X x Y x Z rows of WIDTH elements to lines of shared rows for ROOM elements; zeros where count ends. Threads
- * own a place in a line and go from line to line. */
+/* Copies a box of X x Y x Z rows of WIDTH elements to lines of shared rows with room for ROOM elements; rows from
+ * `count` on are zeros. A thread keeps its place in a line and goes from line to line. */
 template <int WIDTH, int ROOM, int X, int Y, int Z, int LINE, int PLANE>
 NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const int (&count)[3],
                            char *to) {
@@ -49,8 +50,8 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
     }
 }
 
-/* The work tile's halo in a column tensor, `ahead` elements from its first head, where it has a seam: place by place,
- * by all threads. */
+/* Copies the work tile's halo of a column tensor, `ahead` elements from its first head, if it has a seam: all threads
+ * look up each position. */
 template <int WIDTH>
 NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
                             char *to) {
@@ -72,7 +73,7 @@ NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_
     }
 }
 
-/* The same of any halo, by all threads. */
+/* Copies any halo, by all threads. */
 template <int WIDTH>
 NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
                             char *to) {
@@ -90,7 +91,7 @@ NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_
         (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead, work_tile.step[slot], count, to);
 }
 
-/* The work tile's rows. */
+/* Copies the work tile's rows. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, char *to) {
     int count[3];
@@ -109,7 +110,7 @@ template <int WIDTH> NH_DEVICE elem &nh_result_element(char *results, int warp_t
     return ((elem *)unit)[i % NH_PER_UNIT];
 }
 
-/* A warp tile's shared rows to memory, by its warp. */
+/* A warp stores its warp tile's shared rows to memory. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, const char *rows,
                              int warp_tile) {

@@ -1,13 +1,13 @@
-/* Masks by the tensor cores: a product that adds a huge negative number to the score of every column that a row does
- * not see. Places along the inner dimension of that product stand for what may keep a row from seeing a column: a row
- * has ones in the places that concern it, a column the negative number in those that hide it. Columns never change; a
- * row's ones are ORed from one word per coordinate.
+/* Masks by the tensor cores: an additional product adds a huge negative number to the score of every column that a row
+ * does not see. The inner dimension of this product has a place for each reason why a row may not see a column. A row
+ * has ones in the places that apply to it, and a column has the negative number in those that hide it. The columns'
+ * operand is the same for all warp tiles; a row's ones are ORed from one word per coordinate.
  *
- * NH_ADDITIVE_MASK 1: all rows see a run of one window's length on each axis. A place per start that the run may have
- * in the box; it hides the columns that a run from there does not reach. At most 8 places, one shallow product.
- * NH_ADDITIVE_MASK 2: rows see any box. A place per coordinate of the warp tile's box on each axis, which hides the
- * columns at that coordinate, and one for all rows, which hides columns that only fill up the last 16. At most 32
- * places. NH_ADDITIVE_MASK 3: see small_kinds.cuh. */
+ * NH_ADDITIVE_MASK 1: all rows see a run of the window's length on each axis. There is a place for each position in the
+ * box at which the run may start; it hides the columns that a run from there does not reach. At most 8 places: one
+ * product of depth 8. NH_ADDITIVE_MASK 2: rows see any box. There is a place for each coordinate of the warp tile's box
+ * on each axis, which hides the columns at that coordinate, and one for all rows, which hides the columns that fill up
+ * the last 16. At most 32 places. NH_ADDITIVE_MASK 3: see small_kinds.cuh. */
 #pragma once
 
 #include "small.cuh"
@@ -15,7 +15,7 @@
 NH_DEVICE constexpr int nh_axis_window(int axis) {
     return axis == 0 ? NH_W0 : axis == 1 ? NH_W1 : NH_W2;
 }
-/* None for an axis on which all rows see the same. */
+/* The number of places of an axis; 0 if all rows see the same columns along it. */
 NH_DEVICE constexpr int nh_axis_places(int axis) {
     return axis < NH_FIRST_AXIS || NH_ADDITIVE_MASK == 0          ? 0
            : NH_ADDITIVE_MASK == 3                                ? nh_axis_warp_tile(axis)
@@ -30,7 +30,7 @@ NH_DEVICE constexpr int nh_places_before(int axis) {
 enum {
     NH_PLACES = nh_places_before(3),
     NH_STEPS_PLACES = NH_ADDITIVE_MASK == 2 ? NH_PLACES / 16 + 1 : 1,
-    /* of second operands per lane and step, for 16 columns */
+    /* words of the columns' operand per lane and step, for 16 columns */
     NH_ADDITIVE_MASK_WORDS = NH_ADDITIVE_MASK == 2 ? 4 : 2
 };
 static_assert(NH_PLACES <= (NH_ADDITIVE_MASK == 2 ? 31 : 8), "more places than the product has");
@@ -70,19 +70,19 @@ NH_DEVICE void nh_additive_masks_fill(nh_additive_masks &additive_masks) {
     }
 }
 
-/* Ones in two places, from the two lowest bits. */
+/* bf16 ones in the halves of a word whose bits, the two lowest, are set. */
 NH_DEVICE unsigned nh_two_ones(unsigned places) {
     const unsigned one = 0x3f80; /* of bf16 */
     return ((places & 1) | (places & 2) << 15) * one;
 }
 
-/* Places of a row at a coordinate of the axis. NH_ADDITIVE_MASK 1: as ones, a word for each of its four lanes; 2: as
- * bits. */
+/* The places of a row for its coordinate on one axis. NH_ADDITIVE_MASK 1: as ones, a word for each of the four lanes of
+ * a row; 2: as bits. */
 struct alignas(NH_ADDITIVE_MASK == 1 ? 16 : 4) nh_places {
     unsigned word[NH_ADDITIVE_MASK == 1 ? 4 : 1];
 };
 
-/* Where the row sees columns [from, to) of the box. */
+/* The places of a row that sees columns [from, to) of the box along the axis. */
 NH_DEVICE nh_places nh_additive_mask_places(int axis, int from, int to) {
     const int place = nh_places_before(axis) + from;
     const unsigned hidden = ((1u << from) - 1) | ~((1u << to) - 1), all = (1u << nh_axis_places(axis)) - 1;
@@ -95,7 +95,7 @@ NH_DEVICE nh_places nh_additive_mask_places(int axis, int from, int to) {
     return places;
 }
 
-/* The first operand, from this lane's words of rows g and g + 8. */
+/* Makes the rows' operand from this lane's words of rows g and g + 8. */
 NH_DEVICE void nh_additive_mask_rows(unsigned (&operand)[NH_STEPS_PLACES][4], unsigned first, unsigned second) {
     if (NH_ADDITIVE_MASK == 1) {
         operand[0][0] = first;
@@ -112,7 +112,7 @@ NH_DEVICE void nh_additive_mask_rows(unsigned (&operand)[NH_STEPS_PLACES][4], un
             operand[s][i] = nh_two_ones(places[i % 2] >> (16 * s + i / 2 * 8));
 }
 
-/* Adds their additive masks to the scores of the 16 columns of a pair; of the first eight unless `both`. */
+/* Adds the masks of a pair's 16 columns to their scores; of the first eight only, unless `both`. */
 NH_DEVICE void nh_add_mask(float (*scores)[4], const unsigned (&rows)[NH_STEPS_PLACES][4],
                            const nh_additive_masks &additive_masks, int pair, bool both) {
 #pragma unroll

@@ -1,7 +1,7 @@
-/* dK and dV of small windows: rows are keys, columns the queries that attend them (a box of varying size), so that
- * nothing is added atomically and results are bit-equal every run. Weights come from the given LSE, delta from
- * small_backward_query.cu. A warp owns one warp tile: its sums stay in registers while the query heads that share the
- * key head pass by. See small.cuh. */
+/* dK and dV of small windows. Rows are keys, columns the queries that attend them (a box of varying size), so that
+ * nothing is added atomically and results are bit-equal in every run. Weights come from the given LSE, delta from
+ * small_backward_query.cu. A warp keeps the sums of its warp tile in registers while it loops over the query heads that
+ * share the key head. See small.cuh. */
 #define NH_INVERSE 1
 #define NH_STOPS 1
 #define NH_BIAS_STARTS 1
@@ -20,13 +20,13 @@ struct nh_halo {
     alignas(NH_STAGE_ALIGNMENT) uint4 statistics[NH_STATISTICS];
 };
 struct nh_rows {
-    /* where threads copy, gradients take the places of rows that have been read */
+    /* where threads copy, gradients overwrite rows that have been read */
     alignas(NH_STAGE_ALIGNMENT) char keys[NH_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char values[NH_ROWS * nh_row_bytes(NH_DIM_V)];
 };
 
 struct nh_shared {
-    /* of one query head */
+    /* the halo of one query head */
     nh_halo halo[NH_HALOS];
     nh_rows rows[NH_STAGES ? NH_STAGES : 1];
 #if NH_STAGES
@@ -56,8 +56,8 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int war
     nh_clear(sums.d_values);
 }
 
-/* Scores of the 16 queries of a pair, shifted by their LSE, become weights, and gradients of weights, less delta, those
- * of scores; transposed: a thread's columns are 2t and 2t + 1 of each 8. */
+/* Turns the scores of a pair's 16 queries, shifted by their LSE, into weights, and gradients of weights, less delta,
+ * into gradients of scores. Scores are transposed: a thread's columns are 2t and 2t + 1 of each 8. */
 NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float (&weights)[2][4],
                         float (&d_scores)[2][4]) {
 #pragma unroll
@@ -78,10 +78,11 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     const int first = nh_box_row(info.visibility, warp_tile), wrap = nh_box_wrap(info.visibility, warp_tile);
     const int reach = nh_visibility_reach(info.visibility, warp_tile);
 #if NH_REGIONS
-    if (reach <= 0) return; /* keys beyond all windows */
+    if (reach <= 0) return; /* these keys are in no window */
 #endif
     const float scale = tables.scale;
-    /* -LSE / scale is larger than most scores: f32 products after it would be cut off at its last bit, not at theirs */
+    /* -LSE / scale is larger than most scores: if it came first, f32 products added to it would lose their lower
+     * bits */
     const bool shifts_last = NH_DTYPE == NH_F32;
     const unsigned statistics = nh_shared_address(halo.statistics + nh_box_statistics(info.visibility, warp_tile));
     const int beside = (int)(halo.d_outputs - halo.queries);
@@ -104,7 +105,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             if (p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
-            /* the compiler must not load so far ahead that registers spill */
+            /* keeps the compiler from loading so far ahead that registers spill */
             if ((NH_BIAS_COUNT || NH_DTYPE == NH_F32) && p) __syncwarp();
             float weights[2][4] = {}, d_scores[2][4] = {};
             nh_weights operand;
@@ -135,7 +136,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     }
 }
 
-/* The gradients into shared memory. */
+/* Writes the gradients to shared memory. */
 NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_work_tile &work_tile, int warp_tile,
                          const nh_key_sums &sums, char *keys, char *values) {
 #if NH_STAGES
@@ -169,8 +170,8 @@ struct nh_maps {
 enum { NH_STATISTICS_MAP = 3, STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(uint4) };
 
 #if NH_SEAM_LINES
-/* Statistics of the queries of a halo with a seam, by the lanes of a warp: the copy engine writes to multiples of 128
- * bytes. */
+/* The lanes of a warp copy the statistics of the queries of a halo with a seam: lines of statistics do not start at
+ * multiples of 128 bytes, to which the copy engine is limited. */
 NH_DEVICE void nh_copy_statistic_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
                                        nh_halo &halo, int lane) {
     const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
@@ -202,7 +203,7 @@ NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_wor
 }
 #endif
 
-/* What boxes do not have of the queries, their output gradients and their statistics: see small_seam.cuh. */
+/* Copies the queries, output gradients and statistics that boxes lack: see small_seam.cuh. */
 NH_DEVICE void nh_copy_query_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int member, nh_halo &halo,
                                   int lane, nh_boxes_landed landed) {
 #if NH_PERIODIC && !NH_SEAM_LINES

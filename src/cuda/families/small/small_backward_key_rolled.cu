@@ -1,5 +1,5 @@
-/* dK and dV of small windows in f32, whose rows of wide heads fill shared memory: a work tile's queries, gradients of
- * their outputs, and its queries again. See small_rolled.cuh and small_backward_key.cu. */
+/* dK and dV of small windows in f32, if the rows of wide heads fill shared memory: it holds a work tile's queries, then
+ * gradients of their outputs, then its queries again. See small_rolled.cuh and small_backward_key.cu. */
 #define NH_INVERSE 1
 #define NH_BIAS_STARTS 1
 #include "overlap.cuh"
@@ -13,14 +13,14 @@ struct nh_key_shared : nh_shared {
 };
 static_assert(sizeof(nh_key_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-/* The two blocks of a pair, as operands. */
+/* The statistics of a pair's two blocks, as operands. */
 NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &shared, const nh_tile_info &info,
                                   int warp_tile, int pair) {
     const unsigned first = nh_shared_address(shared.statistics + nh_box_statistics(info.visibility, warp_tile));
     nh_statistics_load(query, first + shared.tables.columns.statistics[0][16 * pair + (int)(threadIdx.x % 16)]);
 }
 
-/* What scores begin with: biases. */
+/* Starts scores with the bias, or zeros. */
 NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared,
                         const nh_tile_info &info, int warp_tile) {
     const float *table = info.bias;
@@ -36,8 +36,8 @@ NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_k
     }
 }
 
-/* Shifts scores by LSE, which is larger than most of them: before their products, these would be cut off at its last
- * bit, not at their own. Adds additive masks. */
+/* Shifts scores by LSE and masks them. LSE is larger than most scores: if it came before their products, these would
+ * lose their lower bits. */
 NH_DEVICE void nh_shift(nh_scores &scores, const nh_key_shared &shared, const nh_tile_info &info, int warp_tile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, info.visibility.places, warp_tile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
@@ -65,7 +65,7 @@ NH_DEVICE void nh_weigh(nh_scores &scores, const nh_tile_info &info, float scale
         }
 }
 
-/* Weights become gradients of scores, by parts: the gradients of outputs lie in shared memory. */
+/* Turns weights into gradients of scores, part by part. Shared memory holds the gradients of outputs. */
 NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args, const nh_tile_info &info,
                                   const nh_key_shared &shared, int warp_tile) {
     const nh_own_rows values = nh_own_rows_of(args, info.work_tile, NH_V, warp_tile);
@@ -87,7 +87,7 @@ NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args,
     }
 }
 
-/* Both gradients of the rows of which one needs repair; those of keys are in memory but for that. */
+/* Computes both gradients of rows of which one needs repair, and overwrites the stored ones. */
 NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_work_tile &work_tile, int warp_tile,
                               const bool (&repair)[2]) {
     if (!__any_sync(~0u, repair[0] | repair[1])) return;

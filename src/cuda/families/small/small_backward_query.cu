@@ -1,5 +1,6 @@
-/* dQ of small windows, and LSE and delta for small_backward_key.cu: as the forward, with weights from the given LSE.
- * Scores are needed only once, so the columns of a warp tile pass by in groups of 16. See small.cuh. */
+/* dQ of small windows, and LSE and delta for small_backward_key.cu. It is like the forward pass, with weights from the
+ * given LSE; scores are needed only once, so the columns of a warp tile are processed in groups of 16. See
+ * small.cuh. */
 #define NH_INVERSE 0
 #define NH_STOPS 1
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
@@ -14,7 +15,7 @@
 #endif
 
 struct nh_rows {
-    /* where threads copy, gradients take the places of queries that have been read */
+    /* where threads copy, gradients overwrite queries that have been read */
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)];
     alignas(NH_STAGE_ALIGNMENT) char d_outputs[NH_ROWS * nh_row_bytes(NH_DIM_V)];
@@ -51,7 +52,7 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<NH_DIM_V> &d_ou
     sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
 }
 
-/* Scores of 16 columns become gradients of theirs. d_weights: less delta. */
+/* Turns the scores of 16 columns into their gradients. d_weights: gradients of weights, less delta. */
 NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
                                   const float (&lse)[2], const unsigned (&seen)[2], int pair) {
 #pragma unroll
@@ -64,7 +65,8 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
     }
 }
 
-/* taken() is called when the rows may be written over, but for the places of queries where threads copy. */
+/* Computes dQ of a warp tile. Calls taken() when the rows may be overwritten; where threads copy, the queries' places
+ * are still used for results. */
 template <typename Taken>
 NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
                                 const nh_additive_masks &additive_masks, const nh_key_halo &halo, const nh_rows &rows,
@@ -104,7 +106,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
-            /* the compiler must not load so far ahead that registers spill */
+            /* keeps the compiler from loading so far ahead that registers spill */
             if (NH_BIAS_COUNT || NH_DTYPE == NH_F32 ? p : p == NH_PAIRS / 2) __syncwarp();
             int column = chunk * NH_CHUNK + 16 * p;
             nh_gather_across(across, tables.columns, wrap, chunk, p);

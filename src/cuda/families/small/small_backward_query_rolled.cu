@@ -1,5 +1,5 @@
-/* dQ of small windows in f32, whose rows of wide heads fill shared memory, and LSE and delta for the launch by keys: a
- * work tile's values, then its keys. See small_rolled.cuh and small_backward_query.cu. */
+/* dQ of small windows in f32, if the rows of wide heads fill shared memory, and LSE and delta for the launch by keys:
+ * shared memory holds a work tile's values, then its keys. See small_rolled.cuh and small_backward_query.cu. */
 #define NH_INVERSE 0
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #include "overlap.cuh"
@@ -9,7 +9,7 @@
 
 static_assert(NH_BIAS_COUNT == 0, "the bias's gradient is small_backward_query.cu's");
 
-/* State of rows g and g + 8. */
+/* The statistics of rows g and g + 8. */
 struct nh_row_terms {
     float lse[2], delta[2]; /* -LSE in base 2 */
 };
@@ -29,7 +29,7 @@ NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows &a, const nh_own_r
         }
 }
 
-/* Gradients of weights become those of scores, by parts: the warp tile's keys lie in shared memory. */
+/* Turns gradients of weights into gradients of scores, part by part. Shared memory holds the warp tile's keys. */
 NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_tiled_args &args, const nh_tile_info &info,
                                   const nh_shared &shared, const nh_row_terms &terms, int warp_tile) {
     const nh_own_rows queries = nh_own_rows_of(args, info.work_tile, NH_Q, warp_tile);

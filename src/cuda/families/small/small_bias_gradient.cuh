@@ -1,17 +1,17 @@
 /* Gradient of the relative bias, from the score gradients of small_backward_query.cu, without atomics.
  *
- * A warp lays the score gradients of its warp tile down in shared memory and gathers them by entries of the bias table:
- * by tensor cores (small_bias_products.cuh), and at borders each lane owns some entries and adds up, over the 16 rows,
- * the columns at that distance. A warp's sums are kept per head and written when the head changes, which is why heads
- * are the slowest digit of this kernel's work tiles. bias_sum.cu adds up the warps. Every order is fixed: results are
- * bit-equal every run. */
+ * A warp writes the score gradients of its warp tile to shared memory and gathers them by entries of the bias table:
+ * away from borders by tensor cores (small_bias_products.cuh); at borders each lane owns some entries, and adds up over
+ * the 16 rows the columns at that distance. A warp keeps its sums per head and writes them when the head changes, which
+ * is why heads are the slowest digit of this kernel's work tiles. bias_sum.cu adds up the warps' sums. All orders are
+ * fixed, so that results are bit-equal in every run. */
 #pragma once
 
 #include "small_bias_products.cuh"
 
-/* Nearly nothing without a bias. */
+/* Without a bias, these structs take nearly no memory. */
 enum {
-    /* the eight rows that a warp writes to at once fall into different banks */
+    /* padded so that the eight rows to which a warp writes at once fall into different banks */
     NH_LAID_COLUMNS = NH_BIAS_COUNT ? NH_COLUMNS + 8 : 2,
     NH_BIAS_SUMS = NH_BIAS_COUNT ? NH_BIAS_COUNT : 1,
     NH_BIAS_WARPS = NH_BIAS_COUNT ? NH_WARPS : 1
@@ -34,12 +34,12 @@ NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
     float *sum = &sums.sum[0][0];
     for (int i = (int)threadIdx.x; i < NH_WARPS * NH_BIAS_SUMS; i += NH_THREADS)
         sum[i] = 0.f;
-    /* columns that nothing is laid down in, but that are multiplied by zeros */
+    /* columns to which no gradient is written, but which are multiplied by zeros and so must be finite */
     for (int i = (int)threadIdx.x; i < NH_WARPS * 16 * 4; i += NH_THREADS)
         *(unsigned *)&sums.d_scores[i / 64][i / 4 % 16][NH_COLUMNS + i % 4 * 2] = 0u;
 }
 
-/* Sixteen columns' score gradients as they were packed for a product. */
+/* Writes score gradients of 16 columns as they were packed for a product. */
 NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &packed) {
     int lane = (int)(threadIdx.x % 32);
     elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[threadIdx.x / 32];
@@ -48,8 +48,7 @@ NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &pac
         nh_lay_two(&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2], packed, i);
 }
 
-/* Distances from the warp tile's rows to columns that they see, per axis. Without strides it moves less than the row.
- */
+/* The range of distances, per axis, from the warp tile's rows to the columns that they see. */
 NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_work_tile &work_tile, int warp_tile, int (&low)[3],
                                  int (&count)[3]) {
 #pragma unroll
@@ -98,7 +97,7 @@ NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_tile_info &inf
         return;
     }
     for (int i = (int)(threadIdx.x % 32); i < count[0] * count[1] * count[2]; i += 32) {
-        /* column that lies at this distance from row 0 */
+        /* the column at this distance from row 0, and its entry in the table */
         int at[3], entry = 0;
         unsigned rest = (unsigned)i;
 #pragma unroll
@@ -124,7 +123,7 @@ NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_tile_info &inf
     __syncwarp();
 }
 
-/* Writes the warp's sums of heads head .. next - 1, of which only the first has any. */
+/* Writes the warp's sums for heads head .. next - 1; only the first has sums that are not zero. */
 NH_DEVICE void nh_bias_flush(const nh_tiled_args &args, int head, int next, nh_bias_sums &sums,
                              nh_bias_products &products) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
@@ -144,7 +143,7 @@ NH_DEVICE void nh_bias_flush(const nh_tiled_args &args, int head, int next, nh_b
     }
 }
 
-/* A warp's next work tile is of `head`; `turn` is the head whose gradient it has been adding up. */
+/* Called before a warp's work tile of `head`; `turn` is the head whose gradient the warp has been adding up. */
 NH_DEVICE void nh_bias_head(const nh_tiled_args &args, int &turn, int head, nh_bias_sums &sums,
                             nh_bias_products &products) {
     if (!nh_bias_wanted(args) || head == turn) return;

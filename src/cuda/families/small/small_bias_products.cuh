@@ -1,30 +1,29 @@
 /* The bias gradient of warp tiles away from the borders, on tensor cores, in 16 bits.
  *
- * There a column's number less that of the row's own, which is fixed too, says which entry of the table a pair belongs
- * to. So, were each row of the laid down score gradients shifted by its number, a sum down the columns would be an
- * entry's. Matrix loads shift by whole units of 8 columns, for each row by as many as it needs; what is left of a row's
- * shift, 0 .. 7, is kept apart: sum[x][rest] += the rows of that rest at x, a product with ones. Diagonals of it are
- * the entries, and are added up when the head changes. */
+ * There, the number of a column in the box less the row's own number, which is fixed, too, tells the entry of the table
+ * to which the pair belongs. If each row of the score gradients were shifted by its number, sums down the columns would
+ * be the entries' sums. Matrix loads shift by whole units of 8 columns, each row by as many as it needs. The rest of a
+ * row's shift, 0 .. 7, is resolved later: sum[x][rest] adds up, at x, the rows with that rest, by a product with ones.
+ * The entries are diagonals of this matrix, which are added up when the head changes. */
 #pragma once
 
 #include "small_visibility.cuh"
 
-/* A row's own number in the box: columns at a distance are that much further for it than for row 0. */
+/* A row's number in the box: relative to row 0, the column at a distance is this much further. */
 NH_DEVICE constexpr int nh_row_shift(int row) {
     return (row / (NH_S2 * NH_S1) * NH_K1 + row / NH_S2 % NH_S1) * NH_K2 + row % NH_S2;
 }
 
 enum {
-    /* x of the last entry, and the largest rest */
+    /* the x of the last entry plus the largest rest */
     NH_BIAS_LAST = NH_BIAS_COUNT ? ((NH_W0 - 1) * NH_K1 + NH_W1 - 1) * NH_K2 + NH_W2 - 1 + 7 : 0,
     NH_BIAS_STEPS = NH_BIAS_LAST / 16 + 1,
-    /* whether the second unit of the last step has no entries and, in the last row, lies behind the unit that follows
-     * its columns */
+    /* whether the second unit of the last step has no entries and, in the last row, lies beyond what is allocated */
     NH_BIAS_BEHIND = NH_BIAS_LAST % 16 < 8 && nh_row_shift(15) / 8 * 8 + 16 * NH_BIAS_STEPS > NH_COLUMNS + 8,
-    /* to the end of the last unit that is read of the last row */
+    /* units up to the last one that is read of the last row */
     NH_BIAS_UNITS = nh_row_shift(15) / 8 + 2 * NH_BIAS_STEPS - NH_BIAS_BEHIND,
-    /* Registers hold few sums. Where there is no more than one window, or columns are fewer than those of
-     * all rows (an axis shorter than the warp tile), no warp tile is away from the borders. */
+    /* Only few sums fit registers. With no more than one window, or fewer columns than all rows need (an axis shorter
+     * than the warp tile), no warp tile is away from the borders. */
     NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS &&
                        8 * NH_BIAS_UNITS <= NH_COLUMNS + 8
 };
@@ -37,13 +36,13 @@ NH_DEVICE void nh_bias_products_clear(nh_bias_products &products) {
     if (NH_BIAS_PRODUCTS) nh_clear(products.sum);
 }
 
-/* Ones where a row, down, has the rest across. */
+/* Two ones or zeros: whether row and row + 1 have this rest. */
 NH_DEVICE unsigned nh_rest_ones(int row, int rest) {
     const unsigned one = NH_DTYPE == NH_F16 ? 0x3c00 : 0x3f80;
     return (nh_row_shift(row) % 8 == rest ? one : 0u) | (nh_row_shift(row + 1) % 8 == rest ? one << 16 : 0u);
 }
 
-/* Adds a warp tile's gradients, which its warp has laid down with that many bytes from row to row. */
+/* Adds a warp tile's gradients, which its warp has written with `pitch` bytes from row to row. */
 NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, int pitch) {
     const int lane = (int)(nh_thread_again() % 32), row = lane % 8 + lane / 16 * 8;
     const unsigned ones[2] = {nh_rest_ones(lane % 4 * 2, lane / 4), nh_rest_ones(lane % 4 * 2 + 8, lane / 4)};
@@ -52,7 +51,7 @@ NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, in
 #pragma unroll
     for (int i = 0; i < NH_BIAS_STEPS; i++) {
         unsigned rows[4], unit = from + 32 * i;
-        /* nobody asks for sums of that unit: the first one stands in for it */
+        /* sums of that unit are not used: the first unit is read instead */
         if (NH_BIAS_BEHIND && i == NH_BIAS_STEPS - 1) unit -= 16 * (lane / 8 % 2);
         nh_load_matrices_transposed_at(rows, unit);
         if (NH_DTYPE == NH_F16) {
@@ -63,8 +62,8 @@ NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, in
     }
 }
 
-/* Adds what has come together to the entries of a head's table from the nearest that the window has on, and clears it.
- * scratch: of the warp, 8 numbers per x, no more than 16 rows of score gradients take. */
+/* Adds the sums to the entries of a head's table, from the entry of the window's first key on, and clears them.
+ * scratch: shared memory of the warp, 8 numbers per x, which is no more than 16 rows of score gradients take. */
 NH_DEVICE void nh_bias_products_flush(nh_bias_products &products, float *scratch, float *table) {
     if (!NH_BIAS_PRODUCTS) return;
     const int lane = (int)(threadIdx.x % 32), count = NH_W0 * NH_W1 * NH_W2;

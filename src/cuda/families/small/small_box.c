@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last ones are for f32, whose halos take twice the bytes:
+/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last two boxes are for f32, whose halos take twice the bytes:
  * narrow boxes leave room for several work tiles. */
 enum { QUERY_BOXES_OF_F32 = 2 };
 static const struct nh_small_box query_boxes[] = {
@@ -28,7 +28,7 @@ static const struct nh_small_box key_boxes[] = {
     {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
 };
 
-/* One plane of a volume at a time, whose halos roll: each plane of keys is fetched once per column of work tiles. */
+/* Work tiles of one plane of a volume, whose halos roll: each plane of keys is fetched once per chain of work tiles. */
 static const struct nh_small_box plane_boxes[] = {
     {{1, 4, 12}, {1, 4, 4}, 3}, {{1, 8, 4}, {1, 4, 4}, 2},  {{1, 8, 8}, {1, 4, 4}, 4},
     {{1, 16, 4}, {1, 4, 4}, 4}, {{1, 8, 12}, {1, 4, 4}, 6},
@@ -53,7 +53,7 @@ static int rank_of(const struct nh_small_box *box) {
     return box->work_tile[0] > 1 ? 3 : box->work_tile[1] > 1 ? 2 : 1;
 }
 
-/* The least box that holds all rows of a dilation group, of 2 to 16 warp tiles. */
+/* Makes the smallest box of 2 to 16 warp tiles that holds all rows of a dilation group. False if there is none. */
 static bool fit_group(const struct nh_problem *problem, bool keys, const int32_t *warp_tile,
                       struct nh_small_box *box) {
     enum { MOST_WARP_TILES = 16, MOST_WARPS = 8 };

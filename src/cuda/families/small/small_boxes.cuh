@@ -1,17 +1,18 @@
 /* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
  *
- * NH_STAGES places for what belongs to a work tile take turns; a barrier each tells that its boxes have landed, another
- * that all its warp tiles are done, or have taken their rows if the halo rolls and more work tiles are held than there
- * are stages. The last warps of a block fetch, each every NH_FETCHERS-th work tile: where a work tile is and what its
- * rows see, its tile info, takes one warp longer than the others need for the work tile, and is worked out before there
- * is room for its boxes. The other warps, any number of them, take the warp tiles of all work tiles in turn.
+ * The block is a pipeline of NH_STAGES stages, one work tile each, with warp specialization. A barrier per stage tells
+ * that its boxes have landed. Another tells that the stage is free: all its warp tiles are done or, if the halo rolls
+ * and more work tiles are held than there are stages, have loaded their rows. The last NH_FETCHERS warps of a block are
+ * producers, and take work tiles in turn. Finding out where a work tile is and what its rows see, its tile info, takes
+ * one warp longer than the others need for the work tile; it is done before there is room for the boxes. The other
+ * warps, any number of them, are consumers, and take the warp tiles of all work tiles in turn.
  *
  * At barriers every lane arrives for what it has read or written itself.
  *
- * Phases of a barrier are told apart by parity, so nobody may be two ahead. A stage is full only after the one before:
- * whoever has seen one work tile full knows that all before it have been.
+ * Phases of a barrier are told apart by parity, so nobody may be two phases ahead. A stage becomes full only after the
+ * one before: whoever has seen one work tile full knows that all before it have been.
  *
- * Knobs: NH_Q_MAP, .. (layouts of tensor maps). One head dim for keys and values. */
+ * Knobs: NH_Q_MAP, .. (layouts of tensor maps). Keys and values have the same head dim. */
 #pragma once
 #include "small_seam.cuh"
 #include "small_visibility.cuh"
@@ -22,28 +23,28 @@ enum { NH_TILE_INFOS = NH_HELD + NH_FETCHERS };
 struct nh_ring {
     nh_tile_info info[NH_TILE_INFOS];
     unsigned long long full[NH_STAGES], free[NH_STAGES];
-    unsigned long long asked[NH_TILE_INFOS]; /* where halos roll: whose boxes have been asked for */
-    /* of work tiles whose rows are free before their part of the halo */
+    unsigned long long asked[NH_TILE_INFOS]; /* where halos roll: the work tile's boxes have been asked for */
+    /* all warp tiles of the work tile are done; for stages that are freed earlier, when rows are taken */
     unsigned long long done[NH_HELD];
     unsigned warp_tiles;     /* of all work tiles of this block */
 #if NH_PLANES
-    unsigned long long passed[NH_HELD]; /* work tiles of which all warp tiles are past their first plane */
-    unsigned own, dealt, rest; /* work tiles, those of whole chains, where the others begin: see nh_deal_chains */
+    unsigned long long passed[NH_HELD]; /* all warp tiles of the work tile are past their first plane */
+    unsigned own, dealt, rest; /* set by nh_deal_chains */
 #endif
-    unsigned at[NH_WARPS]; /* which of them a warp is at */
+    unsigned at[NH_WARPS]; /* the number of the warp tile that each warp computes */
 #if NH_PERIODIC
-    unsigned long long landed[NH_FETCHERS]; /* boxes of a halo with a seam, for the warp that fetches it */
+    unsigned long long landed[NH_FETCHERS]; /* for each producer warp: boxes of a halo with a seam have landed */
 #endif
 };
-/* Whether a warp tile's rows are taken before all else, and their stage freed then. */
+/* Whether warps load a warp tile's rows into registers first and free the stage then. */
 enum { NH_EARLY = NH_HELD > NH_STAGES || NH_PLANES };
 
 NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
     return ring.info[turn % NH_TILE_INFOS];
 }
 
-/* Where this block's work tiles begin, or those of the block `ahead` after it, in a head's work tiles where the halo
- * rolls. */
+/* Where halos roll: the first work tile of this block, or of the one `ahead` blocks later, counted among those of one
+ * head. */
 NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
     const unsigned block = blockIdx.x / NH_NEAR_HEADS + ahead, blocks = gridDim.x / NH_NEAR_HEADS;
     return (unsigned)((unsigned long long)args.tiling.work_tiles / NH_NEAR_HEADS * block / blocks);
@@ -52,9 +53,10 @@ NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
 #if NH_PLANES
 static_assert(NH_NEAR_HEADS == 1, "blocks next to each other work for neighboring chains of one head");
 
-/* Chains are dealt out in turn, so that blocks next to each other walk through chains next to each other at the same
- * time and share in the L2 what their halos have in common. Of the last, of which there are fewer than blocks, each
- * block has an even share. By one thread. */
+/* Deals out chains: adjacent blocks take adjacent chains at the same time, so that they share in the L2 what their
+ * halos have in common. The last chains, fewer than there are blocks, are divided evenly among all blocks. Sets the
+ * number of the block's work tiles, the number of those in whole chains, and where its share of the last chains begins.
+ * Called by one thread. */
 NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     const unsigned tiles = (unsigned)args.tiling.work_tiles, rounds = tiles / (length * blocks);
@@ -64,7 +66,8 @@ NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
     ring.own = ring.dealt + (unsigned)(rest * (block + 1) / blocks) - ring.rest;
 }
 
-/* The turn-th work tile of this block, and which it is in the block's circle of slots; whether the halo begins anew. */
+/* The index of the turn-th work tile of this block. Sets its number for the block's ring of slots, and whether the halo
+ * begins anew with it. */
 NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned turn,
                            int &number, bool &first) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
@@ -83,7 +86,7 @@ NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, c
 
 #endif
 
-/* Work tiles of this block. */
+/* The number of work tiles of this block. */
 NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args) {
     if (NH_SLOTS) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
     return ((unsigned)args.tiling.work_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
@@ -94,7 +97,7 @@ NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned turn) {
                           : blockIdx.x + turn * gridDim.x);
 }
 
-/* By one thread; a barrier must follow. */
+/* Called by one thread; a barrier must follow. */
 NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
 #if NH_PLANES
     nh_deal_chains(args, ring);
@@ -121,19 +124,19 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
     nh_barrier_init_done();
 }
 
-/* By a warp that has taken its warp tile's rows. */
+/* Called by a warp that has loaded its warp tile's rows. */
 NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
     if (NH_EARLY) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
 }
 
-/* By a warp whose warp tile is past the first plane of its box. */
+/* Called by a warp whose warp tile is past the first plane of its box. */
 NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned work_tile) {
 #if NH_PLANES
     if (NH_PASSES) nh_barrier_arrive(nh_shared_address(&ring.passed[work_tile % NH_HELD]));
 #endif
 }
 
-/* The five coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or of
+/* Sets the five coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or of
  * columns. */
 template <int LAYOUT>
 NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_work_tile &work_tile,
@@ -150,7 +153,7 @@ NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_work_
     place<LAYOUT>(at, 0, head, heads, NH_DIM, token, work_tile.batch);
 }
 
-/* Where tensors may have the first line of a slot. */
+/* The position at which a slot begins; on a periodic axis within the group. */
 NH_DEVICE int nh_slot_position(const nh_work_tile &work_tile, int slot) {
     int position = nh_roll_base(nh_group_of(work_tile, NH_FIRST_AXIS)) + slot * NH_SLOT_LINES;
 #if NH_PERIODIC
@@ -163,7 +166,7 @@ NH_DEVICE int nh_slot_position(const nh_work_tile &work_tile, int slot) {
     return position;
 }
 
-/* What the work tile needs of a tensor's halo and is not there yet. */
+/* Fetches the part of the work tile's halo in a tensor that is not in shared memory yet. */
 template <int LAYOUT, int BYTES = NH_FETCHED_ROWS *nh_row_bytes(NH_DIM)>
 NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
@@ -187,15 +190,15 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work
     }
 }
 
-/* Boxes of each tensor's halo, for a work tile. */
+/* Boxes that are fetched per tensor for a work tile's halo. */
 NH_DEVICE int nh_fetches(const nh_work_tile &work_tile) {
     return NH_SLOTS ? work_tile.roll.fresh.end - work_tile.roll.fresh.begin : 1;
 }
 
 #if NH_SEAM_LINES
 
-/* Where tensors have the column that is `ahead` of their first one. Columns beyond the ends of an axis that is not
- * periodic, which no row sees, are taken for the last ones there. */
+/* The index, among the columns that tensors have, of the column `ahead` after the first. Columns beyond the ends of an
+ * axis that is not periodic, which no row sees, are replaced by the last ones there. */
 NH_DEVICE int nh_column_around(const nh_work_tile &work_tile, int a, int ahead) {
     const nh_range &columns = work_tile.covered[a].columns;
     const int length = columns.end - columns.begin;
@@ -205,10 +208,10 @@ NH_DEVICE int nh_column_around(const nh_work_tile &work_tile, int a, int ahead) 
     return ahead < 0 ? ahead + length : ahead;
 }
 
-/* A line along the last axis of a halo with a seam, or of what of it is not there yet. */
+/* A line along the last axis of the fetched part of a halo with a seam. */
 struct nh_halo_line {
-    int box, place[2]; /* of its slot, and in that box on the first two axes */
-    int at[3];         /* where tensors have its first column */
+    int box, place[2]; /* box of its slot, and position in that box on the first two axes */
+    int at[3];         /* indices of its first column in the tensors */
 };
 
 NH_DEVICE int nh_halo_lines(const nh_work_tile &work_tile) {
@@ -230,7 +233,7 @@ NH_DEVICE nh_halo_line nh_halo_line_of(const nh_work_tile &work_tile, int number
     return line;
 }
 
-/* Fetches halos with a seam of two tensors, by a warp: a line at a time, along which the copy engine goes around the
+/* A warp fetches the halos of two tensors that have a seam, line by line: along a line, the copy engine goes around the
  * last axis. */
 NH_DEVICE void nh_fetch_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map (&maps)[2],
                               unsigned barrier, char *first, char *second, int head, int lane) {
@@ -249,7 +252,7 @@ NH_DEVICE void nh_fetch_lines(const nh_tiled_args &args, const nh_work_tile &wor
 
 #endif
 
-/* The work tile's rows. */
+/* Fetches the work tile's rows. */
 template <int LAYOUT>
 NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
@@ -258,20 +261,20 @@ NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work
     nh_copy_box(nh_shared_address(to), &map, barrier, at);
 }
 
-/* Before the place of a warp's last results is written again. */
+/* Waits until the copy engine has read a warp's last results; called before they are overwritten. */
 NH_DEVICE void nh_results_free() {
     if (threadIdx.x % 32 == 0) nh_add_boxes_done();
     __syncwarp();
 }
 
-/* What a warp has written of its results is seen by all of it and by the copy engine. */
+/* Makes the results that a warp has written visible to all of it and to the copy engine. */
 NH_DEVICE void nh_results_ready() {
     if (!NH_DILATED) nh_show_shared();
     __syncwarp();
 }
 
-/* Stores a warp tile's results, which are ready, by its warp. Boxes with gaps, those of dilated axes, the copy engine
- * only fetches. */
+/* A warp stores its warp tile's results, which are ready. Where axes are dilated, rows have gaps between them and
+ * threads store them: a tensor map with element strides can only be used for fetching. */
 template <int LAYOUT>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                                 int slot, int warp_tile, const char *results, int head, int heads) {
@@ -288,11 +291,11 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
     nh_store_box(&map, at, nh_shared_address(results));
 }
 
-/* A fetching warp's part. A work tile is fetched for each of `members` heads that share its rows: fetch(work_tile,
- * stage, member, barrier), by one lane, starts what is to land in the stage: so many bytes of each box of the halo and
- * of the work tile's rows. What of a halo with a seam its boxes do not have the warp copies itself:
- * copy_seam(work tile, stage, member, lane, landed). With NH_SEAM_LINES it has lines fetched instead, but for so many
- * bytes of each box, which lanes copy. */
+/* The loop of a producer warp. A work tile is fetched for each of `members` heads that share its rows. fetch(work_tile,
+ * stage, member, barrier) is called by one lane, and starts all copies to the stage: HALO_BYTES per box of the halo,
+ * and ROWS_BYTES for the rows. If the halo has a seam, the warp copies what its boxes lack itself: copy_seam(work tile,
+ * stage, member, lane, landed). With NH_SEAM_LINES, copy_seam has lines fetched instead; only LANES_BYTES of each box
+ * are then copied by lanes. */
 template <int HALO_BYTES, int ROWS_BYTES, int LANES_BYTES = 0, typename Fetch, typename CopySeam>
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
@@ -322,7 +325,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
 #endif
         __syncwarp();
         nh_tile_info_fill(args, tables, info, info.work_tile.head * (int)members + member, lane, 32);
-        /* in turn: until the one before has been asked for, phases of other barriers may be too old to wait for */
+        /* Producers ask in order: before the previous work tile is asked for, other barriers may be phases behind. */
         if (NH_SLOTS && turn)
             nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_TILE_INFOS]), before / NH_TILE_INFOS & 1);
         nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
@@ -351,7 +354,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             }
 #endif
             const int halo_bytes = NH_SEAM_LINES && nh_has_seam(info.work_tile) ? HALO_BYTES - LANES_BYTES : HALO_BYTES;
-            /* lanes have written where boxes now go, for work tiles with a seam */
+            /* Lanes have written here for earlier work tiles with a seam; the copy engine has to see that. */
             if (LANES_BYTES) nh_show_shared();
             nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * halo_bytes + ROWS_BYTES));
             fetch(info.work_tile, (int)stage, member, boxes);
@@ -378,7 +381,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
 static_assert(NH_WARPS <= NH_STAGES * NH_WARP_TILES, "a warp would be two phases ahead of the first stage");
 static_assert(NH_SLOTS || NH_FETCHERS <= NH_STAGES, "a fetching warp would wait for the phase after the next");
 
-/* A warp tile among those of a block's work tiles. */
+/* A warp tile, by its number among those of all work tiles of the block. */
 struct nh_place {
     unsigned number, work_tile;
     int warp_tile;
@@ -387,13 +390,15 @@ NH_DEVICE nh_place nh_place_of(unsigned number) {
     return {number, number / NH_WARP_TILES, (int)(number % NH_WARP_TILES)};
 }
 
-/* Where this warp is. Read anew from shared memory by each call: what follows from it is worked out again, not kept in
- * registers through a warp tile, where they would be spilled to local memory. */
+/* The warp tile that this warp computes. It is read from shared memory by each call, so that the compiler computes
+ * again what depends on it instead of keeping it in registers through a warp tile, where it would be spilled to local
+ * memory. */
 NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
     return nh_place_of(*(const volatile unsigned *)&ring.at[nh_thread_again() / 32]);
 }
 
-/* A working warp's part: work(info, stage, warp_tile, member) for each of its warp tiles and all fetched for it. */
+/* The loop of a consumer warp: calls work(info, stage, warp_tile, member) for each of its warp tiles and each
+ * member. */
 template <typename Work>
 NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
 #pragma unroll 1

@@ -19,9 +19,10 @@ const struct nh_knob nh_small_knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
-/* Blocks in chunks of a plane's columns. One chunk has the 20 pairs of a window of 5 x 5 x 5 or the 19 of one of
- * 3 x 7 x 7: so much code is for one warp per scheduler, whose products the compiler moves past all softmax. Short chunks
- * are for several. Timed (docs/log/small.md): at head dim 64 the first is the faster where there are that many columns. */
+/* Blocks of 8 columns per chunk (NH_CHUNK_BLOCKS) where planes roll. One chunk of 40 has all 20 pairs of a window of 5
+ * x 5 x 5, or the 19 of one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then
+ * overlaps products with the softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head
+ * dim 64, one chunk is faster if there are that many columns. */
 enum { ONE_CHUNK_BLOCKS = 40, ONE_CHUNK_WARPS = 4, SHORT_CHUNK_BLOCKS = 8 };
 
 static bool is_one_chunk(const struct nh_problem *problem, const struct nh_small_shape *shape) {
@@ -31,9 +32,10 @@ static bool is_one_chunk(const struct nh_problem *problem, const struct nh_small
            nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
 }
 
-/* Makes the halo of a launch roll if it can. A warp takes its rows at once, so that more work tiles hold their part of
- * the halo than have stages; by keys it has statistics, too, and there is less room, around a circle, which takes a
- * slot more, none. Away from the ends of chains the slots do for one work tile more. */
+/* Makes the halo of a launch roll if it can, with slots for so many work tiles ("held"). Warps load their rows into
+ * registers first, which frees a stage, so that more work tiles use the halo than there are stages. By keys, statistics
+ * take room as well, so that there are fewer extra ones, and none on a periodic axis, which takes a slot more. Away
+ * from the ends of chains the slots are enough for one work tile more. */
 static void roll(struct nh_small_launch *launch) {
     enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
     const struct nh_problem *problem = launch->problem;
@@ -42,10 +44,10 @@ static void roll(struct nh_small_launch *launch) {
     int32_t longer = !launch->keys ? HELD_LONGER : around ? 0 : HELD_LONGER_BY_KEYS;
     int32_t held = launch->stages + (planes ? 0 : longer);
     nh_small_roll(problem, launch->keys, held, &launch->shape);
-    /* a plane is free as soon as the last warp tile that begins with it is past it, as NH_PASSES has it */
+    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
     bool passes = problem->dtype != NHOOD_DTYPE_F16;
     launch->held = !launch->shape.slots ? launch->stages : planes ? held + passes : held + 1;
-    /* in f32 a pair has three times the instructions */
+    /* in f32 a pair has three times the instructions, so chunks stay as they are */
     if (planes && launch->shape.slots && problem->dtype != NHOOD_DTYPE_F32 &&
         launch->shape.blocks > NH_SMALL_CHUNK_BLOCKS && !nh_small_masks_by_bits(launch))
         launch->shape.chunk_blocks =
@@ -74,17 +76,17 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
     return true;
 }
 
-/* Warps of a block where the copy engine fetches, those that fetch included. By keys they need more registers. */
+/* Warps of a block where the copy engine fetches, producer warps included. By keys, warps need more registers. */
 static const int32_t query_warps[] = {8, 12, 16, 20, 24};
 static const int32_t key_warps[] = {8, 12, 16};
 
-/* Where planes roll, warps that work: as many for each scheduler, as the fullest sets the pace, or few that take whole
- * work tiles. */
+/* Warps that compute where planes roll: the same number on each scheduler, as the fullest sets the pace, or few warps
+ * that take whole work tiles. */
 static const int32_t plane_warps[] = {4, 6, 8, 12};
 
 enum { MOST_CANDIDATES = 6 };
 
-/* The cheapest launches of a kernel. */
+/* The search among the launches of one kernel, and the cheapest that it found. */
 struct choice {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
@@ -125,7 +127,8 @@ static bool boxes_possible(const struct nh_problem *problem, const struct nh_dev
            !nh_sm90_refuse_boxes(problem, device, ROW_TENSORS);
 }
 
-/* A warp keeps the sums of one warp tile while the heads that share it pass by. */
+/* Whether several query heads share keys: by keys, a warp then keeps the sums of one warp tile while it goes over
+ * them. */
 static bool sums_stay(const struct nh_small_launch *launch) {
     return launch->keys && launch->problem->heads > launch->problem->kv_heads;
 }
@@ -136,7 +139,7 @@ static bool warps_fit(const struct nh_small_launch *launch) {
            (!sums_stay(launch) || launch->warps == warp_tiles);
 }
 
-/* Launches that warps can share out, and those of them that a multiprocessor has room for. */
+/* The number of launches whose warps suit the box, and of those for which a multiprocessor has room. */
 struct tries {
     int made, fitting;
 };
@@ -154,7 +157,7 @@ static void consider(struct choice *choice, const struct nh_small_launch *launch
     nh_top_n_add(&choice->top, &option, option.ns);
 }
 
-/* Sets the shape of a halo that does not roll, which stages and warps have no part in. */
+/* Sets the shape of a halo that does not roll; it does not depend on stages and warps. */
 static bool shape_fits(const struct nh_small_box *box, bool boxes, struct nh_small_launch *launch) {
     return nh_small_shape_of(launch->problem, launch->keys, box->work_tile, box->warp_tile, boxes,
                              &launch->shape) &&
@@ -163,7 +166,8 @@ static bool shape_fits(const struct nh_small_box *box, bool boxes, struct nh_sma
                        nh_sm90_boxes_fit(launch->problem, launch->shape.rows)));
 }
 
-/* As many warps as a work tile has warp tiles, which keep their scores in registers. */
+/* Considers the launch whose keys and values share one place: with a warp per warp tile, which keeps its scores in
+ * registers. */
 static void consider_turns(struct choice *choice, const struct nh_small_box *box,
                            struct nh_small_launch launch) {
     enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
@@ -179,8 +183,9 @@ static void consider_turns(struct choice *choice, const struct nh_small_box *box
     consider(choice, &launch, box, &tries);
 }
 
-/* Whether chains of planes are worth their starts, at which a block is done with all work tiles and waits for as many
- * planes as the window has: timed, they were at up to 0.26 planes per work tile and not at 0.3. */
+/* Whether chains of planes are worth it. At the start of a chain, a block has finished all its work tiles and waits for
+ * as many planes as the window has. Timed, chains were faster with up to 0.26 such planes per work tile, and slower
+ * with 0.3. */
 static bool chains_pay(const struct nh_small_launch *launch) {
     const double most_planes = 0.28;
     const struct nh_problem *problem = launch->problem;
@@ -191,15 +196,14 @@ static bool chains_pay(const struct nh_small_launch *launch) {
     return planes < most_planes * tiles;
 }
 
-/* Whether so many warps suit planes: one per scheduler where all columns are one chunk, else two or more, or whole work
- * tiles. */
+/* Whether this number of warps suits planes: one per scheduler if all columns are one chunk; else two or more per
+ * scheduler, or as many as take whole work tiles. */
 static bool plane_warps_fit(const struct nh_small_launch *launch, const struct nh_small_box *box) {
     if (launch->shape.chunk_blocks == ONE_CHUNK_BLOCKS) return launch->warps == ONE_CHUNK_WARPS;
     return launch->warps >= 2 * ONE_CHUNK_WARPS || launch->warps % box->warps == 0;
 }
 
-/* With this many stages of halos, which the copy engine fetches; whether a multiprocessor has room for any such launch.
- */
+/* Considers launches with this many stages. Returns whether a multiprocessor has room for any. */
 static bool consider_stages(struct choice *choice, const struct nh_small_box *box,
                             const struct nh_small_shape *whole, struct nh_small_launch *launch) {
     bool planes = nh_small_is_plane(launch->problem, box);
@@ -211,7 +215,7 @@ static bool consider_stages(struct choice *choice, const struct nh_small_box *bo
     launch->shape = *whole;
     roll(launch);
     if (planes && !launch->shape.slots) return false;
-    /* as many warps as a work tile has warp tiles serve heads that share keys */
+    /* Query heads that share keys need a warp per warp tile. */
     launch->warps = box->warps;
     if (!planes) consider(choice, launch, box, &tries);
     for (size_t i = 0; i < count; i++) {
@@ -223,8 +227,8 @@ static bool consider_stages(struct choice *choice, const struct nh_small_box *bo
     return tries.fitting || !tries.made;
 }
 
-/* Whether halos of a volume go around an axis. With one stage nothing is under way while a warp copies what is beyond the
- * seam: docs/log/small.md has 11.0 and 31.2 ms where others take 2.6 and 8.5. */
+/* Whether halos of a volume may have a seam. With one stage nothing else is under way while a warp copies what is
+ * beyond the seam: docs/log/small.md has 11.0 and 31.2 ms where other configs take 2.6 and 8.5. */
 static bool volume_has_seams(const struct nh_problem *problem) {
     return nh_problem_periodic(problem) && problem->axis[0].length > 1;
 }
@@ -241,7 +245,7 @@ static void consider_box(struct choice *choice, const struct nh_small_box *box) 
     if (!planes) consider_turns(choice, box, launch);
     if (!choice->boxes || !shape_fits(box, true, &launch)) return;
     const struct nh_small_shape whole = launch.shape;
-    /* One stage waits for every halo: it is for halos of which there is no room for two. */
+    /* With one stage the block waits for every halo: only for halos of which there is no room for two. */
     for (launch.stages = LEAST_STAGES; launch.stages <= MOST_STAGES; launch.stages++)
         if (!consider_stages(choice, box, &whole, &launch)) break;
     if (planes || launch.stages > LEAST_STAGES || volume_has_seams(choice->problem)) return;
@@ -249,7 +253,8 @@ static void consider_box(struct choice *choice, const struct nh_small_box *box) 
     consider_stages(choice, box, &whole, &launch);
 }
 
-/* warp tile: that of the boxes to choose from; NULL: any. Small grids may have no box that does not stick out. */
+/* Searches the launches of one kernel. warp_tile: extents that the boxes must have, or NULL. Boxes that stick out are
+ * tried only if no other one fits, as on small grids. */
 static void choose(const struct nh_problem *problem, const struct nh_device *device,
                    enum nh_small_kernel kernel, const int32_t *warp_tile, struct choice *choice) {
     struct nh_small_boxes boxes;
@@ -268,7 +273,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
         }
 }
 
-/* Which choices of the backward pass' two launches go together: the best ones, then each with variants of the other. */
+/* Which choices of the two backward launches are combined: the best of both, then each with variants of the other. */
 static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
 
 static int search(const struct nh_problem *problem, const struct nh_device *device,
@@ -297,7 +302,7 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
     return count;
 }
 
-/* The solver is asked whether it refuses, then for its candidates: what a thread has found last is remembered. */
+/* A solver is first asked whether it refuses and then for its candidates: each thread remembers its last search. */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;

@@ -1,4 +1,4 @@
-/* Which launches of cuda.small are worth trying, as configs. */
+/* The search for launches of cuda.small that are worth trying, as configs. */
 #ifndef NH_SMALL_CHOICE_H
 #define NH_SMALL_CHOICE_H
 
@@ -10,16 +10,16 @@ enum {
 #include "small_knobs.def"
 #undef KNOB
 };
-/* A number of stages: threads copy keys and values to the same place, in turns. */
+/* A value of the knob `stages`: threads copy keys and values to the same place, one after the other. */
 enum { NH_SMALL_IN_TURNS = -1 };
 extern const struct nh_knob nh_small_knobs[];
 
-/* A config's launch of a kernel; false if its halo is larger than any shared memory. */
+/* Sets the launch of a kernel in a config; false if its halo exceeds any shared memory. */
 bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         enum nh_small_kernel kernel, const int32_t *value,
                         struct nh_small_launch *launch);
 
-/* As a solver's `candidates`; none if nothing fits. */
+/* `candidates` of the solver; returns 0 if nothing fits. */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         double below_ns, struct nh_config *config, int capacity);
 

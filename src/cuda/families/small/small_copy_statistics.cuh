@@ -1,9 +1,9 @@
-/* Statistics of a work tile's columns to shared memory by threads: see small_statistics.cuh. */
+/* Threads copy the statistics of a work tile's columns to shared memory: see small_statistics.cuh. */
 #pragma once
 
 #include "small.cuh"
 
-/* Those of the i-th column of the halo; from: of its first. */
+/* Copies those of the i-th column of the halo; `from` points to those of the first. */
 NH_DEVICE void nh_copy_statistic(const nh_work_tile &work_tile, const float *from, int i, uint4 *statistics) {
     int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
     long long offset = 0;
@@ -19,7 +19,7 @@ NH_DEVICE void nh_copy_statistic(const nh_work_tile &work_tile, const float *fro
     nh_copy16(&statistics[row], from + offset, inside);
 }
 
-/* For the head `member` of those that share the keys. */
+/* Copies those of the query head `member` of those that share the keys. */
 NH_DEVICE void nh_copy_statistics(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
                                   uint4 *statistics) {
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];

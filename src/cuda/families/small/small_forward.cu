@@ -1,6 +1,6 @@
-/* Forward of small windows: the work tile's keys and values lie in shared memory, a warp tile of 16 queries meets its
- * keys in groups of 16. Several blocks, or stages of one, share a multiprocessor, so that the copies of one run under
- * the products of the others. See small.cuh. */
+/* Forward pass of small windows. A work tile's keys and values lie in shared memory, and a warp tile of 16 queries is
+ * multiplied with groups of 16 keys. Several blocks, or stages of one, share a multiprocessor, so that the copies of
+ * one overlap with the products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #define NH_PASSES (NH_PLANES && NH_DTYPE != NH_F16)
 #include "small_repair.cuh"
@@ -10,7 +10,7 @@
 #endif
 
 struct nh_rows {
-    /* where threads copy, outputs take the places of queries that have been read */
+    /* where threads copy, outputs overwrite queries that have been read */
     alignas(NH_STAGE_ALIGNMENT) char queries[NH_ROWS * nh_row_bytes(NH_WIDEST)];
 };
 
@@ -25,13 +25,13 @@ struct nh_shared {
 #endif
     nh_tables tables;
     nh_additive_masks additive_masks;
-    float *volatile lse; /* where memory has it; the compiler would keep an argument in registers through a warp tile */
+    float *volatile lse; /* the output; here because the compiler would keep an argument in registers */
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
 typedef nh_row_operand<NH_DIM> nh_queries;
 
-/* What a warp tile's scores are made of. */
+/* A warp tile and all that its scores depend on. */
 struct nh_warp_tile {
     const nh_tiled_args &args;
     const nh_tile_info &info;
@@ -42,26 +42,28 @@ struct nh_warp_tile {
     const nh_queries &queries;
 };
 
-/* Whether scores of a pair are multiplied ahead of the softmax of the one before, in chunks of other sizes. */
+/* Whether the scores of a pair are multiplied ahead of the softmax of the pair before. This is done in chunks of other
+ * sizes. */
 #define NH_AHEAD (NH_CHUNK_BLOCKS != NH_MASK_BLOCKS)
 #if NH_AHEAD && !NH_ADDITIVE_MASK
 #error "chunks of other sizes have additive masks"
 #endif
 
-/* The chunk of columns with the last of the first plane, and the pair after which that is free: of one chunk its own,
- * of several the chunk's last, as a branch in its midst would be in the compiler's way. */
+/* The chunk with the last column of the first plane, and the pair of it after which the plane is free. If there are
+ * several chunks it is the last pair, as a branch in the middle of a chunk would hinder the compiler. */
 enum {
     NH_PASSING_CHUNK = (NH_K1 * NH_K2 - 1) / NH_CHUNK,
     NH_PASSING_PAIR = NH_CHUNKS == 1 && NH_AHEAD ? (NH_K1 * NH_K2 - 1) / 16 : NH_PAIRS - 1
 };
 
-/* What all pairs of a warp tile's scores begin with. */
+/* Operands that are the same for all pairs of a warp tile's scores. */
 struct nh_score_start {
     unsigned keys[NH_STEPS], places[NH_STEPS_PLACES][4];
     const float *table;
 };
 
-/* Scores of the p-th pair of a chunk; row: of this lane's column of it; seen: where masks are bits. */
+/* Scores of the p-th pair of a chunk; row: halo row of this lane's column of the pair; seen: bits, if masks are
+ * bits. */
 NH_DEVICE void nh_pair_scores(float (&scores)[2][4], const nh_warp_tile &warp_tile, const nh_score_start &start,
                               const unsigned (&seen)[2], int row, int chunk, int p) {
     const nh_tables &tables = warp_tile.tables;
@@ -79,8 +81,9 @@ NH_DEVICE void nh_pair_scores(float (&scores)[2][4], const nh_warp_tile &warp_ti
     }
 }
 
-/* A chunk of them, whose first pair's are there: each next pair's, at last that of the next chunk, are multiplied ahead
- * of what visit() does with the ones before. row: of the chunk's pairs, then of the next one's. */
+/* Visits the scores of a chunk, the first pair of which are given. The scores of the next pair, at the end those of the
+ * next chunk's first, are multiplied ahead of visit() for a pair. row: halo rows of the chunk's pairs; set to those of
+ * the next chunk. */
 template <bool LAST, typename Visit, typename Passed>
 NH_DEVICE void nh_visit_chunk(const nh_warp_tile &warp_tile, const nh_score_start &start, int wrap, int chunk,
                               int (&row)[4 * NH_GATHERS], float (&scores)[2][4], const Visit &visit,
@@ -110,9 +113,10 @@ NH_DEVICE void nh_visit_chunk(const nh_warp_tile &warp_tile, const nh_score_star
         row[p] = row_after[p];
 }
 
-/* Scores of the warp tile, times the scale where there is a bias, and minus infinity or less where a column is not
- * seen: calls visit(scores, both, rows) for each 16 columns, of which the second eight count if `both`; rows: of this
- * lane's columns in products that run over them. Calls passed() when it is past the first plane (NH_PASSES). */
+/* Calls visit(scores, both, rows) for each 16 columns of the warp tile. Scores are scaled if there is a bias, and minus
+ * infinity or less where a row does not see a column. The second eight columns count only if `both`; rows: halo rows of
+ * this lane's columns in products that run over them. Calls passed() when the first plane is no longer needed
+ * (NH_PASSES). */
 template <typename Visit, typename Passed>
 NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit, const Passed &passed) {
     const nh_tile_info &info = warp_tile.info;
@@ -159,7 +163,7 @@ NH_DEVICE float nh_score_scale(const nh_warp_tile &warp_tile) {
     return NH_BIAS_COUNT ? 1.f : warp_tile.tables.scale;
 }
 
-/* Makes weights relative to the largest score of their row. */
+/* Sets the reference of weights to the largest score of each row, which takes a pass over all scores. */
 NH_DEVICE void nh_refer_to_largest(const nh_warp_tile &warp_tile, nh_state &state) {
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
     nh_for_scores(warp_tile, [&](const float (&scores)[2][4], bool both, const nh_pair_rows &) {
@@ -173,7 +177,7 @@ NH_DEVICE void nh_refer_to_largest(const nh_warp_tile &warp_tile, nh_state &stat
     state.reference[1] = nh_reference(visibility, warp_tile.number, 1, nh_quad_max(top[1]) * scale);
 }
 
-/* Weights of the warp tile, times the values; and the weights' sums. */
+/* Multiplies the warp tile's weights with the values, and adds up the weights. */
 template <typename Passed>
 NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, float (&output)[NH_SUMS_V][4],
                                const Passed &passed) {
@@ -196,7 +200,7 @@ NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, f
     nh_finish_sums(state);
 }
 
-/* Outputs into shared memory; returns LSE of rows g and g + 8. */
+/* Writes outputs to shared memory; returns LSE of rows g and g + 8. */
 NH_DEVICE float2 nh_finish(int warp_tile, char *results, const nh_state &state,
                            const float (&output)[NH_SUMS_V][4]) {
 #if NH_STAGES
@@ -208,7 +212,7 @@ NH_DEVICE float2 nh_finish(int warp_tile, char *results, const nh_state &state,
     return nh_lse_of(state);
 }
 
-/* A warp tile's queries as the first operand, from memory: zeros for rows that do not exist. */
+/* Reads a warp tile's queries from memory as the first operand; padding rows are zeros. */
 template <int WIDTH>
 NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_tiled_args &args,
                                const nh_work_tile &work_tile, int warp_tile, const char *) {
@@ -227,16 +231,16 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_ti
         nh_keep_step(queries, s, word);
     }
 }
-/* Those that are not kept are in their places until their outputs are. */
+/* Queries that registers do not hold are in shared memory until outputs overwrite them. */
 template <int WIDTH>
 NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_tiled_args &, const nh_work_tile &,
                                int warp_tile, const char *places) {
     nh_load_rows<NH_WIDEST>(queries, places, warp_tile);
 }
 
-/* As nh_attend, once that has failed: weights relative to their row's largest, and rows that are not finite even so
- * pair by pair. The queries' places may hold others by now. A function of its own, which leaves the common case its
- * registers. */
+/* The fallback if nh_attend fails: weights relative to their row's largest score, and pair by pair for rows that are
+ * not finite even so. With stages, the queries' places may hold others by now. This is a function of its own so that it
+ * takes no registers from the common case. */
 static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &args, const nh_tile_info &info,
                                                       const nh_tables &tables, const nh_additive_masks &additive_masks,
                                                       const nh_key_halo &halo, int number, char *results) {
@@ -255,7 +259,7 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &a
     return lse;
 }
 
-/* The same where planes may be gone: rows that have failed, of g and g + 8, key by key. */
+/* The fallback if planes may be overwritten by now: computes the rows that failed, of rows g and g + 8, key by key. */
 static __device__ __noinline__ float2 nh_repair_passed(const nh_tiled_args &args, const nh_tile_info &info, int number,
                                                    char *results, bool first, bool second, float2 lse) {
     const bool repair[2] = {first, second};
@@ -265,10 +269,10 @@ static __device__ __noinline__ float2 nh_repair_passed(const nh_tiled_args &args
     return lse;
 }
 
-/* Sums of a warp tile. taken() is called when the queries' places may be written over, but for this warp tile's where
- * threads copy; passed() once its first plane may be.
+/* Computes the sums of a warp tile with weights relative to 1. Calls taken() when the queries may be overwritten (where
+ * threads copy, this warp tile's are still used for its results), and passed() when its first plane may be.
  *
- * False where weights relative to 1 are not within what can be held, or some sum is not finite. */
+ * Returns false if the sum of weights is out of range for some row, or some sum is not finite. */
 template <typename Taken, typename Passed>
 NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
                          const nh_additive_masks &additive_masks, const nh_key_halo &halo, const nh_rows &rows,

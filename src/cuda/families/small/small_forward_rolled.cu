@@ -1,12 +1,11 @@
-/* Forward of small windows in f32, whose rows of wide heads fill shared memory: a work tile's keys, then its values.
- * See small_rolled.cuh. */
+/* Forward pass of small windows in f32, if the rows of wide heads fill shared memory: it holds a work tile's keys, then
+ * its values. See small_rolled.cuh. */
 #define NH_INVERSE 0
 #include "small_repair.cuh"
 #include "small_state.cuh"
 #include "small_rolled.cuh"
 
-/* Scores times their scale and with their bias where there is one, minus infinity or less where a column is not seen;
- * the largest of rows g and g + 8. */
+/* Masks the scores and, if there is a bias, scales them and adds it. Sets `top` to the largest of rows g and g + 8. */
 NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_tiled_args &args, const nh_tile_info &info,
                                 const nh_tables &tables, int warp_tile) {
     unsigned seen[2];
@@ -30,7 +29,7 @@ NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_til
     top[1] = nh_quad_max(top[1]);
 }
 
-/* Scores become weights relative to the largest of their row. */
+/* Turns scores into weights relative to the largest score of their row. */
 NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args &args, const nh_tile_info &info,
                         const nh_tables &tables, int warp_tile) {
     const float scale = NH_BIAS_COUNT ? 1.f : tables.scale;
@@ -50,7 +49,7 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args 
     state.sum[1] = nh_quad_sum(state.sum[1]);
 }
 
-/* Outputs, those that are not finite key by key; LSE. */
+/* Stores outputs and LSE; rows that are not finite are computed again key by key. */
 NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables, int warp_tile,
                          const nh_state &state, const nh_scores &weights, const char *values) {
     float2 lse = nh_lse_of(state);

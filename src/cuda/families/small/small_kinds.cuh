@@ -1,16 +1,18 @@
 /* NH_ADDITIVE_MASK 3: masks by the tensor cores where what a row sees depends on the border, as with inverse
  * neighborhoods.
  *
- * A place per coordinate of a warp tile's rows on each axis, 8 at most: a row has ones at its own coordinates, in every
- * warp tile the same; a column's additive masks hide it from the rows at a coordinate. On an axis without strides these
- * only depend on how far the warp tile is from either border, of the grid or of what tensors have, and beyond a window
- * not at all: warp tiles at the front, at the back and between them are of a few kinds, for each of which there is a
- * table. Where tensors end so that more rows are near a border, the host does not ask for kinds. */
+ * There is a place for each coordinate of a warp tile's rows on each axis, 8 at most. A row has ones at its own
+ * coordinates, the same in every warp tile; a column has the negative number at coordinates of rows that do not see it.
+ * On an axis without strides this depends only on how far the warp tile is from either border, of the grid or of what
+ * tensors have, and not at all if that is more than a window. So warp tiles at the front, at the back and between them
+ * are of a few kinds, and each kind has a table. Where tensors end so that more rows are near a border, the host asks
+ * for other masks. */
 #pragma once
 
 #include "small_additive_mask.cuh"
 
-/* Warp tiles of which a row is nearer to the front than a window; at the back there may be one more. */
+/* The number of kinds at the front: of warp tiles with a row that is nearer to it than a window. At the back there may
+ * be one more. */
 NH_DEVICE constexpr int nh_front_kinds(int axis) {
     return (nh_axis_window(axis) + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
@@ -26,16 +28,17 @@ enum {
 };
 
 struct nh_kinds {
-    /* first operands by lane: places of rows g and g + 8 */
+    /* the rows' operand by lane: places of rows g and g + 8 */
     uint2 rows[32];
-    /* second operands of the two blocks of a pair. Of the lanes that hold places of the axis: eight columns, g, by two
-     * places of each; those of the upper lanes eight further, for other banks. */
+    /* The columns' operand for the two blocks of a pair, for the lanes that hold places of the kind's axis: eight
+     * columns by pairs of places. Those of the upper lanes are shifted by eight entries, so that they fall into other
+     * banks. */
     uint2 columns[NH_KINDS][NH_KIND_PAIRS][16];
-    /* columns of the box that the rows of a kind see on their axis */
+    /* for each row coordinate of a kind: the columns of the box that it sees along the axis */
     nh_range seen[NH_KINDS][NH_ADDITIVE_MASK == 3 ? 4 : 1];
 };
 
-/* The kind of the number-th warp tile of `count` on the axis. */
+/* The kind of the number-th of `count` warp tiles along the axis. */
 NH_DEVICE int nh_kind_of(int axis, int number, int count) {
     const int front = nh_front_kinds(axis), back = nh_axis_kinds(axis) - (count - number);
     return nh_kinds_before(axis) + (number < front ? number : back > front ? back : front);
@@ -56,7 +59,7 @@ NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, const nh_group &g
                         nh_axis_columns(axis));
 }
 
-/* What the rows of a kind see, from a warp tile that is of it; a kind without any is left out. */
+/* Fills in what the rows of each kind see, as some warp tile of that kind does; kinds without one are left out. */
 NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kinds) {
     const int front = nh_front_kinds(axis), rows = nh_axis_warp_tile(axis);
     int length = (int)(args.axis[axis].length / args.axis[axis].dilation);
@@ -89,7 +92,7 @@ NH_DEVICE unsigned nh_kind_word(const nh_kinds &kinds, int axis, int kind, int c
     return word;
 }
 
-/* By all threads; a barrier must follow. */
+/* Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
@@ -120,7 +123,7 @@ NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
     }
 }
 
-/* The tables of the kernel's kind of masks. By all threads; a barrier must follow. */
+/* Fills the tables of the kernel's kind of masks. Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &additive_masks, nh_kinds &kinds) {
     if (NH_ADDITIVE_MASK == 3) {
         nh_kinds_fill(args, kinds);
@@ -129,8 +132,8 @@ NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &addit
     }
 }
 
-/* The lane's second operands of a warp tile's pairs, 16 from pair to pair. kind: by coordinate of a work tile's
- * rows. */
+/* The lane's words of the columns' operand for a warp tile; pairs are 16 entries apart. kind: per coordinate of a work
+ * tile's rows. */
 NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
     int number = 0, slot = 0;

@@ -10,7 +10,7 @@ int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
     return (int32_t)nh_min(launch->stages, forward ? 3 : 2);
 }
 
-/* As nh_kinds in small_kinds.cuh. */
+/* The size of struct nh_kinds in small_kinds.cuh. */
 static int64_t kinds_bytes(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
@@ -37,8 +37,8 @@ static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t
                queries_end;
 }
 
-/* Whether the tables of small_kinds.cuh mask: no strides, and between the borders all warp tiles' boxes begin where the
- * first of their columns does. */
+/* Whether the tables of small_kinds.cuh can mask. They need kinds that suffice, no strides, and, away from the borders,
+ * boxes of warp tiles that begin with the first column that their rows see. */
 static bool kinds_mask(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { PLACES = 8, MOST_BYTES = 16384 };
@@ -71,7 +71,8 @@ int nh_small_additive_mask(const struct nh_small_launch *launch) {
         return NH_SMALL_NO_ADDITIVE_MASK;
     if (runs && starts <= PLACES_OF_STARTS) return NH_SMALL_BY_STARTS;
     if (kinds_mask(launch)) return NH_SMALL_BY_KINDS;
-    /* gradients of a bias are gathered from scores that rows do not see, too: bits make them 0 whatever they are */
+    /* Gradients of a bias are also gathered from scores of columns that rows do not see: only masks by bits make these
+     * 0. */
     if (nh_small_has_region(problem) && problem->has_bias &&
         launch->kernel == NH_SMALL_BACKWARD_QUERY)
         return NH_SMALL_NO_ADDITIVE_MASK;
@@ -95,7 +96,7 @@ static int64_t aligned_bytes(const struct nh_small_launch *launch, int64_t bytes
     return launch->stages ? nh_ceil_div(bytes, BOX_ALIGNMENT) * BOX_ALIGNMENT : bytes;
 }
 
-/* Halos and rows of work tiles that are under way or in use. */
+/* Bytes of the halos and rows of all work tiles that are under way or in use. */
 static int64_t stages_bytes(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { STATISTICS_BYTES = 16 };
@@ -129,19 +130,19 @@ bool nh_small_fetches_lines(const struct nh_small_launch *launch) {
 int64_t nh_small_shared_bytes(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     const struct nh_small_shape *shape = &launch->shape;
-    /* per warp, score gradients of a warp tile and sums for the bias's */
+    /* per warp: the score gradients of a warp tile, and sums for the bias's gradient */
     int64_t bias_gradient = 0;
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY && problem->has_bias)
         bias_gradient = launch->warps * (16 * (int64_t)nh_dtype_bytes(problem->dtype) *
                                              (nh_small_columns(shape) + 8) +
                                          4 * problem->bias_count);
     int64_t infos = launch->stages ? launch->held + nh_small_fetchers(launch) : 2;
-    /* barriers of stages, tile infos and work tiles held, and where each warp is */
+    /* struct nh_ring: barriers of stages, tile infos and held work tiles, and the position of each warp */
     int64_t ring = launch->stages
                        ? 16 * launch->stages + 8 * (infos + launch->held) + 4 * launch->warps + 8 +
                              (nh_problem_periodic(problem) ? 8 * nh_small_fetchers(launch) : 0)
                        : 0;
-    /* barriers of first planes, and which work tiles are the block's */
+    /* with planes: barriers for passed planes, and which work tiles are the block's */
     if (shape->slots && nh_small_rolls_planes(problem, shape)) ring += 8 * launch->held + 16;
     int64_t results = launch->stages
                           ? 16 * launch->warps * nh_small_row_bytes(problem, problem->dim) *
@@ -158,21 +159,21 @@ bool nh_small_masks_by_bits(const struct nh_small_launch *launch) {
     return !launch->shape.dense && !nh_small_additive_mask(launch);
 }
 
-/* Counts the registers of the high and low parts of a row in f32, if a thread keeps it (nh_row_operand in
+/* Registers of the high and low parts of a row in f32, if a thread keeps the row (nh_row_operand in
  * small_products.cuh), or else of one step of it. */
 static int64_t split_row(int64_t steps) {
     enum { STEPS_KEPT = 4, PARTS = 8 };
     return PARTS * (steps > STEPS_KEPT ? 1 : steps);
 }
 
-/* Operands, scores and sums of a thread, and what addresses and masks take. */
+/* An estimate of a thread's registers: operands, scores and sums, and a constant for addresses and masks. */
 static int64_t registers_of(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     int64_t keys = nh_small_steps(problem, problem->dim),
             values = nh_small_steps(problem, problem->dim_v);
     int64_t rows = split_row(keys), rows2 = split_row(values);
     bool f32 = problem->dtype == NHOOD_DTYPE_F32, forward = launch->kernel == NH_SMALL_FORWARD;
-    /* scores of all columns; with more of them the compiler keeps less of what it can work out again */
+    /* Here scores of all columns stay in registers; with more of them the compiler keeps fewer other values. */
     if (launch->turns)
         return forward ? 3 * launch->shape.blocks + 80 : 2 * launch->shape.blocks + 96;
     switch (launch->kernel) {
@@ -197,7 +198,7 @@ double nh_small_spilled(const struct nh_small_launch *launch) {
     return (double)nh_max(0, registers_of(launch) + BESIDE - left) / (double)left;
 }
 
-/* Where the copy engine fetches, many warps belong to a block: it fits as long as the compiler need not spill. */
+/* Blocks of the copy engine have many warps: such a block is taken only if the compiler need not spill. */
 int64_t nh_small_residents(const struct nh_small_launch *launch) {
     enum { MOST_RESIDENTS = 16, MOST_WARPS = 48 };
     int64_t by_shared = nh_cuda_residents_by_shared(launch->cuda, nh_small_shared_bytes(launch));
@@ -205,9 +206,9 @@ int64_t nh_small_residents(const struct nh_small_launch *launch) {
     int64_t registers = nh_min(nh_ceil_div(registers_of(launch), 8) * 8, 256);
     int64_t warps = block_warps(launch);
     int64_t by_registers = NH_CUDA_REGISTERS / (32 * warps * registers);
-    /* in f32, what is split is as much again, and spilled by the hundred bytes */
+    /* in f32, split operands double the registers, and hundreds of bytes would be spilled */
     if ((launch->stages || launch->problem->dtype == NHOOD_DTYPE_F32) && !by_registers) return 0;
-    /* spilling a few registers costs little, a third of them as much as all else */
+    /* Spilling a few registers costs little; spilling a third of them costs as much as everything else. */
     if (!by_registers && 3 * registers_of(launch) > 4 * NH_CUDA_REGISTERS / (32 * warps)) return 0;
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
     return nh_max(1, nh_min(residents, MOST_RESIDENTS));

@@ -1,15 +1,15 @@
-/* Boxes of the small windows, and rows of them in shared memory: see small.cuh.
+/* Boxes of the small windows, and their rows in shared memory: see small.cuh.
  *
- * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32
- * of 32), NH_Q0.. (rows of a work tile), NH_S0.. (of a warp tile), NH_K0.. (columns of a warp tile), NH_H0.. (of a work
- * tile), NH_WARPS (that work), NH_FETCHERS (warps after them), NH_MIN_BLOCKS, NH_WHOLE (no work tile sticks out of the
- * grid), NH_INVERSE, NH_REGIONS, NH_PERIODIC and NH_SEAM_LINES (see small_region.cuh), NH_STRIDED (some stride is not
- * 1), NH_DILATED, NH_CHUNK_BLOCKS (see below), NH_DENSE (every row sees all columns of its warp tile's box),
- * NH_ADDITIVE_MASK (see small_additive_mask.cuh), NH_W0.. (windows, with NH_ADDITIVE_MASK or a bias), NH_BIAS_COUNT
- * (entries of a head's bias table, 0: none), NH_STAGES (of the copy engine's boxes that are under way or in use at a
- * time; 0: threads copy), NH_SLOTS (of the halo that rolls; 0: a work tile's is fetched as a whole), NH_HELD (work
- * tiles whose part of the halo may be in use) and NH_NEAR_HEADS (see small_roll.cuh), NH_LEAST_PAIRS (of 16 columns,
- * that every warp tile multiplies), NH_SHARED_BYTES. */
+ * Knobs: NH_DTYPE; NH_TF32 (f32 in one product, not three); NH_RANK; NH_DIM, NH_DIM_V (multiples of 8 up to 128, in f32
+ * of 32); NH_Q0.. (rows of a work tile), NH_S0.. (rows of a warp tile), NH_K0.. (columns of a warp tile), NH_H0..
+ * (columns of a work tile, its halo); NH_WARPS (that compute), NH_FETCHERS (producer warps after them), NH_MIN_BLOCKS;
+ * NH_WHOLE (work tiles have no padding rows); NH_INVERSE; NH_REGIONS, NH_PERIODIC and NH_SEAM_LINES (see
+ * small_region.cuh); NH_STRIDED (some stride is not 1); NH_DILATED; NH_CHUNK_BLOCKS (see below); NH_DENSE (every row
+ * sees all columns of its warp tile's box); NH_ADDITIVE_MASK (see small_additive_mask.cuh); NH_W0.. (windows, with
+ * NH_ADDITIVE_MASK or a bias); NH_BIAS_COUNT (entries of a head's bias table, 0: none); NH_STAGES (pipeline stages of
+ * the copy engine; 0: threads copy); NH_SLOTS (slots of a rolling halo; 0: each halo is fetched as a whole), NH_HELD
+ * (work tiles whose part of the halo may be in use) and NH_NEAR_HEADS (see small_roll.cuh); NH_LEAST_PAIRS (pairs of
+ * blocks, 16 columns, that every warp tile multiplies); NH_SHARED_BYTES. */
 #pragma once
 #define NH_POSITION int
 #include "gemm_fragment.cuh"
@@ -22,8 +22,8 @@
 /* Whether a halo rolls by planes of a volume, one position each. */
 #define NH_PLANES (NH_RANK == 3 && NH_SLOTS > 0 && NH_Q0 == 1)
 
-/* Whether a plane is free as soon as the last warp tile that begins with it is past it. The repair of such a warp tile
- * reads from memory, key by key; in f16, whose sums hold less, it is not that rare. */
+/* Whether a plane is free as soon as the last warp tile that begins with it has passed it. If that warp tile then needs
+ * repair, it reads keys from memory. In f16, whose sums overflow earlier, that is not rare enough. */
 #ifndef NH_PASSES
 #define NH_PASSES 0
 #endif
@@ -33,10 +33,10 @@
 #define NH_STOPS 0
 #endif
 
-/* Blocks of 8 columns of which a thread's masks are 32 bits. */
+/* Blocks of 8 columns in a chunk if masks are bits: a thread's share of them is 32 bits. */
 #define NH_MASK_BLOCKS 16
 
-/* Blocks of a chunk at most. The host asks for another number where a forward's masks are not bits (small_choice.c). */
+/* The most blocks in a chunk. The host sets another number where a forward's masks are not bits (small_choice.c). */
 #ifndef NH_CHUNK_BLOCKS
 #define NH_CHUNK_BLOCKS NH_MASK_BLOCKS
 #endif
@@ -46,7 +46,7 @@
 
 enum {
     NH_THREADS = 32 * (NH_WARPS + NH_FETCHERS),
-    NH_FIRST_AXIS = 3 - NH_RANK, /* axes in front of it have length 1 */
+    NH_FIRST_AXIS = 3 - NH_RANK, /* leading axes of length 1 are left out */
     NH_ROWS = NH_Q0 * NH_Q1 * NH_Q2,
     NH_WARP_TILES = NH_ROWS / 16,
     NH_AXIS_ROWS = NH_Q0 + NH_Q1 + NH_Q2,
@@ -60,32 +60,33 @@ enum {
     NH_COLUMNS = NH_CHUNKS * NH_CHUNK,
     NH_LINE = NH_H0 * NH_H1 == 1 ? NH_H2 : NH_CONGRUENT(NH_H2, NH_K2),
     NH_PLANE = NH_H0 == 1 ? NH_H1 * NH_LINE : NH_CONGRUENT(NH_H1 *NH_LINE, NH_K1 *NH_K2),
-    /* what is fetched at a time: with NH_SLOTS as far along the first axis as a work tile's rows */
+    /* the part of the halo that is fetched at a time; with NH_SLOTS it has a work tile's extent along the first axis */
     NH_FETCHED_ROWS = NH_SLOTS ? NH_H0 * NH_PLANE : (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
     NH_HALO_ROWS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_ROWS : NH_FETCHED_ROWS,
-    /* statistics of columns: the copy engine's boxes start at multiples of 128 bytes, a slot of lines has whole ones */
+    /* Places for statistics of columns: the copy engine's boxes start at multiples of 128 bytes, so a slot of lines has
+     * a multiple of 8 places. */
     NH_STATISTICS_LINE = NH_SLOTS && NH_RANK == 2 ? (NH_LINE + 1) / 2 * 2 : NH_LINE,
     NH_FETCHED_STATISTICS = NH_RANK == 2 && NH_SLOTS ? NH_H1 * NH_STATISTICS_LINE : NH_FETCHED_ROWS,
     NH_STATISTICS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_STATISTICS : NH_FETCHED_STATISTICS,
-    /* where threads copy, and where it rolls, there is only one */
+    /* There is a single halo where threads copy, and where it rolls. */
     NH_HALOS = NH_STAGES == 0 || NH_SLOTS ? 1 : NH_STAGES,
-    /* of products over a row's elements; accumulators of 8 of them */
+    /* steps of products over a row's elements, and accumulators of 8 elements each */
     NH_STEPS = (NH_DIM + NH_STEP - 1) / NH_STEP,
     NH_STEPS_V = (NH_DIM_V + NH_STEP - 1) / NH_STEP,
     NH_SUMS = NH_STEPS * NH_STEP / 8,
     NH_SUMS_V = NH_STEPS_V * NH_STEP / 8,
     NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V,
-    NH_STAGE_ALIGNMENT = NH_STAGES ? 1024 : 128 /* boxes start where the copy engine's swizzle does */
+    NH_STAGE_ALIGNMENT = NH_STAGES ? 1024 : 128 /* boxes start where a period of the copy engine's swizzle does */
 };
 static_assert(NH_STAGES || NH_WARP_TILES % NH_WARPS == 0, "every warp has as many warp tiles");
 
-/* ---- rows in shared memory: units of 16 bytes, two of which are a step ---- */
+/* ---- rows in shared memory: units of 16 bytes, two of which are a step of a product ---- */
 
 NH_DEVICE constexpr int nh_units(int width) {
     return (width + NH_STEP - 1) / NH_STEP * 2;
 }
 
-/* An even number of units that is no power of two gets one more: then no swizzle is needed. */
+/* If the number of units, which is even, is no power of two, rows get one more: then no swizzle is needed. */
 NH_DEVICE constexpr bool nh_swizzled(int width) {
     return (nh_units(width) & (nh_units(width) - 1)) == 0;
 }
@@ -104,7 +105,7 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
     return row * nh_row_bytes(width) + ((unit ^ nh_swizzle(width, row)) << 4);
 }
 
-/* What launches by queries keep of the keys that their warp tiles see. */
+/* The halo of launches by queries. */
 struct nh_key_halo {
     alignas(NH_STAGE_ALIGNMENT) char keys[NH_HALO_ROWS * nh_row_bytes(NH_DIM)];
     alignas(NH_STAGE_ALIGNMENT) char values[NH_HALO_ROWS * nh_row_bytes(NH_DIM_V)];
@@ -124,7 +125,7 @@ NH_DEVICE constexpr int nh_axis_columns(int axis) {
 NH_DEVICE constexpr int nh_axis_halo(int axis) {
     return axis == 0 ? NH_H0 : axis == 1 ? NH_H1 : NH_H2;
 }
-/* Halo rows from one position to the next. */
+/* Halo rows from one position to the next along an axis. */
 NH_DEVICE constexpr int nh_axis_pitch(int axis) {
     return axis == 0 ? NH_PLANE : axis == 1 ? NH_LINE : 1;
 }
@@ -151,13 +152,14 @@ NH_DEVICE int nh_row_at(unsigned warp_tile, unsigned row, int axis) {
                              : warp_tile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
 }
 
-/* Where shared memory has that row of the work tile: the last axis is fastest. */
+/* The number of that row in shared memory, where the last axis is fastest. */
 NH_DEVICE int nh_row_number(int warp_tile, int row) {
     return (nh_row_at(warp_tile, row, 0) * NH_Q1 + nh_row_at(warp_tile, row, 1)) * NH_Q2 +
            nh_row_at(warp_tile, row, 2);
 }
 
-/* Where shared memory has results of that row: the copy engine takes them by warp tiles, else they replace rows. */
+/* The number of that row's result in shared memory: the copy engine stores warp tiles; without it, results replace
+ * rows. */
 NH_DEVICE int nh_result_number(int warp_tile, int row) {
     return NH_STAGES ? row : nh_row_number(warp_tile, row);
 }

@@ -6,8 +6,8 @@
 
 #include "column_products.cuh"
 
-/* Where in shared memory a lane finds its elements of the column in halo row `first`, step after step; for columns
- * whose numbers are congruent to the lane's modulo 8. */
+/* Sets, for each step, the shared memory address of a lane's elements of the column in halo row `first`; the lane's own
+ * columns have numbers that are congruent to the lane's modulo 8. */
 template <nh_order ORDER, int WIDTH, int STEPS>
 NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int first) {
     int swizzle = nh_swizzle(WIDTH, first + (int)(nh_thread_again() % 8));
@@ -17,7 +17,7 @@ NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int f
                    (((2 * s + nh_lane_half<ORDER>()) ^ swizzle) << 4);
 }
 
-/* Starts in the halo of another tensor, `bytes` further. */
+/* The same addresses in the halo of another tensor, which lies `bytes` further. */
 template <int STEPS, int STEPS_BEFORE>
 NH_DEVICE void nh_gather_further(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes) {
 #pragma unroll
@@ -25,7 +25,7 @@ NH_DEVICE void nh_gather_further(unsigned (&start)[STEPS], const unsigned (&befo
         start[s] = before[s % STEPS_BEFORE] + (unsigned)bytes;
 }
 
-/* The same as nh_gather_start: where rows are as wide, no address is worked out twice. */
+/* The same as nh_gather_start, but reuses the addresses of another tensor if its rows are as wide. */
 template <nh_order ORDER, int WIDTH, int STEPS, int STEPS_BEFORE>
 NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes,
                                       const char *halo, int first) {
@@ -42,7 +42,7 @@ NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (
 #include "small_products16.cuh"
 #endif
 
-/* A warp tile's rows out of shared rows for ROOM elements. */
+/* Loads a warp tile's rows from shared rows with room for ROOM elements. */
 template <int ROOM, int WIDTH>
 NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *rows, int warp_tile) {
     int lane = (int)(nh_thread_again() % 32), row = nh_row_number(warp_tile, lane % 16);
@@ -54,7 +54,7 @@ NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *ro
     }
 }
 
-/* The same in the halo of another tensor, `bytes` further. */
+/* The same addresses as nh_across_start, from those of another tensor whose halo lies `bytes` before. */
 template <int WIDTH, int WIDTH_BEFORE>
 NH_DEVICE void nh_across_start_beside(nh_across<WIDTH> &across, const nh_across<WIDTH_BEFORE> &before, int bytes,
                                       const char *halo, int first) {

@@ -8,13 +8,13 @@ template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, co
     nh_gather_start<NH_TRANSPOSED, WIDTH>(across.start, halo, first);
 }
 
-/* The two packed weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight
+/* Writes two packed weights: those in columns 2t and 2t + 1 of row g (of row g + 8 if i is odd), in the second eight
  * columns if i > 1. */
 NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
     *(unsigned *)to = packed.word[i];
 }
 
-/* A warp tile's sums, times one factor per row, into shared rows. */
+/* Writes a warp tile's sums, times one factor per row, to shared rows. */
 template <int ROOM, int SUMS>
 NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[SUMS][4], float first, float second, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32);

@@ -11,12 +11,12 @@ NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, false> &operand, const char *r
     operand.swizzle = nh_swizzle(ROOM, row);
 }
 
-/* Before a pair's products: the compiler would read rows that are not kept once for all pairs. */
+/* Called before a pair's products. It keeps the compiler from reading rows that are not kept once for all pairs. */
 NH_DEVICE void nh_pace(int pair) {
     if (NH_DIM > NH_WIDEST_KEPT && pair) __syncwarp();
 }
 
-/* unit: of each 8, the lane's. */
+/* unit: the one of each 8 units that the lane reads. */
 template <int WIDTH, int ROW>
 NH_DEVICE void nh_across_start(nh_across<WIDTH, ROW> &across, const char *halo, int first, int unit) {
     const int t = (int)(nh_thread_again() % 4);
@@ -29,7 +29,7 @@ template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, co
     nh_across_start(across, halo, first, (int)(nh_thread_again() % 32) / 4);
 }
 
-/* The two packed weights in columns 2t and 2t + 1 of row g (+ 8 if i is odd), in the second eight
+/* Writes two packed weights: those in columns 2t and 2t + 1 of row g (of row g + 8 if i is odd), in the second eight
  * columns if i > 1. */
 NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
     const nh_left &step = packed.step[i / 2];
@@ -38,7 +38,7 @@ NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
         to[c] = __uint_as_float(step.high[i % 2 + 2 * c]) + (NH_TF32 ? 0.f : __uint_as_float(step.low[i % 2 + 2 * c]));
 }
 
-/* A warp tile's sums, times one factor per row, into shared rows. */
+/* Writes a warp tile's sums, times one factor per row, to shared rows. */
 template <int ROOM, int SUMS>
 NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[SUMS][4], float first, float second, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32);

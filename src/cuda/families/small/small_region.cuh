@@ -1,9 +1,10 @@
-/* Boxes that tensors cover of a grid, and periodic axes (NH_REGIONS, NH_PERIODIC: region.cuh), in the small windows.
+/* The boxes of a grid that tensors cover, and periodic axes (NH_REGIONS, NH_PERIODIC: region.cuh), in the small
+ * windows.
  *
  * A work tile's boxes of rows begin with the first row that tensors have of the dilation group, and what a row sees is
- * cut to the columns that they have; the halo follows from both. On a periodic axis rows and columns stand at positions
- * beyond both ends of the group: with each lap of its length the columns of tensors follow once more. A halo that goes
- * on in the next lap has a seam: beyond it positions are looked up one by one. */
+ * cut to the columns that they have; the halo follows from both. On a periodic axis, positions of rows and columns may
+ * be before or after the group: the columns of tensors repeat with each lap of its length. A halo that goes on in the
+ * next lap has a seam, beyond which positions are looked up one by one. */
 #pragma once
 
 #include "small_layout.cuh"
@@ -23,7 +24,7 @@ NH_DEVICE bool nh_axis_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;
 }
 
-/* Columns of the row at a position of a dilation group, in the whole grid. */
+/* Columns that the row at a position of a dilation group sees in the whole grid. */
 NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position, bool wraps) {
     const int stride = NH_STRIDED ? (int)axis.stride : 1;
 #if NH_PERIODIC
@@ -38,12 +39,12 @@ NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int posit
 /* What tensors have of a dilation group on one axis. */
 struct nh_covered_group {
     int grid;         /* positions of the group in the grid */
-    int first;        /* row */
-    nh_range columns; /* on a periodic axis those of one lap */
+    int first;        /* position of the first row */
+    nh_range columns; /* on a periodic axis, those of one lap */
 };
 
-/* length: of the group in the grid, on return the position behind its last row. A group without a row has no columns.
- */
+/* length: positions of the group in the grid; set to the position after its last row. A group without rows gets no
+ * columns. */
 NH_DEVICE nh_covered_group nh_covered_group_of(const nh_tiled_args &args, int a, int group, int &length) {
     const int dilation = NH_DILATED ? (int)args.axis[a].dilation : 1;
     const nh_cuda_region &region = args.region[a];
@@ -61,12 +62,12 @@ NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, const nh_covered_grou
     return nh_covered_part(nh_columns_of(axis, covered.grid, position, wraps), covered.columns, covered.grid, wraps);
 }
 
-/* Where a halo lies on an axis, from the first column of the lap that it begins in. One that goes on in the next lap
- * has a seam: the copy engine fetches a box that begins at `boxed`, before the lap if most of the halo is in the next,
- * and what it has beyond either end of a lap is copied place by place. */
+/* Where a halo lies on an axis, counted from the first column of the lap in which it begins. If it goes on in the next
+ * lap, it has a seam: the copy engine fetches a box that begins at `boxed`, which is before the lap if most of the halo
+ * is in the next one, and the columns of the box beyond either end of a lap are copied one by one. */
 struct nh_halo_span {
     int ahead, boxed;
-    int count; /* of columns that the work tile's rows see */
+    int count; /* columns that the work tile's rows see; 0 if the axis is not periodic */
 };
 
 NH_DEVICE nh_halo_span nh_halo_span_of(const nh_cuda_axis &axis, const nh_covered_group &covered, int begin,

@@ -1,12 +1,14 @@
-/* One row of the forward pass, key by key, by a whole warp: over its window and nothing else (see repair_key.cuh). */
+/* Repair of a row of the forward pass: a whole warp computes it key by key over exactly its window (see
+ * repair_key.cuh). */
 #pragma once
 
 #include "small_visibility.cuh"
 
 #include "repair_key.cuh"
 
-/* Calls write(row, i, element) for the row's output; returns its LSE. All is read from memory: places in shared memory
- * hold other things by now. (By value: what is referred to would lie in local memory in the common case, too.) */
+/* Calls write(row, i, element) for the row's output; returns its LSE. Everything is read from memory, as shared memory
+ * may hold other work tiles by now. (`write` is passed by value: by reference, what it captures would lie in local
+ * memory even if no row is repaired.) */
 template <typename Write>
 static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile,
                                                   int row, Write write) {
@@ -40,8 +42,8 @@ static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, co
     return nh_repair_finish(state, [&](int i, elem element) { write(row, i, element); });
 }
 
-/* Repairs the rows of a warp tile whose sums are not finite. repair, lse: of rows g and g + 8. Calls
- * write(row, i, element) for elements of their outputs. */
+/* Repairs the rows of a warp tile whose sums are not finite. repair, lse: of rows g and g + 8. Calls write(row, i,
+ * element) for the elements of their outputs. */
 template <typename Write>
 NH_DEVICE void nh_repair_rows(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile,
                               const bool (&repair)[2], float2 &lse, Write write) {

@@ -1,6 +1,6 @@
-/* Gradients of one row of the backward pass, pair by pair, by a whole warp: of a query, or with NH_INVERSE of a key and
- * its value. For the repair of rows that a NaN or infinity outside their windows has reached, as in small_repair.cuh;
- * all is read from memory. */
+/* Repair in the backward pass: a whole warp computes the gradients of one row pair by pair, of a query or, with
+ * NH_INVERSE, of a key and its value. This is for rows that a NaN or infinity outside their windows has reached, as in
+ * small_repair.cuh; everything is read from memory. */
 #pragma once
 
 #include "small_visibility.cuh"
@@ -8,7 +8,7 @@
 
 #include "repair_pair.cuh"
 
-/* The column at a position, for the member-th of the query heads that share the keys. */
+/* Adds the pair with the column at `at` to the gradient; member: of the query heads that share the keys. */
 NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
                                 const int (&position)[3], const int (&at)[3], const nh_lane_rows &row,
                                 float2 statistics, nh_lane_rows &gradient) {
@@ -39,7 +39,7 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &w
 }
 
 /* Calls first(row, i, element) for the row's gradient and, with NH_INVERSE, second(row, i, element) for its value's.
- * statistics: of a query. */
+ * statistics: those of the query, without NH_INVERSE. */
 template <typename First, typename Second>
 static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args, const nh_work_tile &work_tile,
                                                        int warp_tile, int row, float2 statistics, First first,

@@ -2,25 +2,28 @@
 
 enum { MOST_HELD = 16 };
 
-/* The axis along which they do. */
+/* The first axis of a problem, along which halos roll, as the kernels see it. A chain is all work tiles that differ
+ * only in their position along it. */
 struct chain {
     const struct nh_axis *axis;
     bool keys;
-    /* whether warp tiles stop at the last line that any of their rows sees */
+    /* warp tiles stop at the last line that any of their rows sees: NH_STOPS */
     bool stops;
-    /* of the longest dilation group, and whether others are shorter */
+    /* length and work tiles of the longest dilation group; 1 if others are shorter */
     int64_t length, tiles, shorter;
-    /* NH_REGIONS of the kernels; rows and columns that tensors have, if not all */
+    /* region: NH_REGIONS of the kernels. whole: tensors have all rows and columns; else own and other are those they
+     * have. */
     bool region, whole;
     struct nh_range own, other;
-    /* of a region: the positions that slots are counted from, and at which they end: boxes do not stick out */
+    /* with a region: the position from which slots are counted, and the end of the last slot, beyond which no box
+     * reaches */
     int64_t base, slots_end;
-    /* rows of a work tile along the axis, and its lines of columns with their columns */
+    /* positions per work tile; lines of a warp tile's box, and columns per line */
     int64_t work_tile, lines, columns;
     int64_t least_pairs;
 };
 
-/* As nh_roll_touched. */
+/* The same as nh_roll_touched in small_roll.cuh. */
 static int64_t touched(const struct chain *chain, int64_t seen) {
     int64_t pairs = nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->least_pairs);
     return chain->stops ? nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines)
@@ -35,7 +38,7 @@ static struct nh_range covered_columns(const struct chain *chain, int64_t length
     return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
 }
 
-/* Columns that the work tile's rows see of those that tensors have. */
+/* The columns that the work tile's rows see, of those that tensors have. */
 static struct nh_range seen_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
     int64_t first = work_tile * chain->work_tile + chain->own.begin;
     int64_t rows_end = chain->whole ? length : chain->own.end;
@@ -44,7 +47,7 @@ static struct nh_range seen_in_part(const struct chain *chain, int64_t length, i
                              covered_columns(chain, length, last).end};
 }
 
-/* Slots that the work tile's box needs, counted from the base: before it they are less than 0. */
+/* The slots that the work tile's halo needs, counted from the base; negative before it. */
 static struct nh_range slots_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
     struct nh_range seen = seen_in_part(chain, length, work_tile);
     int64_t begin = seen.begin;
@@ -55,8 +58,7 @@ static struct nh_range slots_in_part(const struct chain *chain, int64_t length, 
                              nh_floor_div(begin + lines - 1 - chain->base, chain->work_tile) + 1};
 }
 
-/* Where slots need not go on: behind the last column that a row sees, unless a box is longer. Around a circle they go on
- * at its other end. */
+/* The end of the last slot: after the last column that a row sees, unless a box is longer. A periodic axis has none. */
 static int64_t slots_end_of(const struct chain *chain) {
     if (!chain->region || chain->axis->periodic) return INT64_MAX;
     struct nh_range seen = seen_in_part(chain, chain->length, 0);
@@ -70,7 +72,8 @@ static int64_t slots_end_of(const struct chain *chain) {
     return nh_max(end, begin + nh_ceil_div(chain->lines, rows) * rows);
 }
 
-/* Slots that the work tile's box needs in a dilation group, as nh_roll_box has it. */
+/* The slots that the work tile's halo needs in a dilation group of this length, as nh_roll_box in small_roll.cuh has
+ * them. */
 static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
                                       int64_t work_tile) {
     if (chain->region) return slots_in_part(chain, length, work_tile);
@@ -84,7 +87,7 @@ static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
                              nh_ceil_div(begin + touched(chain, end - begin), chain->work_tile)};
 }
 
-/* In any group. */
+/* The slots that it needs in any group. */
 static struct nh_range work_tile_slots(const struct chain *chain, int64_t work_tile) {
     struct nh_range slots = slots_in_group(chain, chain->length, work_tile);
     if (!chain->shorter) return slots;
@@ -92,7 +95,7 @@ static struct nh_range work_tile_slots(const struct chain *chain, int64_t work_t
     return (struct nh_range){nh_min(slots.begin, others.begin), nh_max(slots.end, others.end)};
 }
 
-/* No work tile may need less than the one before: slots are asked for once. */
+/* Whether no work tile's slots end before those of the one before it: each slot is fetched only once. */
 static bool advances(const struct chain *chain) {
     for (int64_t less = 0; less <= chain->shorter; less++)
         for (int64_t i = 1; i < chain->tiles; i++)
@@ -102,8 +105,9 @@ static bool advances(const struct chain *chain) {
     return true;
 }
 
-/* Slots that are in use when a work tile's are asked for and the `held` last work tiles are not done, at most. Where
- * slots are planes a chain begins once enough of the one before is done: only its own work tiles count. */
+/* The most slots that are in use when a work tile's slots are fetched while the last `held` work tiles are unfinished.
+ * Where slots are planes, a chain begins only when enough of the chain before is done, so that only its own work tiles
+ * count. */
 static int64_t slots_in_use(const struct chain *chain, int32_t held, bool planes, int64_t around) {
     int64_t begin[MOST_HELD], most = 1;
     for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
@@ -118,7 +122,7 @@ static int64_t slots_in_use(const struct chain *chain, int32_t held, bool planes
     return most;
 }
 
-/* Whole turns of the swizzle, or with an even number of slots half ones. */
+/* Whether a slot has a whole number of the swizzle's periods or, if the number of slots is even, of half periods. */
 static bool rows_agree(const struct nh_problem *problem, bool planes, int64_t slot_rows) {
     return slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0;
 }
@@ -127,8 +131,9 @@ bool nh_small_rolls_planes(const struct nh_problem *problem, const struct nh_sma
     return problem->rank == 3 && shape->rows[0] == 1;
 }
 
-/* Whether halos can roll along an axis that tensors do not cover whole, or that is periodic: of one dilation group, whose
- * lines around a circle are whole work tiles. The host looks at each work tile. */
+/* Whether halos can roll along an axis that tensors do not cover, or that is periodic. It must have one dilation group,
+ * and if periodic be covered and divided by work tiles. The limit bounds the time in which the host looks at each work
+ * tile. */
 static bool part_rolls(const struct nh_axis *axis, const struct chain *chain) {
     enum { MOST_TILES = 4096 };
     if (chain->whole && !axis->periodic) return true;
@@ -136,8 +141,8 @@ static bool part_rolls(const struct nh_axis *axis, const struct chain *chain) {
            (!axis->periodic || (chain->whole && axis->length % chain->work_tile == 0));
 }
 
-/* Counts the lines of a chain's slots before its first row, and the slots that it has more of than work tiles: less than
- * none where columns begin later than rows, or are fewer. */
+/* Sets the number of positions between the start of a chain's slots and its first row, and the number of its slots
+ * beyond that of its work tiles. They are negative if columns begin after the rows, or are fewer. */
 static void count_around(const struct chain *chain, struct nh_small_shape *shape) {
     struct nh_range all = work_tile_slots(chain, 0);
     for (int64_t i = 1; i < chain->tiles; i++) {
@@ -175,8 +180,9 @@ static struct chain chain_of(const struct nh_problem *problem, bool keys,
                           .least_pairs = shape->least_pairs};
 }
 
-/* Slots that a chain needs; 0: its halos do not roll. In a region columns need not begin where rows do: slots may begin
- * at any line of a work tile, and do where fewest are needed. Around a circle they begin with the rows. */
+/* Returns the number of slots that a chain needs; 0: its halos do not roll. In a region columns need not begin where
+ * rows do, so slots may begin at any position of a work tile: the one that needs the fewest slots is taken. On a
+ * periodic axis they begin with the rows. */
 static int64_t place_slots(struct chain *chain, int32_t held, bool planes,
                            struct nh_small_shape *shape) {
     int64_t places = chain->region && !chain->axis->periodic ? chain->work_tile : 1, least = 0;
@@ -199,7 +205,7 @@ void nh_small_roll(const struct nh_problem *problem, bool keys, int32_t held,
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
     int64_t work_tile = shape->rows[first];
-    /* an axis shorter than a work tile has nothing to roll, nor gaps between its planes */
+    /* An axis shorter than a work tile has nothing to roll, and planes must have no gaps between them. */
     bool planes = nh_small_rolls_planes(problem, shape);
     if (problem->rank == 1 || (work_tile == 1 && (!planes || problem->op == NHOOD_OP_BWD)) ||
         work_tile != shape->warp_tile[first] || work_tile > shape->halo[first] ||

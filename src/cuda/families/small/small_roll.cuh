@@ -1,22 +1,22 @@
-/* The halo of a block's work tiles as one that rolls along the first axis: work tiles follow each other there, their
+/* The halo of a block's work tiles as a ring that rolls along the first axis: work tiles follow each other there, their
  * halos overlap, and each position is fetched once.
  *
- * A slot is as many positions on the first axis as a work tile has rows there. The slots of a chain (the work tiles of
- * one head and dilation group that differ on the first axis alone) are numbered like its work tiles, those of the next
- * chain go on: number n is in place n % NH_SLOTS. No place is asked for again as long as a work tile uses it that is
- * not done: there are enough for NH_HELD - 1 work tiles anywhere, the host sees to it, and away from the ends of chains
- * for NH_HELD. A warp tile's box may begin before the end of that circle and go on at its start: the tables of its
- * columns' rows are there for every line at which this may happen.
+ * A slot has as many positions on the first axis as a work tile has rows there. A chain is the work tiles of one head
+ * and dilation group that differ on the first axis alone. Its slots are numbered like its work tiles, and the numbers
+ * go on with the next chain: slot n is at place n % NH_SLOTS. A place is not overwritten while an unfinished work tile
+ * uses it. The host provides enough slots for NH_HELD - 1 work tiles anywhere and, away from the ends of chains, for
+ * NH_HELD. A warp tile's box may go on at the start of the ring: there is a table of its columns' rows for each line at
+ * which this may happen.
  *
  * Where work tiles are planes of a volume (NH_PLANES) there are slots for NH_HELD work tiles of one chain; chains are
  * dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
  *
  * With NH_REGIONS a chain's slots begin NH_LINES_BEFORE positions before the first row that tensors have, and there are
- * NH_SLOTS_AROUND more of them than work tiles (either may be less than 0): boxes never stick out. Slots beyond what
- * tensors have are zeros, and on a periodic axis, which work tiles divide, they are those at the other end.
+ * NH_SLOTS_AROUND more of them than work tiles (either may be negative): boxes never reach beyond them. Slots beyond
+ * what tensors have are zeros; on a periodic axis, which work tiles divide, they are those at the other end.
  *
- * NH_NEAR_HEADS heads side by side in memory are worked for at the same time, by blocks next to each
- * other, as their rows share lines of the L2. */
+ * Adjacent blocks compute NH_NEAR_HEADS heads at the same time that are adjacent in memory, as their rows share lines
+ * of the L2. */
 #pragma once
 
 #include "small_region.cuh"
@@ -28,23 +28,24 @@ enum {
     NH_LINES_BEFORE = 0,
     NH_SLOTS_AROUND = 0,
 #endif
-    /* lines of a box: how many of them come before the circle's end */
+    /* the number of ways in which the lines of a box may be split by the ring's end */
     NH_WRAPS = NH_SLOTS == 0 ? 1 : NH_FIRST_AXIS == 0 ? NH_K0 : NH_FIRST_AXIS == 1 ? NH_K1 : NH_K2
 };
 
 struct nh_roll {
-    int place;      /* of the chain's slot 0 */
-    nh_range fresh; /* slots that the work tile before did not need */
+    int place;      /* place of the chain's slot 0 */
+    nh_range fresh; /* slots that the work tile before did not need, and that are fetched */
 #if NH_PLANES
-    /* a bit for each of the NH_HELD - 1 work tiles before, the oldest first, that must be done first, or past its
-     * first plane */
+    /* a bit for each of the NH_HELD - 1 work tiles before, the oldest first: whether it must be done, or past its first
+     * plane, before the fetch */
     unsigned late, passing;
 #else
-    bool room;      /* for them, while none of the NH_HELD - 1 work tiles before is done; else while one less is not */
+    bool room;      /* for `fresh` while NH_HELD - 1 work tiles before are unfinished; else one must be done */
 #endif
 };
 
-/* Lines of its box that a warp tile multiplies, of which it sees `seen`: columns come in pairs of 8. At least one. */
+/* The lines of its box that a warp tile multiplies if its rows see `seen` lines: columns come in pairs of 8. At least
+ * one. */
 NH_DEVICE int nh_roll_touched(int seen) {
     if (NH_REGIONS && seen < 1) seen = 1;
     const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
@@ -53,13 +54,13 @@ NH_DEVICE int nh_roll_touched(int seen) {
                     : lines;
 }
 
-/* Position of the first line of a chain's slots. */
+/* The position at which a chain's slots begin. */
 NH_DEVICE int nh_roll_base(const nh_group &group) {
     return nh_group_first(group) - NH_LINES_BEFORE;
 }
 
-/* Lines of the box of the warp tile at a position that are multiplied: they do not stick out of a chain's slots.
- * length: the position behind the group's last row. */
+/* The lines of the box of the warp tile at a position that are multiplied. They never reach beyond a chain's slots.
+ * length: the position after the group's last row. */
 NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, const nh_group &group, int length, int position) {
     const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
     const bool wraps = nh_axis_wraps(NH_FIRST_AXIS);
@@ -78,7 +79,7 @@ NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, const nh_group &group,
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
-/* The place of slot 0 of the chain of which the number-th work tile is the tile-th. */
+/* The place of slot 0 in the chain whose tile-th work tile is the block's number-th. */
 NH_DEVICE int nh_roll_place(const nh_tiled_args &args, int number, int tile) {
     const int tiles = args.tiling.tiles[NH_FIRST_AXIS], slots = NH_SLOTS + !NH_SLOTS;
     if (!NH_REGIONS) return (number - tile) % slots;
@@ -87,8 +88,9 @@ NH_DEVICE int nh_roll_place(const nh_tiled_args &args, int number, int tile) {
 
 #if NH_PLANES
 
-/* As below, where the halo's slots are planes. By one warp: lane 1 works out what the work tile before needs, lanes
- * from 2 on the NH_HELD - 1 work tiles before from the oldest, perhaps of the chain before, which is as long. */
+/* The same as below if slots are planes. Called by one warp: lane 1 computes what the work tile before needs, and lanes
+ * from 2 on what the NH_HELD - 1 work tiles before need, from the oldest, which may be in the chain before, which is as
+ * long. */
 NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, const nh_group &group, int length, int row, int number,
                              bool first, int &begin) {
     const int lane = (int)(threadIdx.x % 32), tile = row - nh_group_first(group);
@@ -111,9 +113,9 @@ NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, const nh_group &group, i
 
 #else
 
-/* The roll of the work tile that begins at `row`, the number-th of all chains of a block's head; begin: of its halo. By
- * one warp: lane 0 works out what the work tile needs, lane 1 the one before, lane 2 the oldest that may not be done,
- * perhaps of the chain before. */
+/* The roll of the work tile that begins at `row`, the number-th of all chains of a block's head. Sets `begin`, the
+ * start of its halo. Called by one warp: lane 0 computes what the work tile needs, lane 1 what the one before needs,
+ * and lane 2 what the oldest one needs that may be unfinished, perhaps one of the chain before. */
 NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, const nh_group &group, int length, int row, int number,
                              bool first, int &begin) {
     const int before = row - nh_group_first(group), base = nh_roll_base(group);
@@ -139,7 +141,7 @@ NH_DEVICE nh_roll nh_roll_of(const nh_tiled_args &args, const nh_group &group, i
 
 #endif
 
-/* The line of the circle that has a position on the first axis, less nh_roll_base. */
+/* The line of the ring at which a position, less nh_roll_base, of the first axis is. */
 NH_DEVICE int nh_roll_line(const nh_roll &roll, int position) {
     return (roll.place * NH_SLOT_LINES + position) % (NH_ROLL_LINES + !NH_SLOTS);
 }

@@ -1,7 +1,7 @@
-/* Small windows in f32 whose tensors of columns take turns in one place of shared memory, so that several blocks share
- * a multiprocessor: products of a warp's one warp tile, whose rows come from memory into registers, with what lies
- * there. Scores of all its columns stay in registers from turn to turn; all else comes in parts, 32 elements of rows at
- * a time, by loops that are not unrolled: unrolled, boxes of a hundred columns outgrow the cache of instructions. */
+/* Small windows in f32 with keys and values (or queries and dO) in one place of shared memory, one after the other, so
+ * that several blocks share a multiprocessor. A warp has one warp tile, whose rows it loads from memory into registers.
+ * The scores of all columns stay in registers; everything else is done in parts, 32 elements of rows at a time, by
+ * loops that are not unrolled: unrolled, boxes of a hundred columns would not fit the instruction cache. */
 #pragma once
 
 #include "small_visibility.cuh"
@@ -17,8 +17,8 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
 
-/* Where the block's first work tile is, and the first of its tensors on its way. By all threads, which have started the
- * tables. */
+/* Locates the block's first work tile, and starts to copy its first tensor. Called by all threads, which have started
+ * the tables. */
 template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int slot, int warp) {
     __syncthreads();
     if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
@@ -26,14 +26,14 @@ template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_share
     nh_copy_halo<WIDTH>(args, shared.info[0].work_tile, slot, 0, shared.halo);
 }
 
-/* By block of 8 columns, rounded up to pairs. */
+/* Scores per block of 8 columns, rounded up to pairs. */
 typedef float nh_scores[2 * NH_PAIRS][4];
 
-/* Blocks of 8 columns whose scores are worked out at a time where others are there already: all of them would take as
- * many registers again. */
+/* Blocks of 8 columns whose score gradients are computed at a time, while the scores are in registers: all of them
+ * would take as many registers again. */
 enum { NH_PART = 4 };
 
-/* Rows g and g + 8 in memory, from the lane's first unit on; null for those that do not exist. */
+/* Rows g and g + 8 in memory, from the lane's first unit; null for padding rows. */
 struct nh_own_rows {
     const elem *row[2];
 };
@@ -51,14 +51,15 @@ NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_work_ti
     return own;
 }
 
-/* Unit 2t + u % 2 of the u / 2-th eight, zeros for a row that does not exist. */
+/* Unit 2t + u % 2 of the row's (u / 2)-th eight units; zeros for a padding row. */
 NH_DEVICE uint4 nh_own_unit(const nh_own_rows &own, int half, int u) {
     return own.row[half] ? *(const uint4 *)(own.row[half] + 32 * (u / 2) + 4 * (u % 2)) : make_uint4(0, 0, 0, 0);
 }
 
-/* scores += rows times blocks of columns from the `first` on that lie in shared memory. A lane takes the same units of
- * a column, g, as of its own rows, 2t and 2t + 1 of each 8: loads of neighboring columns, whose rows differ in parity,
- * then fall into different banks. Which elements of both a step of a product runs over is free. */
+/* scores += rows times `blocks` blocks of columns from block `first` on, which lie in shared memory. A lane reads the
+ * same units of its column, g, as of its own rows: 2t and 2t + 1 of each 8. Loads of neighboring columns, whose rows
+ * differ in parity, then fall into different banks. (A product may run over elements in any order that is the same for
+ * both.) */
 template <int WIDTH>
 NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const nh_own_rows &own,
                                const nh_tile_info &info, const nh_tables &tables, const char *columns, int warp_tile) {
@@ -94,7 +95,7 @@ NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const 
         }
 }
 
-/* Adds additive masks of columns that are not seen, to blocks from the `first` on. */
+/* Masks the scores of blocks from `first` on. */
 template <int COUNT>
 NH_DEVICE void nh_add_mask_part(float (&scores)[COUNT][4], const unsigned (&places)[NH_STEPS_PLACES][4],
                                 const nh_additive_masks &additive_masks, int first) {
@@ -109,15 +110,14 @@ NH_DEVICE void nh_add_mask_all(nh_scores &scores, const nh_tile_info &info, cons
     nh_add_mask_part(scores, places, additive_masks, 0);
 }
 
-/* Lane g of those that load columns for products that run over them takes this one of each 8 units: lane t then has
- * sums of units t and 4 + (t ^ 1), the four lanes of a row those of 64 bytes in a row at a time, and loads fall into
- * different banks. */
+/* The unit, of each 8, that lane g reads of columns for products that run over them. Lane t then has sums of units t
+ * and 4 + (t ^ 1): the four lanes of a row store 64 contiguous bytes at a time, and loads fall into different banks. */
 NH_DEVICE int nh_unit_of(int g) {
     return g % 2 ? 4 + (g / 2 ^ 1) : g / 2;
 }
 
-/* Weights times the columns that lie in shared memory, times factors of rows g and g + 8, to memory if they are asked
- * for, 32 elements at a time; notes which of the two rows needs repair. */
+/* Multiplies weights with the columns in shared memory and with the factors of rows g and g + 8, and stores the
+ * results, if they are asked for, 32 elements at a time. Sets which of the two rows need repair. */
 template <int WIDTH>
 NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables, int slot,
                                 int warp_tile, const nh_scores &weights, const char *columns, float2 factors,

@@ -1,18 +1,18 @@
-/* Statistics of a warp tile's queries, as the launch by queries works them out. */
+/* Statistics of a warp tile's queries, computed by the launch by queries. */
 #pragma once
 
 #include "small_visibility.cuh"
 #include "small_statistics.cuh"
 
-/* -LSE in base 2 of rows g and g + 8, and what launches by keys need of them, which lanes 0 and 1 of a row's four
- * store. delta: rowsum(dO * O); the gradient of LSE goes into it. */
+/* Computes -LSE in base 2 and delta of rows g and g + 8, and the statistics that launches by keys need of them, which
+ * lanes 0 and 1 of a row's four store. delta: on entry rowsum(dO * O); the gradient of LSE is subtracted. */
 NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &info, float shift, int warp_tile,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int number = nh_row_number(warp_tile, lane / 4 + 8 * half);
-        /* of a row that sees no column: its masked scores then have weights of 0 */
+        /* A row that sees no column has LSE = -infinity; with 0 instead, its masked scores have weights of 0. */
         const float own = NH_REGIONS && info.lse[number] == NH_MINUS_INFINITY ? 0.f : info.lse[number];
         lse[half] = own * -(float)NH_LOG2E;
         if (args.tensor[NH_D_LSE].data) delta[half] -= info.d_lse[number];

@@ -1,13 +1,13 @@
-/* Halos that go on in the next lap of a periodic axis, where the copy engine fetches but cannot go around (where it
- * can: nh_fetch_lines in small_boxes.cuh). It has zeros beyond a lap's ends, and once its boxes have landed, the warp
- * that asked for them puts there what the axis has at its other end. What it puts there it reads while they are under
- * way. Along a first axis that halos roll along there is no seam: slots of lines are whole (small_roll.cuh). */
+/* Halos that go on in the next lap of a periodic axis, where the copy engine fetches boxes, which cannot go around
+ * (nh_fetch_lines in small_boxes.cuh is for where it can). Boxes have zeros beyond a lap's ends; once they have landed,
+ * the warp that asked for them replaces these by the columns at the axis' other end, which it reads in the meantime.
+ * Along a first axis on which halos roll there is no seam, as work tiles divide it (small_roll.cuh). */
 #pragma once
 
 #include "small.cuh"
 #include "tma.cuh"
 
-/* What tells that the boxes of a halo with a seam are there. */
+/* The barrier, and its phase, that tell that the boxes of a halo with a seam have landed. */
 struct nh_boxes_landed {
     unsigned barrier, parity;
 };
@@ -19,12 +19,12 @@ NH_DEVICE constexpr bool nh_axis_seams(int axis) {
     return (NH_PERIODIC >> axis & 1) && !(NH_SLOTS && axis == NH_FIRST_AXIS);
 }
 
-/* Columns of a halo, or of what of it is not there yet, in its boxes: so many along an axis, of which those from `low`
- * on are `inside` the lap that the boxes lie in. Numbers are given to those that are not: first to those outside of it
- * on the first axis, then to the others outside of it on the second, then on the last. */
+/* The columns of a halo, or of its fetched part: `columns` along each axis, of which `inside` ones, from `low` on, are
+ * in the lap in which the boxes lie. The others are numbered: first those outside that lap on the first axis, then the
+ * remaining ones outside it on the second axis, then on the last. */
 struct nh_seam {
     int columns[3], low[3], inside[3];
-    int begin[4]; /* of the numbers of those outside on an axis; the last: how many there are */
+    int begin[4]; /* first number of those outside on each axis; at the end their count */
 };
 
 NH_DEVICE nh_seam nh_seam_of(const nh_work_tile &work_tile) {
@@ -51,14 +51,14 @@ NH_DEVICE nh_seam nh_seam_of(const nh_work_tile &work_tile) {
     return seam;
 }
 
-/* A column of the halo: the box of its slot, where it is in the box, and how far from where tensors have the halo's
- * first. */
+/* A column of the halo: the box of its slot, its position in the box, and how far it is in the tensors from the halo's
+ * first column. */
 struct nh_seam_column {
     int box, place[3], at[3];
     bool there; /* tensors have it */
 };
 
-/* The column with a number, of those that are not in boxes. */
+/* The column with this number among those that boxes lack. */
 NH_DEVICE nh_seam_column nh_seam_column_of(const nh_work_tile &work_tile, const nh_seam &seam, int number) {
     nh_seam_column column = {0, {0, 0, 0}, {0, 0, 0}, true};
     int outside = NH_FIRST_AXIS;
@@ -84,7 +84,7 @@ NH_DEVICE nh_seam_column nh_seam_column_of(const nh_work_tile &work_tile, const 
             from_lap = nh_roll_base(covered) + slot * NH_SLOT_LINES + column.place[a] - covered.columns.begin;
             if (nh_wraps(a) && from_lap < 0) from_lap += covered.grid;
         }
-        /* a halo is less than two laps long, and begins in the first */
+        /* A halo is less than two laps long, and begins in the first. */
 #pragma unroll
         for (int laps = 0; laps < 2; laps++)
             if (nh_wraps(a) && from_lap >= covered.grid) from_lap -= covered.grid;
@@ -94,13 +94,13 @@ NH_DEVICE nh_seam_column nh_seam_column_of(const nh_work_tile &work_tile, const 
     return column;
 }
 
-/* Where a unit of a column lies in a tensor and in its halo. */
+/* Where a unit of a column is in a tensor, and where it goes in the halo. */
 struct nh_seam_unit {
     const void *from;
     char *to;
 };
 
-/* A unit of a column of rows; member: of the heads that share the work tile's rows. */
+/* A unit of a column of a tensor of rows; member: of the heads that share the work tile's rows. */
 template <int WIDTH>
 NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int member,
                                        char *halo, const nh_seam_column &column, int unit) {
@@ -115,12 +115,12 @@ NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_
     return {(const elem *)tensor.data + offset, halo + nh_unit_offset(WIDTH, row, unit)};
 }
 
-/* Copies what boxes do not have, by the lanes of the warp that asked for them: unit(column, part) for each of `PARTS`
- * units that a column has in all tensors. */
+/* The lanes of the warp that asked for the boxes copy the columns that these lack: unit(column, part) for each of the
+ * PARTS units that a column has in all tensors. */
 template <int PARTS, typename Unit>
 NH_DEVICE void nh_copy_seam_units(const nh_work_tile &work_tile, int lane, const Unit &unit, nh_boxes_landed landed) {
-    /* Units that a lane keeps until the boxes are there. In one dimension few halos have a seam, and with this code for
-     * them the backward took 3 % longer: docs/log/small.md. */
+    /* The units that a lane reads before the boxes have landed. In one dimension few halos have a seam, and with this
+     * code the backward pass took 3 % longer: docs/log/small.md. */
     enum { AHEAD = NH_RANK == 1 ? 0 : 4 };
     const nh_seam seam = nh_seam_of(work_tile);
     const int count = seam.begin[3] * PARTS;
@@ -153,7 +153,7 @@ NH_DEVICE void nh_copy_seam_units(const nh_work_tile &work_tile, int lane, const
 
 #endif
 
-/* What boxes do not have of keys and values. */
+/* Copies the columns of keys and values that boxes lack. */
 NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, nh_key_halo &halo, int lane,
                                 nh_boxes_landed landed) {
 #if NH_PERIODIC

@@ -17,12 +17,13 @@ int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t lengt
     return length > enough ? length - (length - enough) / period * period : length;
 }
 
-/* Columns of `tile` rows next to each other, at most. */
+/* The most columns that `tile` consecutive rows see together. */
 static int64_t extent_of(const struct nh_axis *axis, bool keys, int32_t tile) {
     return nh_tile_count(axis, tile, 1, keys).halo;
 }
 
-/* Whether the windows of a group's queries, which never go back from one to the next, lie in its keys. */
+/* Whether all windows of a group's queries lie in the keys that tensors have. It is enough to look at the first and the
+ * last query, as windows never go back. */
 static bool group_sees_windows(const struct nh_axis *axis, int64_t group) {
     const struct nh_range row = nh_axis_covered(axis, &axis->query, group);
     const struct nh_range keys = nh_axis_covered(axis, &axis->key, group);
@@ -45,14 +46,15 @@ bool nh_small_sees_windows(const struct nh_axis *axis) {
     return group >= axis->dilation;
 }
 
-/* The same where tensors do not cover the grid, or the axis is periodic: of the cases that are easily told. */
+/* The same if tensors do not cover the grid, or the axis is periodic. May return false where it is hard to tell. */
 static bool all_see_covered(const struct nh_axis *axis, bool keys, int64_t columns) {
     bool covered = axis->query.length == axis->length && axis->key.length == axis->length;
     if (columns != axis->window) return false;
     return keys ? axis->periodic && covered && axis->stride == 1 : nh_small_sees_windows(axis);
 }
 
-/* Whether every row sees so many columns, more than which none sees. The first ones, at a border, mostly do not. */
+/* Whether every row sees this many columns, which is the most that any sees. Rows at a border mostly do not, and are
+ * tested first. */
 static bool all_see(const struct nh_axis *axis, bool keys, int64_t columns) {
     int64_t length = nh_longest_group(axis);
     if (nh_is_cut(axis)) return all_see_covered(axis, keys, columns);
@@ -69,7 +71,7 @@ static double tiles_of(const struct nh_axis *axis, bool keys, int64_t tile) {
            (double)shorter * (double)nh_ceil_div(longest - 1, tile);
 }
 
-/* As NH_CONGRUENT. */
+/* The same as NH_CONGRUENT in small_layout.cuh. */
 static int64_t congruent(int64_t rows, int64_t residue) {
     return rows + ((residue - rows) % 8 + 8) % 8;
 }
@@ -81,7 +83,8 @@ static void fill_gaps(struct nh_small_shape *shape) {
         h[1]++;
 }
 
-/* Branches on the way from pair to pair are in the way of the compiler, too: what most warp tiles multiply, all do. */
+/* The number of pairs that all warp tiles multiply without a test: as many as most of them need. Branches between pairs
+ * keep the compiler from overlapping them. */
 static int64_t least_pairs(const struct nh_problem *problem, const struct nh_small_shape *shape) {
     int first = NH_AXES - problem->rank;
     int64_t lines =
@@ -136,7 +139,7 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
-/* Pairs of 16 columns each in one chunk. */
+/* The number of pairs of blocks, 16 columns each, in one chunk. */
 static int64_t pairs_of(const struct nh_small_shape *shape) {
     int64_t chunks = nh_ceil_div(shape->blocks, shape->chunk_blocks);
     return nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);

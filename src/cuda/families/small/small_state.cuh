@@ -6,7 +6,7 @@
 
 #include "row_state.cuh"
 
-/* What weights of row g, or g + 8, are relative to: its largest score, if it sees any column. */
+/* The score to which the weights of row g, or g + 8, are relative: its largest one, or 0 if it sees no column. */
 NH_DEVICE float nh_reference(const nh_visibility &visibility, int warp_tile, int half, float largest) {
 #if NH_REGIONS
     if (!nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half)) return 0.f;
@@ -14,18 +14,18 @@ NH_DEVICE float nh_reference(const nh_visibility &visibility, int warp_tile, int
     return largest;
 }
 
-/* Whether the sum of weights relative to 1 is one that can be held. */
+/* Whether the sum of weights is within the range in which it is accurate; true for a row that sees no column. */
 NH_DEVICE bool nh_sum_held(const nh_visibility &visibility, const nh_state &state, int warp_tile, int half) {
     return (state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM) ||
            !nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half);
 }
 
-/* What sums of weighted values are multiplied by. */
+/* The factor of the sums of weighted values: 1 / sum of weights. */
 NH_DEVICE float nh_factor(const nh_state &state, int half) {
     return NH_REGIONS && state.sum[half] == 0.f ? 0.f : nh_reciprocal(state.sum[half]);
 }
 
-/* Lane t = 0 of a row's four stores what belongs to row g, lane 1 to row g + 8. */
+/* Stores LSE: lane t = 0 of a row's four stores that of row g, lane 1 that of row g + 8. */
 NH_DEVICE void nh_store_lse(float *to, const nh_work_tile &work_tile, int warp_tile, float2 lse) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
     if (!to || lane % 4 > 1 || !nh_row_exists(work_tile, warp_tile, row)) return;

@@ -1,13 +1,14 @@
-/* What launches by keys need of each query, in 16 bytes: -LSE in units of scores and -delta, as sums of three bf16.
+/* The statistics of a query that launches by keys need, in 16 bytes: -LSE / scale and -delta, each as a sum of three
+ * bf16.
  *
- * The tensor cores add them to the products that they shift: the parts are a column of a second operand with eight
- * places, of which the first operand has ones where its sum's parts are. They need no registers of their own that way,
- * and no additions. Parts of the two take turns: a query's numbers become its row by packed conversions. */
+ * The tensor cores add them to the products that they shift. A column's parts are a column of the second operand of a
+ * product of depth 8; the first operand has ones at the parts of one of the two. This takes no additional registers and
+ * no additions. Parts of the two alternate, as packed conversions make them from a query's pair of numbers. */
 #pragma once
 
 #include "small.cuh"
 
-/* The sums of a row of 16 bytes. */
+/* The two numbers of which a row of 16 bytes has the parts. */
 struct nh_statistics {
     float shift, delta; /* -LSE / scale, -delta */
 };
@@ -21,7 +22,7 @@ NH_DEVICE nh_statistics nh_statistics_part(unsigned both) {
     return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
 }
 
-/* Each part is what is left, rounded: three have all bits of a float. */
+/* Each part is the rest so far, rounded to bf16: three parts have all bits of a float. */
 NH_DEVICE uint4 nh_statistics_split(nh_statistics rest) {
     unsigned part[3];
 #pragma unroll
@@ -39,13 +40,13 @@ NH_DEVICE nh_statistics nh_statistics_sum(uint4 row) {
     return {high.shift + (middle.shift + low.shift), high.delta + (middle.delta + low.delta)};
 }
 
-/* Shifts of two blocks of 8 columns, as second operands. at: of the lane's column among the 16, lanes 16 and later as
- * their counterparts. */
+/* Loads the statistics of two blocks of 8 columns as second operands. at: shared memory address of the lane's column of
+ * the 16; lanes from 16 on give those of lanes 0 to 15. */
 NH_DEVICE void nh_statistics_load(unsigned (&columns)[2], unsigned at) {
     nh_load_two_matrices_at(columns, at);
 }
 
-/* -delta of rows g and g + 8 as the sum that a product begins with: it then has no part in any addition. */
+/* Starts an accumulator with -delta of rows g and g + 8, so that no addition is needed later. */
 NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2]) {
     const unsigned ones = 0x3f800000; /* a bf16 one in odd places */
     const int t = (int)(threadIdx.x % 4);
@@ -56,8 +57,8 @@ NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2])
     nh_mma_bf16_shallow(d_weights, part, ones);
 }
 
-/* Adds the shifts of a block's columns to its scores, and with NH_ADDITIVE_MASK 3 additive masks of up to 8 places in
- * the same product. */
+/* Adds -LSE / scale of a block's columns to its scores; with NH_ADDITIVE_MASK 3 the same product adds masks of up to 8
+ * places. */
 NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns, uint2 places, unsigned additive_masks) {
     if (NH_ADDITIVE_MASK == 3) {
         const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {additive_masks, columns};
@@ -67,7 +68,7 @@ NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns, uint2 places,
         nh_mma_bf16_shallow(scores, ones, columns);
     }
 }
-/* Adds -deltas of a block's columns to gradients of its weights. */
+/* Adds -delta of a block's columns to the gradients of its weights. */
 NH_DEVICE void nh_add_deltas(float (&d_weights)[4], unsigned columns) {
     const unsigned ones[2] = {0x3f800000, 0x3f800000};
     nh_mma_bf16_shallow(d_weights, ones, columns);

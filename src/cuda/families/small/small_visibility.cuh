@@ -1,9 +1,9 @@
 /* Which columns of its warp tile's box a row sees, as bits, and the bias between the two.
  *
- * Of each block of 8 columns a thread holds columns 2t and 2t + 1 (t = lane % 4): bits 2j and 2j + 1 for block j of a
- * chunk. What a row sees is a box, so its bits are the AND of one word per axis, and that word depends on the row's
- * coordinate on the axis alone: it is worked out once per work tile and coordinate, from prefixes that are made once
- * per block of threads. This covers borders, strides and causal axes alike. */
+ * A thread holds columns 2t and 2t + 1 of each block of 8 columns (t = lane % 4): bits 2j and 2j + 1 for block j of a
+ * chunk. What a row sees is a box, so its bits are the AND of one word per axis, which depends on the row's coordinate
+ * on that axis alone. These words are computed once per work tile and coordinate, from prefixes that are made once per
+ * block of threads. This covers borders, strides and causal axes alike. */
 #pragma once
 
 #include "small_kinds.cuh"
@@ -17,27 +17,29 @@ struct nh_prefixes {
 };
 
 struct nh_visibility {
-    /* per coordinate of a work tile's rows: where its warp tile's box begins in the halo; what the row sees of the box
-     * on that axis, as places of additive masks or as the warp tile's kind, and as bits */
+    /* Per coordinate of a work tile's rows on an axis: where its warp tile's box begins in the halo; and what the row
+     * sees of the box, as places of additive masks or as the warp tile's kind, and below as bits. */
     int begin[NH_AXIS_ROWS];
     nh_places places[NH_AXIS_ROWS];
-    /* per coordinate on the slowest axis: columns of the warp tile's box before its last that is seen, and that */
+    /* per coordinate on the first axis: the columns of the warp tile's box up to the last line that any of its rows
+     * sees */
     int reach[NH_AXIS_ROWS];
 #if NH_REGIONS
-    /* columns that the row sees on the axis */
+    /* the number of columns that the row sees on the axis */
     int seen[NH_AXIS_ROWS];
 #endif
-    /* per coordinate on the rolling axis: line of the circle where the warp tile's box begins, and its tables */
+    /* per coordinate on the rolling axis: the line of the ring at which the warp tile's box begins, and which tables it
+     * uses */
     int line[NH_SLOTS ? NH_SLOT_LINES : 1], wrap[NH_SLOTS ? NH_SLOT_LINES : 1];
     unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
 };
 
-/* What a step along an axis is worth in the bias table. */
+/* Entries of the bias table per step along an axis. */
 NH_DEVICE constexpr int nh_bias_step(int axis) {
     return axis == 2 ? 1 : nh_bias_step(axis + 1) * (2 * nh_axis_window(axis + 1) - 1);
 }
 
-/* Zeros on both sides of a head's table, for columns that a row does not see: whose entries are asked for, too. */
+/* Zeros on both sides of a head's table: entries are read for columns that a row does not see, too. */
 NH_DEVICE constexpr int nh_bias_margin(int axis) {
     return axis == 3
                ? 0
@@ -45,12 +47,12 @@ NH_DEVICE constexpr int nh_bias_margin(int axis) {
 }
 enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 
-/* Kernels whose scores begin with their bias define it. */
+/* 1 in kernels whose accumulators of scores start with the bias. */
 #ifndef NH_BIAS_STARTS
 #define NH_BIAS_STARTS 0
 #endif
 
-/* Kernels that want LSE of their rows define it. */
+/* The number of rows whose LSE a kernel needs, or 0. */
 #ifndef NH_LSE_ROWS
 #define NH_LSE_ROWS 0
 #endif
@@ -59,22 +61,23 @@ enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 struct nh_tile_info {
     nh_work_tile work_tile;
     nh_visibility visibility;
-    /* the head's, in base 2 */
+    /* the head's bias, in base 2 unless NH_BIAS_STARTS */
     float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
-    /* of its rows: LSE and, where one is given, its gradient */
+    /* LSE of its rows and, where one is given, LSE's gradient */
     float lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1], d_lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
 };
 
-/* Loads of four pairs each, in distances that spread 8 columns over all banks. */
+/* Loads of four pairs each, an odd number, so that 8 columns fall into different banks. */
 enum { NH_GATHERS = ((NH_PAIRS + 3) / 4) | 1 };
 
-/* What depends on a column alone: its row in the halo and its step in the bias table, both from the box's first. */
+/* What depends on a column of the box alone: its row in the halo and its entry in the bias table, relative to the box's
+ * first column. */
 struct nh_column_tables {
-    /* rows by column of a pair and pair, as matrix loads ask for them, of boxes with 1 .. NH_WRAPS lines before the end
-     * of the circle in which a halo rolls */
+    /* Rows by column of a pair and by pair, in the order in which matrix loads need them, for boxes with 1 .. NH_WRAPS
+     * lines before the end of the ring. */
     uint4 gather[NH_WRAPS][NH_CHUNKS][16][NH_GATHERS];
     alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
-    /* bytes to a column's statistics */
+    /* byte offset of a column's statistics */
     unsigned statistics[NH_INVERSE ? NH_WRAPS : 1][NH_INVERSE ? NH_COLUMNS : 1];
 };
 
@@ -91,7 +94,8 @@ NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables
     }
 }
 
-/* Rows of a lane's columns in products that run over them: those of all pairs of a chunk, or in f32 of four. */
+/* Halo rows of a lane's columns in products that run over columns: those of all pairs of a chunk, or in f32 of four
+ * pairs. */
 struct nh_across_rows {
 #if NH_DTYPE == NH_F32
     uint4 column[4];
@@ -100,7 +104,7 @@ struct nh_across_rows {
 #endif
 };
 
-/* Before a pair's products: what it and the next ones take. */
+/* Called before a pair's products: loads the rows that this pair and the next ones need. */
 NH_DEVICE void nh_gather_across(nh_across_rows &rows, const nh_column_tables &columns, int wrap, int chunk, int pair) {
 #if NH_DTYPE == NH_F32
     const int t = (int)(nh_thread_again() % 4);
@@ -127,7 +131,7 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
     return own;
 }
 
-/* By all threads; a barrier must follow. */
+/* Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
                               nh_column_tables &columns) {
 #pragma unroll
@@ -142,7 +146,7 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
             prefixes.bits[nh_prefixes_before(a) + below][chunk][t] = bits;
         }
     for (int i = (int)threadIdx.x; i < NH_COLUMNS * NH_WRAPS; i += NH_THREADS) {
-        /* Columns past the box, never seen, repeat earlier ones that are congruent. */
+        /* Columns beyond the box, which no row sees, repeat earlier ones that are congruent modulo 8. */
         int c = i % NH_COLUMNS, wrap = i / NH_COLUMNS;
         int column = c < NH_BOX ? c : NH_BOX - 8 + (c - NH_BOX) % 8, row = 0, statistics = 0, bias = 0;
         if (column < 0) column = 0;
@@ -163,7 +167,8 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
     }
 }
 
-/* Per work tile, by `threads` threads; a barrier must follow. A box that would leave the halo's room starts earlier. */
+/* Called by `threads` threads for each work tile; a barrier must follow. A box that would reach beyond the halo begins
+ * earlier. */
 NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_prefixes &prefixes,
                                   nh_visibility &visibility, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
@@ -207,7 +212,7 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
     }
 }
 
-/* Whether the row sees any column: always, where tensors have all that windows reach. */
+/* Whether the row sees any column: always, unless tensors lack some of what windows reach. */
 NH_DEVICE bool nh_row_sees(const nh_visibility &visibility, int warp_tile, int row) {
     bool sees = true;
 #if NH_REGIONS
@@ -224,7 +229,7 @@ NH_DEVICE int nh_box_at_axis(const nh_visibility &visibility, int warp_tile, int
     return NH_SLOTS && axis == NH_FIRST_AXIS ? visibility.line[at] : visibility.begin[nh_rows_before(axis) + at];
 }
 
-/* Halo row of a warp tile's first column; place of its statistics. */
+/* Halo row of a warp tile's first column, and the place of its statistics. */
 NH_DEVICE int nh_box_row(const nh_visibility &visibility, int warp_tile) {
     int row = 0;
 #pragma unroll
@@ -240,7 +245,7 @@ NH_DEVICE int nh_box_statistics(const nh_visibility &visibility, int warp_tile) 
     return place;
 }
 
-/* Which tables of columns' rows the warp tile's box takes. */
+/* The index of the tables for the warp tile's box, by how the ring's end splits it. */
 NH_DEVICE int nh_box_wrap(const nh_visibility &visibility, int warp_tile) {
     return NH_SLOTS ? visibility.wrap[nh_row_at(warp_tile, 0, NH_FIRST_AXIS)] : 0;
 }
@@ -249,7 +254,7 @@ NH_DEVICE int nh_visibility_reach(const nh_visibility &visibility, int warp_tile
     return visibility.reach[nh_rows_before(NH_FIRST_AXIS) + nh_row_at(warp_tile, 0, NH_FIRST_AXIS)];
 }
 
-/* This lane's word. */
+/* This lane's word of a row's places. */
 NH_DEVICE unsigned nh_visibility_places(const nh_visibility &visibility, int warp_tile, int row) {
     unsigned places = 0;
 #pragma unroll
@@ -260,7 +265,7 @@ NH_DEVICE unsigned nh_visibility_places(const nh_visibility &visibility, int war
     return places;
 }
 
-/* First operand of the warp tile's additive masks. */
+/* The rows' operand of the warp tile's additive masks. */
 NH_DEVICE void nh_visibility_additive_mask_rows(unsigned (&operand)[NH_STEPS_PLACES][4],
                                                 const nh_visibility &visibility, int warp_tile) {
     const int row = (int)(threadIdx.x % 32) / 4;
@@ -291,15 +296,16 @@ NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_visibility &visibilit
 
 /* ---- bias ---- */
 
-/* A head's table, by `threads` threads; a barrier must follow. In base 2, or in the units of scores to add to. */
+/* Copies a head's table, by `threads` threads; a barrier must follow. Entries are in base 2, or divided by the scale if
+ * scores begin with them. */
 NH_DEVICE void nh_bias_fill(const nh_tiled_args &args, int head, float *table, int thread, int threads) {
     const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * NH_BIAS_COUNT;
     for (int i = thread; i < NH_BIAS_COUNT; i += threads)
         table[i] = nh_load(from[i]) * (NH_BIAS_STARTS ? (float)(1 / args.scale) : (float)NH_LOG2E);
 }
 
-/* Place of the box's first column in a tile info's bias, for a row; a column adds its own step. The index counts from
- * the query to the key: with NH_INVERSE columns are queries. */
+/* The entry of the box's first column for a row, in a tile info's bias; a column adds its own offset. Entries are
+ * indexed from the query to the key: with NH_INVERSE columns are queries. */
 NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile, int row) {
     const nh_work_tile &work_tile = info.work_tile;
     int entry = NH_BIAS_MARGIN;
@@ -313,7 +319,7 @@ NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_tile_info &info, i
     return entry;
 }
 
-/* From a row's place in the table to that of the row 8 further, in the same warp tile. */
+/* The difference between the entries of rows 8 apart in one warp tile. */
 NH_DEVICE int nh_bias_lower() {
     int entry = 0;
 #pragma unroll
@@ -322,8 +328,8 @@ NH_DEVICE int nh_bias_lower() {
     return entry;
 }
 
-/* Bias of the 16 columns from `column` on, as a product's scores are laid out. table: the place of row g and the box's
- * first column. */
+/* The bias of the 16 columns from `column` on, in the layout of a product's scores. table: points to the entry of row g
+ * and the box's first column. */
 NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns, const float *table, int column) {
 #pragma unroll
     for (int block = 0; block < 2; block++) {
@@ -341,11 +347,11 @@ struct nh_tables {
     nh_digits digits;
     nh_prefixes prefixes;
     nh_column_tables columns;
-    float scale; /* of scores, to base 2 */
-    float shift; /* LSE times it, added to a score before it is scaled */
+    float scale; /* converts scores to base 2 */
+    float shift; /* -1 / scale, by which LSE is multiplied to be added to scores before these are scaled */
 };
 
-/* Before the first work tile; a barrier must follow. */
+/* Called before the first work tile; a barrier must follow. */
 template <int TILE_INFOS>
 NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_tile_info (&info)[TILE_INFOS]) {
     for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * TILE_INFOS; i += NH_THREADS) {
@@ -361,9 +367,9 @@ NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
 
-/* Numbers of a work tile's rows, one per row, the last axis fastest. Once the threads' copies are there, zeros for rows
- * that do not exist. A multiple of 32 threads, of which as many as a line has rows, or the next power of two, go from
- * line to line. */
+/* Copies one number per row of a work tile, the last axis fastest. When the threads' copies have landed, padding rows
+ * are zeros. `threads` is a multiple of 32; as many of them as a line has rows, or the next power of two, go from line
+ * to line. */
 NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, float *to,
                                int thread, int threads) {
     const int span = NH_Q2 > 16 ? 32 : NH_Q2 > 8 ? 16 : NH_Q2 > 4 ? 8 : 4;
@@ -387,8 +393,8 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
     }
 }
 
-/* All of a tile info but its work tile, by `threads` threads; head: of the bias. The threads' copies must have landed,
- * and a barrier must follow. */
+/* Fills all of a tile info but its work tile, by `threads` threads; head: of the bias. The threads must then wait for
+ * their copies, and a barrier must follow. */
 NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
                              int thread, int threads) {
     nh_visibility_fill(args, info.work_tile, tables.prefixes, info.visibility, thread, threads);
@@ -398,7 +404,7 @@ NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tab
         nh_scalars_fill(args, info.work_tile, NH_D_LSE, info.d_lse, thread, threads);
 }
 
-/* By one warp, where work tile number `next` is, while threads' copies are under way. A barrier must follow. */
+/* One warp locates work tile number `next` while the threads' copies are under way. A barrier must follow. */
 NH_DEVICE void nh_work_tile_locate_next(const nh_tiled_args &args, const nh_tables &tables, int next,
                                         nh_work_tile &work_tile) {
     if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.work_tiles)

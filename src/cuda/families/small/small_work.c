@@ -8,14 +8,15 @@
 
 #include <math.h>
 
-/* Warp tiles that lie beyond their dilation group cost most of what others do: the warps whose turn they are wait. */
+/* Warp tiles of a work tile, where those beyond the dilation group's end count 0.7: the warp that would compute one
+ * waits for others. */
 static double tiles_of_work_tile(const struct nh_small_launch *launch) {
     const double absent = 0.7;
     double there = launch->shape.warp_tiles / launch->shape.work_tiles;
     return there + absent * ((double)(launch->shape.work_tile_rows / 16) - there);
 }
 
-/* What a work tile copies to shared memory. */
+/* The bytes that a work tile copies to shared memory. */
 static double work_tile_bytes(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     double dims = (double)(problem->dim + problem->dim_v),
@@ -28,7 +29,7 @@ static double work_tile_bytes(const struct nh_small_launch *launch) {
     case NH_SMALL_BACKWARD_QUERY:
         return size * (halo * dims + rows * (dims + (double)problem->dim_v));
     default:
-        /* in turns, queries come twice */
+        /* if keys and values share one place, queries are copied twice */
         return share * halo * (size * (dims + (launch->turns ? (double)problem->dim : 0)) + 16) +
                size * rows * dims;
     }
@@ -57,7 +58,7 @@ static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
     return (launch->stages ? boxes : kernel)[launch->kernel][f32];
 }
 
-/* Elements that the products of a pair of rows run over. */
+/* The inner dimensions of all products of a pair of rows, added up. */
 static double product_dims(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     double depth = problem->dtype == NHOOD_DTYPE_F32 ? 8 : 16;
@@ -68,7 +69,7 @@ static double product_dims(const struct nh_small_launch *launch) {
                                                        : 2 * (keys + values);
 }
 
-/* Instructions for a logit's mask, in those of a product that masks. */
+/* Instructions that mask a logit, relative to those of a masking product. */
 static double mask_share(const struct nh_small_launch *launch) {
     if (launch->kernel == NH_SMALL_FORWARD && launch->shape.dense) return 0;
     if (launch->kernel != NH_SMALL_FORWARD)
@@ -76,8 +77,8 @@ static double mask_share(const struct nh_small_launch *launch) {
     return nh_small_masks_by_bits(launch) ? 2 : 1;
 }
 
-/* For a bias, issue slots of a logit, most of them empty; by queries, its gradient's table is gathered over 16 rows,
- * too. */
+/* Issue slots that a bias takes per logit, most of them for waiting. By queries, its gradient's table is gathered over
+ * 16 rows, too. */
 static double bias_instructions(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { READ = 8 };
@@ -86,8 +87,8 @@ static double bias_instructions(const struct nh_small_launch *launch) {
     return READ + (sums ? 1.2 * (double)problem->bias_count / (double)launch->shape.blocks : 0);
 }
 
-/* Sets the work of a work tile. Rows that a thread of f32 does not keep are read and split anew for each pair of
- * blocks. */
+/* Sets the units of work of a work tile. In f32, rows that threads do not keep are read and split again for each pair
+ * of blocks. */
 static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
     const struct nh_problem *problem = of->problem;
@@ -109,7 +110,7 @@ static void set_units(const struct nh_small_launch *of, double share,
     if (of->kernel == NH_SMALL_FORWARD && of->stages == 1)
         launch->unit[NH_WORK_WAIT] = launch->unit[NH_WORK_L2] / launch->residents;
     if (!of->stages) launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(bytes / 16);
-    /* rows with gaps are stored by threads */
+    /* results with gaps between rows are stored by threads */
     if (of->stages && nh_problem_dilated(problem))
         launch->unit[NH_WORK_INDEX] =
             tiles * (double)nh_small_row_bytes(problem, problem->dim) / 64;

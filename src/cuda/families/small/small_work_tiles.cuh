@@ -3,7 +3,7 @@
 
 #include "small_roll.cuh"
 
-/* A divisor known to the launch; dividends below 2^31 are multiplied instead. */
+/* A divisor that is fixed for the launch: dividends below 2^31 are multiplied by its reciprocal instead. */
 struct nh_divisor {
     unsigned base, factor, shift;
 };
@@ -26,12 +26,12 @@ NH_DEVICE int nh_digit(unsigned *index, const nh_divisor &base) {
     return digit;
 }
 
-/* What the digits of a work tile's number count. */
+/* The bases of the digits of a work tile's number. */
 struct nh_digits {
-    nh_divisor tiles[3], groups[3], batch, heads, share; /* heads: of the rows; share: of heads among keys */
+    nh_divisor tiles[3], groups[3], batch, heads, share; /* heads: of the rows; share: query heads per key head */
 };
 
-/* By all threads; a barrier must follow. */
+/* Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_digits_start(const nh_tiled_args &args, nh_digits &digits) {
     const int i = (int)threadIdx.x;
     if (i >= (int)(sizeof digits / sizeof(nh_divisor))) return;
@@ -43,23 +43,23 @@ NH_DEVICE void nh_digits_start(const nh_tiled_args &args, nh_digits &digits) {
                                                         : (unsigned)(args.heads / args.kv_heads));
 }
 
-/* Where no axis is dilated, the kernel need not divide by ones. */
+/* A constant 1 if no axis is dilated, so that the compiler leaves out divisions. */
 NH_DEVICE int nh_dilation(const nh_tiled_args &args, int axis) {
     return NH_DILATED ? (int)args.axis[axis].dilation : 1;
 }
 
 struct nh_work_tile {
-    int number, batch, head, column_head; /* head: of the rows; column_head: of the columns, the first that shares it */
-    /* dilation group and its tokens, first positions of rows and halo */
+    int number, batch, head, column_head; /* of the rows; of the columns, with NH_INVERSE the first that shares it */
+    /* dilation group, its positions (with NH_REGIONS up to its last row), first positions of rows and halo */
     int group[3], length[3], row[3], column[3];
     nh_roll roll;
 #if NH_REGIONS
     nh_covered_group covered[3];
     nh_halo_span span[3];
-    bool seam; /* on some axis */
+    bool seam; /* the halo goes on in the next lap of some axis */
 #endif
-    /* For each tensor: offset of the first row, or of the halo's first column; elements from one position to the next.
-     * (In shared memory because the compiler would keep products of strides in registers across work tiles.) */
+    /* For each tensor: offset of the first row, or of the halo's first column, and elements from one position to the
+     * next. (In shared memory, as the compiler would keep products of strides in registers across work tiles.) */
     long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
 };
 
@@ -72,7 +72,7 @@ NH_DEVICE bool nh_has_seam(const nh_work_tile &work_tile) {
 #endif
 }
 
-/* The first row that tensors have of the group. */
+/* The position of the first row that tensors have of the group. */
 NH_DEVICE int nh_first_row(const nh_work_tile &work_tile, int a) {
 #if NH_REGIONS
     return work_tile.covered[a].first;
@@ -81,7 +81,7 @@ NH_DEVICE int nh_first_row(const nh_work_tile &work_tile, int a) {
 #endif
 }
 
-/* What columns of a row follow from. */
+/* The group, as nh_columns_of needs it. */
 #if NH_REGIONS
 NH_DEVICE const nh_covered_group &nh_group_of(const nh_work_tile &work_tile, int a) {
     return work_tile.covered[a];
@@ -92,7 +92,8 @@ NH_DEVICE int nh_group_of(const nh_work_tile &work_tile, int a) {
 }
 #endif
 
-/* Whether tensors have the position that is `at` behind the halo's first; moves it to where they have it. */
+/* Whether tensors have the position `at` after the halo's first one. Adjusts `at` to where they have it on a periodic
+ * axis. */
 NH_DEVICE bool nh_halo_position(const nh_work_tile &work_tile, int a, int &at) {
 #if NH_REGIONS
     const nh_covered_group &covered = work_tile.covered[a];
@@ -110,7 +111,7 @@ NH_DEVICE bool nh_halo_position(const nh_work_tile &work_tile, int a, int &at) {
 #endif
 }
 
-/* Where tensors have a position of the halo, from where they have its first. */
+/* The distance, in the tensors, of a position of the halo from the halo's first one. */
 NH_DEVICE int nh_halo_place(const nh_work_tile &work_tile, int a, int position) {
     int place = position - work_tile.column[a];
 #if NH_REGIONS
@@ -119,7 +120,7 @@ NH_DEVICE int nh_halo_place(const nh_work_tile &work_tile, int a, int position) 
     return place;
 }
 
-/* Positions of the halo that tensors have, where it has no seam. */
+/* The number of positions from the halo's first one on that tensors have, if it has no seam. */
 NH_DEVICE int nh_halo_count(const nh_work_tile &work_tile, int a) {
 #if NH_REGIONS
     return work_tile.covered[a].columns.end - work_tile.covered[a].columns.begin - work_tile.span[a].ahead;
@@ -128,8 +129,8 @@ NH_DEVICE int nh_halo_count(const nh_work_tile &work_tile, int a) {
 #endif
 }
 
-/* By one warp; lane i works out the origin in tensor i. A group may be too short for its last box of rows: that work
- * tile has no rows that exist. first: of those that a block takes. */
+/* Locates a work tile. Called by one warp; lane i computes the origin in tensor i. If a group is too short for its last
+ * box of rows, that work tile has padding rows only. first: whether it is the first that a block takes. */
 NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &digits, int index, bool first,
                                    nh_work_tile &work_tile, int number = 0) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
@@ -224,7 +225,7 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
     }
 }
 
-/* In the counting build a warp tile and its box are one pair of tiles. By all lanes of a warp. */
+/* For tests: notes a warp tile and its box as one pair of tiles. Called by all lanes of a warp. */
 NH_DEVICE void nh_note_warp_tile(const nh_tiled_args &args, int index, int warp_tile) {
     if (NH_NOTED && threadIdx.x % 32 == 0) nh_note_tile(args, index, warp_tile, true, !NH_DENSE);
 }
@@ -237,7 +238,7 @@ NH_DEVICE bool nh_warp_tile_exists(const nh_work_tile &work_tile, int warp_tile)
     return exists;
 }
 
-/* Calls work(warp tile) for each that is the warp's and exists. */
+/* Calls work(warp tile) for each warp tile of this warp that has rows. */
 template <typename Work>
 NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_work_tile &work_tile, const Work &work) {
 #pragma unroll 1
@@ -256,7 +257,7 @@ NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int r
     return exists;
 }
 
-/* Elements from a tensor's start to a row. */
+/* Offset of a row in a tensor, in elements. */
 NH_DEVICE long long nh_row_offset(const nh_work_tile &work_tile, int slot, int warp_tile, int row) {
     long long offset = work_tile.origin[slot];
 #pragma unroll

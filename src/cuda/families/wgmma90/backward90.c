@@ -1,4 +1,4 @@
-/* The backward kernels of sm_90: loops, work and launches. */
+/* The backward kernels of sm_90: their loops, what they ask of a device, and setting up their launches. */
 #include "backward90.h"
 
 #include "backward_steps.h"
@@ -10,11 +10,11 @@
 
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
 
-/* ---- warpgroups that pass over tiles ---- */
+/* ---- warpgroup skipping ---- */
 
-/* Tiles whose warpgroups pass over loop tiles, the warpgroup tiles that they are made of, and the windows and head dims for
- * which they do: volumes, where loop tiles are planes, and images, where they have 8 columns. Narrow heads in images gain by
- * few windows (docs/log/wgmma90.md). */
+/* Owned tiles whose warpgroups skip loop tiles: rank, owned tile, warpgroup tile, and the head dims and windows for
+ * which this is faster. They are cubes in volumes, where loop tiles are planes, and squares in images, where loop tiles
+ * have 8 columns. In images, narrow heads gain with few windows only (docs/log/wgmma90.md). */
 static const struct {
     int32_t rank, own[3], part[3], least_dim, most_dim, least_window, most_window;
 } skipping[] = {{3, {4 * WARPGROUPS, 4, 4}, {4, 4, 4}, 1, 64, 5, 11},
@@ -159,7 +159,7 @@ size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
         operation, (size_t)(problem->batch * problem->heads * problem->query_tokens) * STATS_BYTES);
 }
 
-/* The macros of a kernel; part: its warpgroup tile. */
+/* Defines the macros of a kernel; part: its warpgroup tile. */
 static void define(const struct nh_backward90_kernel *kernel, const int32_t *part, int32_t stages,
                    struct nh_kernel_spec *spec) {
     static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
@@ -184,7 +184,7 @@ static void define(const struct nh_backward90_kernel *kernel, const int32_t *par
     nh_kernel_define(spec, "NH_INVERSE", kernel->keys);
 }
 
-/* The tensor maps in the order of the kernels' structs. */
+/* Sets the tensor maps in the order of the kernels' structs. */
 static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *part,
                      struct nh_cuda_step *step) {
     const struct nh_problem *problem = kernel->problem;

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Tiles of 112 rows are warpgroup tiles of 56, for grids of a multiple of 7. */
+/* The tiles that blocks may own. Those of 112 rows have warpgroup tiles of 56 rows, for grids of multiples of 7. */
 static const int32_t own_shapes[][3] = {{1, 1, 128}, {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {2, 8, 8},
                                         {4, 4, 8},   {2, 4, 16}, {8, 4, 4},  {4, 8, 4},  {1, 4, 28},
                                         {1, 8, 14},  {1, 16, 7}, {8, 2, 7},  {4, 4, 7},  {4, 2, 14},
@@ -21,8 +21,8 @@ static const int32_t loop_shapes[][3] = {
     {5, 2, 8},  {2, 6, 8},  {3, 4, 8},  {2, 8, 8},  {4, 4, 8},  {1, 2, 24},  {1, 4, 24},
     {2, 2, 24}, {1, 7, 16}, {7, 1, 16}, {7, 2, 8}};
 
-/* A loop tile; without a bias whether it runs, and what it takes, is the same for as many rows, with every tile to own: clocks of
- * blocks for a pair of tiles, for the masks of one, and for themselves. */
+/* A loop tile with its prices: clocks of a block for a pair of tiles, for the masks of one, and for itself. Without a
+ * bias, prices and whether it runs only depend on its number of rows, not on the owned tile. */
 struct loop_tile {
     const int32_t *shape;
     struct nh_loop_columns place;
@@ -36,7 +36,7 @@ enum {
     LOOP_SHAPES = sizeof loop_shapes / sizeof *loop_shapes
 };
 
-/* A pair with the least work so far. */
+/* One of the pairs with the least work so far. */
 struct ranked {
     int32_t own[3];
     const struct loop_tile *loop;
@@ -48,12 +48,12 @@ struct state {
     struct nh_loop_counts counts;
     struct loop_tile loop_tile[LOOP_SHAPES];
     int shapes;
-    bool known; /* prices are those of any tile to own */
+    bool known; /* the prices of loop tiles are set, and hold for all owned tiles */
     struct ranked ranked[MOST_RANKED];
     struct nh_top_n top;
 };
 
-/* Collects the tiles that suit the problem, or all of them. */
+/* Collects the loop tiles that suit the problem or, with `all`, every one that runs. */
 static void find_loop_tiles(struct state *state, bool all, struct nh_loop_extents *extents) {
     const struct nh_problem *problem = state->search->kernel.problem;
     state->shapes = 0;
@@ -90,7 +90,8 @@ static bool start_pair(const struct nh_backward90_search *search,
     return search->work(kernel, loops, work);
 }
 
-/* Clocks of all blocks together, of a million whose loops have so many tiles each. */
+/* Clocks of all blocks together, for a million blocks whose loops have `tiles` tiles each, `masked` of them with
+ * masks. */
 static double work_clocks(const struct nh_backward90_search *search,
                           const struct nh_backward90_kernel *kernel, double tiles, double masked) {
     const double many = 1e6;
@@ -127,13 +128,13 @@ static void find_prices(const struct state *state, const struct nh_backward90_ke
     loop->block = one - loop->tile;
 }
 
-/* Work on a full device and half of the longest loop, in which ever fewer blocks run, say which pairs are worth a
- * prediction. */
+/* Ranks the pairs of an owned tile with all loop tiles by their work on a full device plus half of the longest loop, at
+ * whose end fewer and fewer blocks run. The best are predicted. */
 static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows,
                      const struct nh_loop_rows *parts) {
     const struct nh_problem *problem = state->search->kernel.problem;
     const struct nh_cuda_device *cuda = state->search->kernel.cuda;
-    /* prices are those of all batch entries and heads */
+    /* prices are for all batch entries and heads together */
     const double copies = (double)(problem->batch * problem->heads);
     for (struct loop_tile *loop = state->loop_tile; loop < state->loop_tile + state->shapes;
          loop++) {
@@ -188,7 +189,7 @@ static void try_shape(struct state *state, const int32_t shape[3]) {
     rank_own(state, shape, &rows, skips ? &parts : NULL);
 }
 
-/* Where it is not among the others. */
+/* Tries the covering tile, unless it is among the others. */
 static void try_covering(struct state *state) {
     const struct nh_problem *problem = state->search->kernel.problem;
     int32_t tile[3];
@@ -208,7 +209,7 @@ static void try_all(struct state *state, bool all) {
     if (!state->shapes) return;
     nh_loop_counts_start(&state->counts, problem, search->kernel.keys, true, &extents);
     state->known = false;
-    /* first: of as good ones that with fewer blocks */
+    /* It comes first so that it wins over equals with more blocks. */
     try_covering(state);
     for (size_t i = 0; i < OWNED; i++)
         if ((all || nh_sm90_suits(problem, own_shapes[i], search->kernel.keys)) &&

@@ -1,5 +1,5 @@
-/* cuda.fused90: the fused forward of sm_90 (fused90_forward.cu): what it takes and what it proposes. fused90_search.c
- * looks for the best tiles, fused90_work.c says what they ask of a device. */
+/* cuda.fused90: the fused forward pass of sm_90 (fused90_forward.cu): which problems it takes, and its configs.
+ * fused90_search.c searches the tiles, fused90_work.c computes what they ask of a device. */
 #include "cuda_family.h"
 #include "fused90_search.h"
 #include "fused90_work.h"
@@ -23,9 +23,10 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- configs ---- */
 
-/* Rows that are not finite are repaired by a launch of their own, with one before to say that there are none: a large kernel
- * compiles in three quarters of the time without that code. Where a call takes long the launches, of 4 us together, do not count;
- * of a part of a grid, whose work tiles see between all and nothing of their windows, a queue then shares them out. */
+/* Rows that are not finite can be repaired by a launch of their own, after another one that clears the note of them.
+ * Without that code, a large kernel compiles in three quarters of the time, but the two launches take 4 us. They are
+ * used for calls that take long. If tensors cover a part of a grid, whose work tiles see anything from none to all of
+ * their windows, a queue then hands out work tiles. */
 enum { WORTH_LAUNCHES_NS = 300000, WORTH_QUEUE_NS = 100000 };
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
@@ -38,7 +39,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     for (int i = 0; i < count; i++)
         config[i].value[REPAIR_APART] = best.ns[i] > worth_ns;
     if (!count || count == capacity) return count;
-    /* The best the other way, for those who time or check candidates. */
+    /* Adds the best config with the other choice, for those who time or check candidates. */
     config[count] = config[0];
     config[count].value[REPAIR_APART] ^= 1;
     return count + 1;

@@ -1,6 +1,7 @@
-/* What the fused kernels of sm_90 share. A block takes one work tile after the other (boxes.cuh): one thread of its
- * first warpgroup fetches boxes of rows by the copy engine, the other warpgroups own 64 rows each and multiply. Boxes
- * land in shared memory swizzled as wgmma reads them. */
+/* What the fused kernels of sm_90 share. They are warp-specialized: a block takes one work tile after the other
+ * (boxes.cuh), one thread of its first warpgroup, the producer, fetches boxes of rows by the copy engine (TMA), and the
+ * other warpgroups, the consumers, own 64 rows each and multiply. Boxes land in shared memory swizzled as wgmma reads
+ * them. */
 #pragma once
 #define NH_POSITION int
 #include "boxes.cuh"
@@ -10,7 +11,8 @@
 
 #define OWN_ROWS (64 * NH_WARPGROUPS)
 #define THREADS (128 * (NH_WARPGROUPS + 1))
-/* Registers of a thread, of 64 K: a warpgroup takes 128 times as many. */
+/* Registers per thread of the producer warpgroup and of the others, for setmaxnreg: the sum over all threads must not
+ * exceed the 64 K of a multiprocessor. */
 #ifndef PRODUCER_REGISTERS
 #define PRODUCER_REGISTERS (NH_WARPGROUPS == 2 ? 24 : 32)
 #define CONSUMER_REGISTERS (NH_WARPGROUPS == 2 ? 240 : 160)
@@ -26,7 +28,7 @@
 #define ROW_BYTES(dim) (2 * CHUNK(dim))
 #define TILE_BYTES(rows, dim) ((rows) * ROW_BYTES(dim) * CHUNKS(dim))
 
-/* Fetches a box of a tile of `rows`; the barrier has been told of its bytes. */
+/* Fetches a box into a tile of `rows` rows; the barrier already expects its bytes. */
 template <int LAYOUT>
 __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
                                            int head, int heads, const int token[3], int batch) {
@@ -38,11 +40,11 @@ __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map
     }
 }
 
-/* Dilated axes are read with steps of elements where the copy engine can make them. In one dimension, with NH_FOLDED,
- * any dilation is possible: the axis that would be y counts the dilation groups, z their positions. In more, axes in
- * the mask NH_FAR count positions too, and the group is part of the origin, in layout 4. The first groups of an axis
- * may be a token longer than the others: where they are, on the axes in the mask NH_UNEVEN, the others have maps of
- * their own, behind those of the first. */
+/* Dilated axes are fetched with element strides if these are in the copy engine's range. In one dimension any dilation
+ * is possible, with NH_FOLDED: the map's axis y counts the dilation groups, and z their positions. In more dimensions,
+ * axes in the mask NH_FAR count positions too, and the group is part of the origin, in layout 4. The first groups of an
+ * axis may be a token longer than the others. Axes where this is so are in the mask NH_UNEVEN, and the shorter groups
+ * have maps of their own, after those of the longer ones. */
 #ifndef NH_FOLDED
 #define NH_FOLDED 0
 #define NH_FAR 0
@@ -51,9 +53,9 @@ __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map
 #define MAP_VARIANTS (1 << (NH_UNEVEN & 1) + (NH_UNEVEN >> 1 & 1) + (NH_UNEVEN >> 2 & 1))
 #define IS_FAR(a) (NH_FAR >> (a) & 1)
 
-/* Maps of a part of a grid begin with the first token that tensors have: in them a work tile has another dilation
- * group, whose first position is that of the first row which tensors have of it. OWN: of the owned rows, else of those
- * that the loop is over. */
+/* Maps of a part of a grid begin with the first token that tensors have. In the map, a work tile has another dilation
+ * group than in the grid, whose first position is that of the group's first row. OWN: for owned rows, else for those of
+ * the loop. */
 template <bool OWN> __device__ __forceinline__ long long tokens_of_map(const nh_tiled_args &args, int a) {
 #if NH_REGIONS
     return (OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query).length;
@@ -87,7 +89,7 @@ template <bool OWN> __device__ __forceinline__ int longer_groups(const nh_tiled_
     return (int)(tokens_of_map<OWN>(args, a) % args.axis[a].dilation);
 }
 
-/* The work tile's maps, of `count`. */
+/* The work tile's maps; there are `count` for each kind of groups. */
 template <bool OWN = true>
 __device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &args, const nh_work_tile &work_tile,
                                                         const nh_tensor_map *map, int count) {
@@ -101,7 +103,7 @@ __device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &arg
     return map + variant * count;
 }
 
-/* Where a position of the work tile's dilation groups is in the maps: its token. */
+/* The coordinates of a position of the work tile's dilation groups in the maps. */
 template <bool OWN>
 __device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_work_tile &work_tile,
                                          const int position[3], int token[3]) {
@@ -116,7 +118,7 @@ __device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_wor
         token[a] = 0;
         if (a < NH_FIRST_AXIS) continue;
 #if NH_REGIONS
-        if (nh_is_cut(a) && !IS_FAR(a)) { /* from the first token of the box: wherever its group begins */
+        if (nh_is_cut(a) && !IS_FAR(a)) { /* counted from the first token of the box, wherever its group begins */
             const nh_cuda_box &box = OWN == (bool)NH_INVERSE ? args.region[a].key : args.region[a].query;
             token[a] = position[a] * (int)NH_DILATION(args.axis[a]) + work_tile.group[a] - (int)box.offset;
             continue;
@@ -128,7 +130,8 @@ __device__ __forceinline__ void token_of(const nh_tiled_args &args, const nh_wor
 #endif
 }
 
-/* What place() takes for a head: the head or, in layout 4, the origin of the work tile's boxes, in 16 bytes. */
+/* The argument `head` of place(): the head or, in layout 4, the origin of the work tile's boxes in units of 16
+ * bytes. */
 template <int LAYOUT, int UNIT = 8, class WorkTile>
 __device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slot, const WorkTile &work_tile,
                                               int head) {
@@ -147,10 +150,10 @@ __device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slo
     return head;
 }
 
-/* Rows of an owned tile that are fetched: all but its padding rows. */
+/* Bytes of an owned tile that are fetched: all rows but padding rows. */
 #define OWN_BYTES(dim) (WARPGROUP_TILES * WARPGROUP_POSITIONS * NH_OWN_HEADS * ROW_BYTES(dim) * CHUNKS(dim))
 
-/* Fetches an owned tile; the barrier has been told of its OWN_BYTES. */
+/* Fetches an owned tile; the barrier already expects its OWN_BYTES. */
 template <int LAYOUT>
 __device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to, const nh_tensor_map *map,
                                           unsigned barrier, int dim, const nh_work_tile &work_tile, int head,
@@ -167,7 +170,7 @@ __device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to
     }
 }
 
-/* By all threads of a block, before it fetches: zeros for the padding rows of an owned tile. */
+/* All threads of a block clear the padding rows of an owned tile before it fetches. */
 __device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
     const int unit = 16, units = PADDING_ROWS * ROW_BYTES(dim) / unit;
     for (int i = (int)threadIdx.x; i < CHUNKS(dim) * WARPGROUP_TILES * units; i += THREADS) {
@@ -176,14 +179,14 @@ __device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
     }
 }
 
-/* The stage of tile n of a ring and how often, odd or even, it was used before. */
+/* The stage of tile n of a ring, and the parity of the number of times that it was used before. */
 #if NH_STAGES <= 4 || NH_STAGES == 8
 #define SLOT(n) ((n) % NH_STAGES)
 #define PHASE(n) ((n) / NH_STAGES & 1)
 #define NEXT(n) ((n) + 1)
 #define TILES_AHEAD(n, before) ((n) - (before))
 #else
-/* A division would be in the way of every product, so n has the stage in its lowest byte and counts laps above. */
+/* A division would delay every product, so n has the stage in its lowest byte and counts rounds above it. */
 #define SLOT(n) ((n) & 255u)
 #define PHASE(n) ((n) >> 8 & 1)
 #define NEXT(n) (SLOT(n) == NH_STAGES - 1 ? ((n) | 255u) + 1 : (n) + 1)
@@ -198,14 +201,14 @@ __device__ __forceinline__ float exp2_of(float x) {
     return y;
 }
 
-/* The accumulators of two groups of 8 columns are the A operand of 16: nothing to exchange. */
+/* Packs scores as the A operand of a product: the accumulators of two groups of 8 columns are in its layout already. */
 __device__ __forceinline__ void pack_weights(unsigned *weight, const float *score) {
 #pragma unroll
     for (int i = 0; i < NH_LOOP_ROWS / 4; i++)
         weight[i] = nh_pack(score[2 * i], score[2 * i + 1]);
 }
 
-/* Four lanes hold 4 words each of one row, lane t the word t of every fourth part: after this lane t holds part t. */
+/* Four lanes hold 4 words each of one row, lane t word t of every fourth part; afterwards lane t holds part t. */
 __device__ __forceinline__ void transpose_quad(unsigned w[4]) {
     int t = threadIdx.x & 3;
 #pragma unroll
@@ -223,7 +226,7 @@ __device__ __forceinline__ void transpose_quad(unsigned w[4]) {
         }
 }
 
-/* One of the two rows of a thread: columns 8 j + 2 (lane % 4) + {0, 1} are out[4 j + 2 half + {0, 1}]. */
+/* Stores one of the two rows of a thread: columns 8 j + 2 (lane % 4) + {0, 1} are out[4 j + 2 half + {0, 1}]. */
 template <int DIM>
 __device__ __forceinline__ void store_row(elem *row, bool valid, const float *out, int half, float factor) {
     int t = threadIdx.x & 3;
@@ -243,7 +246,7 @@ __device__ __forceinline__ void store_row(elem *row, bool valid, const float *ou
                 nh_pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
 }
 
-/* Token of an owned row; false if the row is padding or outside its dilation group. */
+/* Sets the token of an owned row; false if the row is padding or outside its dilation group. */
 __device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
                                           long long token[3]) {
     int at[3];
@@ -260,7 +263,7 @@ __device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_wo
     return inside;
 }
 
-/* Stores the two rows of this thread's sums, if the tensor is wanted. */
+/* Stores this thread's two rows of sums, if the tensor is asked for. */
 template <int DIM>
 __device__ __forceinline__ void finish_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int row,
                                             const float *sum, float factor) {
@@ -274,7 +277,7 @@ __device__ __forceinline__ void finish_rows(const nh_tiled_args &args, const nh_
     }
 }
 
-/* Zero, or NaN if one of this thread's sums is not finite. */
+/* Returns zero, or NaN if one of this thread's sums is not finite. */
 template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
     float zero = 0;
 #pragma unroll
@@ -283,7 +286,7 @@ template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
     return zero;
 }
 
-/* A stored sum is not finite: for the launch that makes its row again (repair_noted.cuh). */
+/* Notes that a stored sum is not finite, for the launch that repairs rows (repair_noted.cuh). */
 __device__ __forceinline__ void note_repair(const nh_tiled_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
@@ -311,15 +314,15 @@ __device__ __forceinline__ void release(unsigned barrier) {
     if ((threadIdx.x & 31) == 0) nh_barrier_arrive(barrier);
 }
 
-/* After reads that lanes make on their own. */
+/* Releases a barrier after reads that each lane makes on its own. */
 __device__ __forceinline__ void release_warp(unsigned barrier) {
     __syncwarp();
     release(barrier);
 }
 
-/* ---- the frame of a kernel ---- */
+/* ---- the structure of a kernel ---- */
 
-/* Barriers of a ring of slots: full when what was fetched is there, free when every consumer warp has let go of it. */
+/* Barriers of a ring: full when what was fetched has landed, free when every consumer warp has released the stage. */
 __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slots) {
     for (int i = 0; i < slots; i++) {
         nh_barrier_init(full + 8 * i, 1);
@@ -327,16 +330,17 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
     }
 }
 
-/* A block's whole life. A kernel defines its Layout of shared memory and, for it, lay_out, init_barriers, clear_own
- * (the padding rows of its owned tiles), produce (one thread of each of PRODUCERS warps), help (with HELPERS, the other
- * warps beside them) and consume (the warpgroups that multiply). */
+/* The body of a kernel. Each kernel defines its Layout of shared memory and, for that, the functions lay_out,
+ * init_barriers, clear_own (clears the padding rows of its owned tiles), produce (called by one thread of each of
+ * PRODUCERS warps), help (with HELPERS: called by the other warps of the first warpgroup) and consume (called by the
+ * warpgroups that multiply). */
 template <class Layout, int PRODUCERS = 1, bool HELPERS = false, class Maps>
 __device__ __forceinline__ void run_block(const nh_tiled_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];
     Layout s;
-    /* The swizzle repeats every 1024 bytes. */
+    /* The swizzle has a period of 1024 bytes. */
     lay_out(s, ((unsigned)__cvta_generic_to_shared(memory) + 1023u) & ~1023u);
-    /* Shuffled, so that the compiler knows it to be the same in a warp. */
+    /* The shuffle tells the compiler that the value is the same for all lanes of a warp. */
     int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0) - 1;
     if (threadIdx.x == 0) {
         init_barriers(s);

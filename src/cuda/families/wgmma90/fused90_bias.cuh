@@ -1,9 +1,8 @@
-/* Relative bias of scores. A pair of tiles needs no more than a small box of its head's table: an entry for every
- * distance between an owned row and one of the loop. The warps that fetch nothing lay that box down in shared memory as
- * f32, a slot of a ring for each loop tile; an owned row and a column of that find their entry there at the place of
- * the column minus that of the row, of which the former is known when the kernel is compiled. The table goes from query
- * to key: where owned rows are keys, the box is laid down backwards. Heads that share a tile have a box each, one after
- * the other. */
+/* Relative bias of scores. A pair of tiles only needs a small box of its head's table: an entry for every distance
+ * between an owned row and a row of the loop. The helper warps copy that box to shared memory as f32, into a stage of a
+ * ring for each loop tile. The entry of an owned row and a column is at the column's place less the row's place, and
+ * the former is a compile-time constant. The table is indexed from query to key: if owned rows are keys, the box is
+ * written in reverse. Heads that share a tile have a box each, one after the other. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
@@ -13,42 +12,44 @@
 #define BIAS_ENTRIES (BIAS_X * BIAS_Y * BIAS_Z)
 #define BIAS_WARPS 3
 
-/* Lanes of the block's two parts. At barriers for what lanes read and write on their own they all arrive: one lane that
- * does for its warp takes a __syncwarp before, which is slower, and compute-sanitizer's racecheck cannot follow it. */
+/* Lanes of the helpers and of the consumers. At barriers for data that lanes read and write on their own, all lanes
+ * arrive: if one lane arrived for its warp after a __syncwarp, that would be slower, and compute-sanitizer's racecheck
+ * could not follow it. */
 #define BIAS_LANES (32 * BIAS_WARPS)
 #define CONSUMER_LANES (128 * NH_WARPGROUPS)
 
-/* Entries of a thread, and how many it asks for before it writes the first. */
+/* Entries that a thread copies, and how many of them it loads before it stores the first. */
 #ifndef BIAS_MOST_BATCH
 #define BIAS_MOST_BATCH (NH_OWN_HEADS > 1 ? 4 : 1)
 #endif
 #define BIAS_ROUNDS ((NH_OWN_HEADS * BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES)
 #define BIAS_BATCHES(most) ((BIAS_ROUNDS + (most) - 1) / (most))
 #define BIAS_BATCH(most) ((BIAS_ROUNDS + BIAS_BATCHES(most) - 1) / BIAS_BATCHES(most))
-/* A thread's two rows are of one head, and find most of their entries at the same places. */
+/* Without heads that share a tile, a thread's two rows are of one head and have most of their entries at the same
+ * places. */
 #define BIAS_PAIRED (NH_OWN_HEADS == 1)
 #if NH_BIASED && BIAS_PAIRED && (WARPGROUP_Z != 8 && WARPGROUP_Z % 16 || WARPGROUP_Z == 8 && WARPGROUP_Y % 2)
 #error "a warp's rows are two runs of 8 along z, a step apart along z or y"
 #endif
 
-/* A box twice, the second time one place further, so that two entries in a row can be loaded at once wherever they
- * start; lines are even and copies half of the banks apart, boxes of several heads a quarter. */
+/* A box is stored twice, the second time shifted by one place, so that two consecutive entries can be loaded at once
+ * wherever they start. Lines are even; copies are half of the banks apart, and boxes of several heads a quarter. */
 #define BIAS_LINE (BIAS_Z + 1)
 #define BIAS_COPY ((BIAS_X * BIAS_Y * BIAS_LINE + 16) / 32 * 32 + 16)
 #define BIAS_HEAD_BYTES (4 * (2 * BIAS_COPY + (NH_OWN_HEADS > 1 ? 8 : 0)))
 #define BIAS_BYTES (NH_OWN_HEADS * BIAS_HEAD_BYTES)
 
-/* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is a
- * step from the first, along z or y: what is at one distance from it is at the next from the first, so that instead of
- * twice the runs of columns there are PARTS, one more along that axis. Where heads share a tile, the two are as far
- * from all. */
+/* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is
+ * one step from the first, along z or y, so that its distances are those of the first run shifted by one. So instead of
+ * twice the runs of columns there are PARTS, one more along that axis than runs. If heads share a tile, both runs have
+ * the same distances. */
 #define PAIRED_Z (BIAS_PAIRED && WARPGROUP_Z > 8)
 #define PAIRED_Y (BIAS_PAIRED && !PAIRED_Z)
 #define PART_Y (NH_LOOP_Y + PAIRED_Y)
 #define PART_Z (NH_RUNS + PAIRED_Z)
 #define PARTS (NH_LOOP_X * PART_Y * PART_Z)
 
-/* The run of columns that is at a part's distance from the first (half 0) or second run of rows; -1: there is none. */
+/* The run of columns at a part's distance from the first (half 0) or second run of rows; -1: there is none. */
 __device__ __forceinline__ constexpr int part_columns(int part, int half) {
     int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y, z = part % PART_Z;
     if (!half) {
@@ -66,8 +67,8 @@ __device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
     }
 }
 
-/* The box of a pair of tiles: whose table (the first head's), and which entry a place of the box has, first[a] + place
- * on each axis. */
+/* The bias box of a pair of tiles: the (first) head of its table, and the table's entry at a place of the box, which is
+ * first[a] + place along each axis. */
 struct bias_box {
     int head, first[3];
 };
@@ -83,7 +84,8 @@ __device__ __forceinline__ bias_box bias_box_of(const nh_tiled_args &args, const
     return box;
 }
 
-/* The entry of a head's table at a place of the box, of BIAS_ENTRIES with z fastest; negative if the table lacks it. */
+/* The entry of a head's table at a place of the box (of BIAS_ENTRIES, z fastest); negative if the table does not have
+ * it. */
 __device__ __forceinline__ int bias_entry(const nh_tiled_args &args, const bias_box &box, int place) {
     const int at[3] = {place / (BIAS_Z * BIAS_Y), place / BIAS_Z % BIAS_Y, place % BIAS_Z};
     bool inside = true;
@@ -109,12 +111,13 @@ __device__ __forceinline__ void store_bias(unsigned to, float bias) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(bias) : "memory");
 }
 
-/* The head of a place, of the places of all boxes of a pair of tiles. */
+/* The head of a place among those of all boxes of a pair of tiles. */
 __device__ __forceinline__ int head_of_place(int index) {
     return NH_OWN_HEADS > 1 ? index / BIAS_ENTRIES : 0;
 }
 
-/* By BIAS_WARPS warps, from the second of the block on. Entries that the table lacks belong to masked pairs. */
+/* Copies the boxes of a pair of tiles; called by BIAS_WARPS warps, from the second of the block on. Entries that the
+ * table does not have belong to masked pairs. */
 __device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_box &box, unsigned to) {
     enum { BATCH = BIAS_BATCH(BIAS_MOST_BATCH) };
     const elem *table = (const elem *)args.tensor[NH_BIAS].data + box.head * bias_entries(args);
@@ -139,8 +142,8 @@ __device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_b
     }
 }
 
-/* All boxes of this block's work tiles, in the order of their loops. then(box, seen): after each; seen: it is of a tile
- * of the window, not of extra tokens, which have no bias. */
+/* Copies the boxes of all this block's work tiles, in the order of their loops. Calls then(box, seen) after each; seen:
+ * the tile is one of the window, and not of extra tokens, which have no bias. */
 template <class Then>
 __device__ __forceinline__ void lay_biases(const nh_tiled_args &args, unsigned ring, unsigned full, unsigned free,
                                            Then then) {
@@ -165,7 +168,7 @@ __device__ __forceinline__ void lay_biases(const nh_tiled_args &args, unsigned r
     }
 }
 
-/* Where the entries of a row are for this thread's first two columns, in bytes from the first box. */
+/* Byte offset, from the first box, of the entries of a row for this thread's first two columns. */
 __device__ __forceinline__ unsigned bias_place_of_row(int row) {
     int at[3];
     nh_row_position(row, at);
@@ -174,7 +177,7 @@ __device__ __forceinline__ unsigned bias_place_of_row(int row) {
            4 * (line * BIAS_LINE + z + z % 2 * (BIAS_COPY + 1) + 2 * (threadIdx.x & 3));
 }
 
-/* The same for a thread's two rows; pairs need the first's only. */
+/* The same for a thread's two rows; with BIAS_PAIRED only the first is needed. */
 struct bias_places {
     unsigned row[2];
 };
@@ -189,7 +192,7 @@ __device__ __forceinline__ float2 load_pair(unsigned from) {
     return pair;
 }
 
-/* Products become scores, by the entries of the boxes at `box`. */
+/* Turns products into scores with the entries of the boxes at `box`. */
 __device__ __forceinline__ void add_bias(float *score, float scale, unsigned box, const bias_places &place) {
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
@@ -208,15 +211,15 @@ __device__ __forceinline__ void add_bias(float *score, float scale, unsigned box
     }
 }
 
-/* Lets go of a box that is not needed; it must have been laid down. */
+/* Releases a box that is not needed, as soon as it has been written. */
 template <class Layout> __device__ __forceinline__ void pass_over_bias(const Layout &s, unsigned n) {
     if (!NH_BIASED) return;
     nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
     nh_barrier_arrive(s.bias_free + 8 * SLOT(n));
 }
 
-/* Products of tile n become scores, for a layout with members bias, bias_full and bias_free. Without a bias they stay
- * what they are. */
+/* Turns the products of tile n into scores, for a layout with members bias, bias_full and bias_free. Without a bias it
+ * does nothing. */
 template <class Layout>
 __device__ __forceinline__ void bias_scores(const nh_tiled_args &args, const Layout &s, const kv_loop &loop, unsigned n,
                                             const bias_places &place, float *score) {

@@ -1,21 +1,21 @@
-/* Gradient of the relative bias beside dQ: of every entry of the table, the sum of dS over the pairs at its distance,
- * without atomics that could come in another order. A block adds to a table of its own head by head; bias_sum.cu
- * adds up the tables of all blocks.
+/* Gradient of the relative bias beside dQ: each entry of the table gets the sum of dS over the pairs at its distance,
+ * without atomics, whose order could vary. A block adds to a table of its own head by head; bias_sum.cu adds up the
+ * tables of all blocks.
  *
- * Rows and columns of a tile are runs of 8 along z, and dS is 8x8 matrices, each of a run of rows and a run of columns.
- * Of those at one distance of runs the sum is wanted, and of that the sums along its diagonals.
- *     consumer warp   two runs of rows, one step apart along z or y: matrices of a distance are two, or one. Their sums
- *                     go to shared memory, PARTS per warp, each lane's two elements side by side
- *     helpers         add up the parts of all warps, matrix by matrix: `lines`, the matrices of a line of runs side by
- *                     side; then a thread per entry the 8 elements of its diagonal, and these to the table
- * Lines are two, in turn, so that the helpers synchronize once per tile. */
+ * Rows and columns of a tile are runs of 8 along z, so dS consists of 8x8 matrices, each for a run of rows and a run of
+ * columns. The matrices at the same distance of runs are added up, and then the diagonals of their sum:
+ *     consumer warp   has two runs of rows, one step apart along z or y, and so one or two matrices per distance. It
+ *                     writes their sums to shared memory, PARTS per warp, each lane's two elements side by side
+ *     helpers         add up the parts of all warps, matrix by matrix, to `lines`: the matrices of a line of runs side
+ *                     by side. Then a thread per entry adds up the 8 elements of its diagonal, for the table
+ * There are two sets of lines, used alternately, so that the helpers synchronize once per tile. */
 #pragma once
 #include "fused90_bias.cuh"
 
 #define PART_BYTES 256
 #define PARTS_BYTES (4 * NH_WARPGROUPS * PARTS * PART_BYTES)
 
-/* Lines, each of 8 rows; behind each row, and in front of the first, 8 zeros, where diagonals may start and end. */
+/* Lines have 8 rows. After each row, and before the first, are 8 zeros, where diagonals may start and end. */
 #define OWN_RUNS ((NH_OWN_Z + 7) / 8)
 #define LINE_RUNS (OWN_RUNS + NH_RUNS - 1)
 #define ROW_FLOATS (8 * LINE_RUNS + 8)
@@ -25,13 +25,13 @@
 #define LINES_AT(s, m) ((s).lines + (m) % 2 * LINES_BYTES)
 #define BIAS_GRADIENT_BYTES (PARTS_BYTES + 2 * LINES_BYTES)
 
-/* parts_full, parts_free: the consumers' parts of a tile are there, or added up; met: all helpers are done with a
- * tile's lines. */
+/* Barriers: parts_full and parts_free: the consumers' parts of a tile are written, or added up; met: all helpers have
+ * finished with a tile's lines. */
 struct bias_gradient {
     unsigned parts, lines, parts_full, parts_free, met;
 };
 
-/* Returns where its barriers end. */
+/* Lays out shared memory; returns the end of its barriers. */
 __device__ __forceinline__ unsigned lay_out(bias_gradient &s, unsigned base, unsigned barriers) {
     s.parts = base;
     s.lines = s.parts + PARTS_BYTES;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_pair(unsigned to, float x, float y) {
 
 /* ---- consumers ---- */
 
-/* Sums of a part's pairs of runs. */
+/* Sums up a part's pairs of runs. */
 __device__ __forceinline__ float2 sum_part(const float *d_s, int part) {
     int first = part_columns(part, 0), second = part_columns(part, 1);
     float2 sum = make_float2(0, 0);
@@ -63,7 +63,7 @@ __device__ __forceinline__ float2 sum_part(const float *d_s, int part) {
     return first < 0 ? make_float2(below[0], below[1]) : make_float2(sum.x + below[0], sum.y + below[1]);
 }
 
-/* Hands dS of the m-th tile with a bias to the helpers. */
+/* Passes dS of the m-th tile with a bias to the helpers. */
 __device__ __forceinline__ void pass_on_d_s(const bias_gradient &s, const float *d_s, unsigned m) {
     int warp = (int)threadIdx.x / 32 - 4, lane = threadIdx.x & 31;
     unsigned to = s.parts + warp * PARTS * PART_BYTES + 8 * lane;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void pass_on_d_s(const bias_gradient &s, const float 
 
 /* ---- helpers ---- */
 
-/* A consumer warp's part at a distance of runs, counted from the least; negative if it has none. */
+/* The part of a consumer warp at a distance of runs, counted from the least one; negative if it has none. */
 __device__ __forceinline__ int part_at(int warp, int x, int y, int z) {
     int first[3];
     nh_row_position(16 * warp, first);
@@ -89,13 +89,13 @@ __device__ __forceinline__ int part_at(int warp, int x, int y, int z) {
     return inside ? (x * PART_Y + y) * PART_Z + z : -1;
 }
 
-/* The matrix at a distance: a consumer warp's part, if it has one; negative otherwise. */
+/* The part of a consumer warp for a matrix; negative if it has none. */
 __device__ __forceinline__ int part_of_matrix(int warp, int matrix) {
     if (matrix >= MATRICES) return -1;
     return part_at(warp, matrix / (BIAS_Y * LINE_RUNS), matrix / LINE_RUNS % BIAS_Y, matrix % LINE_RUNS);
 }
 
-/* Each helper warp adds up every BIAS_WARPS-th matrix; two at a time, for the way from shared memory is long. */
+/* Each helper warp adds up every BIAS_WARPS-th matrix, two at a time to hide the latency of shared memory. */
 template <int OWN> __device__ __forceinline__ void add_parts(unsigned from, unsigned to) {
     enum { AT_ONCE = 2, WARPS = 4 * NH_WARPGROUPS };
 #pragma unroll
@@ -134,7 +134,7 @@ __device__ __forceinline__ void add_parts(const bias_gradient &s, unsigned lines
     }
 }
 
-/* Column minus row is the same along a diagonal, from -7 on. */
+/* Sums up a diagonal, numbered by column minus row + 7. */
 __device__ __forceinline__ float diagonal_sum(unsigned line, int diagonal) {
     unsigned from = line + 4 * (diagonal + 1);
     float sum = 0;
@@ -153,13 +153,13 @@ __device__ __forceinline__ float *bias_table(const nh_tiled_args &args, int head
     return (float *)tables.data + head * tables.head + blockIdx.x / NH_HEAD_PARTS * bias_entries(args);
 }
 
-/* A barrier of all helpers, for the n-th time. */
+/* Synchronizes all helpers; n: how often this was done before. */
 __device__ __forceinline__ void sync_helpers(const bias_gradient &s, unsigned n) {
     nh_barrier_arrive(s.met);
     nh_barrier_wait(s.met, n & 1);
 }
 
-/* All tables of this block, and lines, before the first tile. */
+/* Clears all tables of this block, and the lines, before the first tile. */
 __device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const bias_gradient &s) {
     int heads = (int)args.heads / NH_HEAD_PARTS, first = blockIdx.x % NH_HEAD_PARTS * heads;
     for (int head = first; head < first + heads; head++)
@@ -170,8 +170,8 @@ __device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const bias
     sync_helpers(s, 0);
 }
 
-/* Adds the m-th tile to the table. No two threads add to one entry, and all have met since the last tile: so the order
- * is always the same. */
+/* Adds the m-th tile to the table. No two threads add to the same entry, and all have synchronized since the last tile,
+ * so that the order is always the same. */
 __device__ __forceinline__ void add_tile(const nh_tiled_args &args, const bias_gradient &s, const bias_box &box,
                                          unsigned m) {
     enum { AT_ONCE = BIAS_BATCH(3) };
@@ -198,7 +198,7 @@ __device__ __forceinline__ void add_tile(const nh_tiled_args &args, const bias_g
     }
 }
 
-/* What the helpers do all along: bias boxes of the tiles to come and, one tile later, their gradients. */
+/* The loop of the helpers: they copy bias boxes of coming tiles and, one tile later, add up their gradients. */
 __device__ __forceinline__ void lay_biases_and_differentiate(const nh_tiled_args &args, unsigned ring, unsigned full,
                                                              unsigned free, const bias_gradient &s) {
     unsigned m = 0;

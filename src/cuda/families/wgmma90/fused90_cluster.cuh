@@ -1,12 +1,12 @@
-/* Where a launch has fewer work tiles than the device has multiprocessors, a cluster of blocks shares each: every block
- * loops over its share of the tiles, and at the end each adds up what all have for its share of the rows, in the order
- * of the blocks, from their shared memory. Sums come in the same order every time, and nothing passes through
- * memory. */
+/* Clusters that share work tiles, if a launch has fewer work tiles than the device has multiprocessors. Each block
+ * loops over its share of the tiles. At the end each adds up, for its share of the rows, the sums of all blocks, in the
+ * order of the blocks, from their shared memory. So sums are always in the same order, and nothing passes through
+ * global memory. */
 #pragma once
 #include "fused90.cuh"
 
-/* Sums of a row lie in f32 in what the tiles leave, and behind them two numbers that tell how to add the row up. Eight
- * more than their columns keep rows apart in the banks. */
+/* The sums of a row, in f32, overwrite the memory of tiles; after them are two numbers that tell how to add the row up.
+ * Eight more floats than columns keep rows in different banks. */
 #define SUMS_PITCH(dim) (((dim) + 8) * 4)
 
 __device__ __forceinline__ void sync_cluster(void) {
@@ -14,7 +14,7 @@ __device__ __forceinline__ void sync_cluster(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* An address of this block's shared memory, in that of another. */
+/* The address, in the shared memory of another block, of what is at `address` in this block's. */
 __device__ __forceinline__ unsigned address_in(unsigned address, int rank) {
     unsigned there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -39,8 +39,8 @@ __device__ __forceinline__ void store_two(unsigned to, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
 }
 
-/* A thread's two rows of sums, or zeros for what does not count. All of the cluster must have read its tiles, and the
- * sums that lay here before: it synchronizes first. */
+/* Writes a thread's two rows of sums, or zeros if they do not count. It synchronizes the cluster first, as all blocks
+ * must have finished with their tiles, and with the sums that were here before. */
 template <int DIM> __device__ __forceinline__ void lay_down(unsigned sums, int row, const float *sum, bool counts) {
     sync_cluster();
 #pragma unroll
@@ -50,7 +50,7 @@ template <int DIM> __device__ __forceinline__ void lay_down(unsigned sums, int r
     }
 }
 
-/* The rows of an owned tile that a warp of this block adds up: so many from the first one on. */
+/* How many rows of an owned tile a warp of this block adds up. */
 #define SHARED_ROWS (16 / NH_CLUSTER)
 
 __device__ __forceinline__ int first_shared_row(void) {
@@ -58,14 +58,14 @@ __device__ __forceinline__ int first_shared_row(void) {
     return (rank * 4 * NH_WARPGROUPS + warp) * SHARED_ROWS;
 }
 
-/* visit(row, column) for every four columns of them. */
+/* Calls visit(row, column) for every four columns of these rows. */
 template <int DIM, class Visit> __device__ __forceinline__ void for_shared(Visit visit) {
     const int per_row = DIM / 4;
     for (int i = (int)threadIdx.x % 32; i < SHARED_ROWS * per_row; i += 32)
         visit(first_shared_row() + i / per_row, i % per_row * 4);
 }
 
-/* Adds up four columns of a row, each block's sums multiplied with its factor. */
+/* Adds up four columns of a row, each block's sums times its factor. */
 template <int DIM>
 __device__ __forceinline__ float4 add_up(unsigned sums, int row, int column, const float factor[NH_CLUSTER]) {
     float4 total = {0, 0, 0, 0};
@@ -80,14 +80,14 @@ __device__ __forceinline__ float4 add_up(unsigned sums, int row, int column, con
     return total;
 }
 
-/* Four columns of a row, each multiplied with a factor. */
+/* Stores four columns of a row, times a factor. */
 __device__ __forceinline__ void store_four(elem *to, const float4 &sum, float factor) {
     *(uint2 *)to = make_uint2(nh_pack(sum.x * factor, sum.y * factor), nh_pack(sum.z * factor, sum.w * factor));
 }
 
-/* Adds up what a thread of every block has of two rows, and stores it, if the tensor is wanted; zero, or NaN if a sum
- * is not finite. After the last of these the cluster synchronizes once more: nobody may end whose sums are still
- * read. */
+/* Adds up the sums of two rows over all blocks and stores them, if the tensor is asked for. Returns zero, or NaN if a
+ * sum is not finite. After the last of these calls the cluster synchronizes once more: no block may exit while its sums
+ * are still read. */
 template <int DIM>
 __device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot,
                                                     unsigned sums, int row, const float *sum, bool counts,

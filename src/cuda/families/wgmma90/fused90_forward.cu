@@ -1,33 +1,32 @@
-/* Fused forward for sm_90: O = softmax(scale Q K^T) V without ever writing a weight.
+/* Fused forward pass for sm_90: O = softmax(scale Q K^T) V, where weights never leave registers.
  *
- * One block per multiprocessor takes one work tile after the other. One thread of the first warpgroup fetches boxes of
- * Q, K and V by the copy engine, straight from the caller's tensors; NH_WARPGROUPS warpgroups of 64 queries each
- * multiply. Boxes may start anywhere, so that the KV loop starts exactly where the window does; what lies outside the
- * grid arrives as zeros and is masked like everything else outside the window. Only key tiles that some query of a
- * warpgroup does not see as a whole are masked, and tiles of which no query of a warpgroup sees anything it passes over
+ * One persistent block per multiprocessor takes one work tile after the other. One thread of the first warpgroup
+ * fetches boxes of Q, K and V by the copy engine, straight from the caller's tensors; NH_WARPGROUPS warpgroups of 64
+ * queries each multiply. Boxes may start anywhere, so that the KV loop starts exactly where the window does; what lies
+ * outside the grid arrives as zeros and is masked like everything else outside the window. A key tile is masked only if
+ * some query of a warpgroup does not see all of it, and skipped if no query of the warpgroup sees any of it
  * (fused90_skipping.cuh); a warp skips the weights of planes of which its 16 queries see nothing.
  *
  * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued
- * under an if: ptxas would serialise all of them, so the first scores and the last values stand outside the loop.
+ * under an if, as ptxas would then serialise all of them; so the first scores and the last values are outside the loop.
  *
  * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_LOOP_X..,
- * NH_TILE_BOXES (boxes per key tile), NH_WARPGROUPS, NH_STACK (the axis along which their tiles follow each other),
- * NH_CLUSTER (blocks that share a work tile), NH_STAGES, NH_Q_IN_REGISTERS (less traffic of shared memory),
- * NH_REPAIR_APART (rows that are not finite are repaired not at the end of this launch but by one of their own,
- * fused90_repair.cu: this one then compiles faster), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP:
- * how a map's five axes are used, see place(). */
+ * NH_TILE_BOXES (boxes per key tile), NH_WARPGROUPS, NH_STACK (the stacking axis), NH_CLUSTER (blocks that share a work
+ * tile), NH_STAGES, NH_Q_IN_REGISTERS (less traffic of shared memory), NH_REPAIR_APART (rows that are not finite are
+ * repaired by a launch of its own, fused90_repair.cu, instead of at the end of this one, which then compiles faster),
+ * NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP (how a map's five axes are used, see place()). */
 #if NH_BIASED && NH_WARPGROUPS == 2
-/* The warps beside the producer have more to do. */
+/* The warps beside the producer copy the bias, so they need more registers. */
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #endif
 #if NH_REGIONS && NH_RANK == 3 && NH_WARPGROUPS == 3
-/* Where boxes of a part of a grid begin is more to know than 32 registers hold. */
+/* Locating boxes of a part of a grid needs more than 32 registers. */
 #define PRODUCER_REGISTERS 56
 #define CONSUMER_REGISTERS 152
 #endif
 #define LOOP_FIRST NH_STACK
-/* Where planes of keys follow each other, what is seen of one is worked out once for a line of tiles. */
+/* If planes of keys follow each other, what rows see of one is computed once for a line of tiles. */
 #if NH_STACK == 0 && NH_TILE_BOXES * NH_LOOP_Y * NH_LOOP_Z <= 32 && !NH_BIASED
 #define NH_RUN_AXIS 1
 #endif
@@ -52,13 +51,14 @@
 #include "fused90_skipping.cuh"
 #include "fused90_softmax.cuh"
 
-/* Parts of a grid are computed beside the exchange of others between GPUs, a kernel that has some multiprocessors to
- * itself for a while: blocks that come late then take fewer work tiles. Long launches clear the counter anyway. */
+/* Whether work tiles come from a queue. Parts of a grid are computed while other parts are exchanged between GPUs, by a
+ * kernel that occupies some multiprocessors for a while: with a queue, blocks that start late take fewer work tiles.
+ * Such launches clear the queue's counter anyway, for the repair. */
 #define QUEUED (NH_REGIONS && NH_REPAIR_APART && NH_CLUSTER == 1 && !NH_BIASED)
 #if QUEUED
 #include "work_queue.cuh"
-/* The block's work tile of a round: to the thread that fetches, and to those that multiply. In three dimensions there
- * is most to know of it: shuffled, so that the compiler knows it to be the same in a warp. */
+/* The block's work tile of a round, for the thread that fetches and for those that multiply. In three dimensions, where
+ * most registers depend on it, a shuffle tells the compiler that it is the same for all lanes of a warp. */
 #define CLAIMED_TILE(round) claim_work_tile(args, s.queue, round)
 #if NH_RANK == 3
 #define TOLD_TILE(round) __shfl_sync(~0u, next_work_tile(s.queue, round), 0)
@@ -131,7 +131,7 @@ __device__ __forceinline__ void help(const nh_tiled_args &args, const shared_lay
 
 /* ---- consumers ---- */
 
-/* Q's rows of this warpgroup: in shared memory, or also held in registers. */
+/* This warpgroup's rows of Q: in shared memory, or held in registers, too. */
 struct queries {
     unsigned long long shared;
 #if NH_Q_IN_REGISTERS
@@ -140,7 +140,8 @@ struct queries {
 };
 
 #if NH_Q_IN_REGISTERS
-/* Lane l names row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of the first 8 columns, then of the next. */
+/* Loads queries into registers. Lane l addresses row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of the first 8
+ * columns, then of the next. */
 __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warpgroup) {
     int lane = threadIdx.x & 31, row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
     int turn = ROW_BYTES(NH_DIM) == 128 ? row & 7 : row >> 1 & 3; /* of the swizzle */
@@ -181,7 +182,7 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     NH_WGMMA_COMMIT();
 }
 
-/* What brings a row's sums to its outputs; of a part of a grid, 0 for a row without a key. */
+/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. */
 __device__ __forceinline__ float factor_of_sum(float sum) {
     return NH_REGIONS && sum == 0 ? 0 : 1.0f / sum;
 }
@@ -203,7 +204,8 @@ __device__ __forceinline__ void finish_row(const nh_tiled_args &args, const nh_w
 }
 
 #if NH_CLUSTER > 1
-/* The factors that bring a row's sums of all blocks to the least shift, which is returned with the sum of weights. */
+/* Sets the factors that bring a row's sums of all blocks to the least shift. Returns that shift and the sum of
+ * weights. */
 __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor[NH_CLUSTER]) {
     float2 part[NH_CLUSTER], all = {UNSET, 0};
 #pragma unroll
@@ -219,7 +221,7 @@ __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor
     return all;
 }
 
-/* Four columns of a row of the cluster's work tile; zero, or NaN if one is not finite. */
+/* Stores four columns of a row of the cluster's work tile. Returns zero, or NaN if one is not finite. */
 __device__ __forceinline__ float store_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
                                               int row, int column) {
     float factor[NH_CLUSTER];
@@ -259,7 +261,7 @@ __device__ __forceinline__ bool o_needs_repair(const nh_cuda_args &args, const n
 #define V_TILE_AT(n)                                                                               \
     nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V))
 
-/* Passes over tile n. */
+/* Skips tile n. */
 __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
                                           unsigned &n) {
     release_pair(s, n);
@@ -324,7 +326,8 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
                 before = n;
                 n = NEXT(n);
                 if (!next_of_line(loop, work_tile, mine)) {
-                    /* Values that are not multiplied yet keep a stage: no further than the others reach. */
+                    /* Values that are not multiplied yet hold a stage, so skipping must not go further than the other
+                     * stages. */
 #pragma unroll 1
                     while (TILES_AHEAD(n, before) < NH_STAGES && outside_part(loop, mine))
                         pass_over(s, work_tile, loop, n);

@@ -1,10 +1,11 @@
-/* What the kernels of the backward for sm_90 share whose blocks own key tiles and loop over the queries that attend
- * them, the inverse neighborhood, of every query head that shares the key head. Per query tile, with keys for rows,
+/* What the backward kernels of sm_90 share whose blocks own key tiles and loop over the queries that attend them, the
+ * inverse neighborhood, of every query head that shares the key head. Per query tile, with keys for rows:
  *     S = K Q^T, dP = V dO^T, P = exp(S - LSE), dS = P * (dP - delta), dV += P dO, dK += dS Q
  * with K, V, Q and dO in shared memory, P and dS in registers.
  *
- * Knobs: as fused90_forward.cu; NH_INVERSE is 1, owned rows are keys and the loop's rows queries; NH_D_O_MAP;
- * NH_SUM_D_K and NH_SUM_D_V, which sums are made (both); in split90_key.cu NH_SKIPPING and NH_OWN_PLACES. */
+ * Knobs: those of fused90_forward.cu, where NH_INVERSE is 1, owned rows are keys and the loop's rows queries;
+ * NH_D_O_MAP; NH_SUM_D_K and NH_SUM_D_V, which sums are computed (default: both); in split90_key.cu NH_SKIPPING and
+ * NH_OWN_PLACES. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
@@ -14,7 +15,7 @@
 #endif
 
 #define K_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
-/* dV alone needs no V. */
+/* A launch for dV alone needs no V. */
 #define V_BYTES (NH_SUM_D_K ? TILE_BYTES(OWN_ROWS, NH_DIM_V) : 0)
 #define Q_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM)
 #define D_O_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM_V)
@@ -33,7 +34,7 @@ struct key_layout {
     unsigned k, v, stage, stats, own_full, own_free, full, free;
 };
 
-/* Returns where it ends. */
+/* Lays out shared memory; returns its end. */
 __device__ __forceinline__ unsigned lay_out(key_layout &s, unsigned base) {
     s.k = base;
     s.v = s.k + NH_OWN_PLACES * K_BYTES;
@@ -61,7 +62,7 @@ __device__ __forceinline__ void clear_own(const key_layout &s) {
 
 #define STATS_MAP (NH_FAR ? 4 : 3)
 
-/* Fetches tile n of the loops of this block: Q, dO and stats of a head at a token. */
+/* Fetches tile n of the block's loops: Q, dO and statistics of a head from a token on. */
 template <class WorkTile>
 __device__ __forceinline__ void fetch_queries(const nh_tiled_args &args, const nh_tensor_map *map, const key_layout &s,
                                               unsigned n, const WorkTile &work_tile, int head, const int token[3]) {
@@ -90,7 +91,7 @@ __device__ __forceinline__ void fetch_own_keys(const nh_tiled_args &args, const 
                             head_or_origin<NH_V_MAP>(args, NH_V, work_tile, work_tile.head), kv_heads);
 }
 
-/* claim(n): number of the block's n-th work tile. */
+/* The loop of the producer. claim(n): the number of the block's n-th work tile. */
 template <class Maps, class Claim>
 __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, const Maps &maps, const key_layout &s,
                                                  Claim claim) {
@@ -122,7 +123,7 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
     }
 }
 
-/* Sums += weights B with B's rows, 64 x DIM. */
+/* d_v += weights times dO, 64 x NH_DIM_V. */
 __device__ __forceinline__ void add_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
 #pragma unroll
     for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
@@ -141,22 +142,23 @@ __device__ __forceinline__ void issue_d_k(float *d_k, unsigned *d_s, unsigned lo
     NH_WGMMA_COMMIT();
 }
 
-/* Where the stats of this lane's columns are, the first two of each group of 8. The compiler must not know how the sum
- * comes about: from the alignment of the stages it would make a bitwise or for each column, all kept in registers. */
+/* Address of the statistics of this lane's columns, the first two of each group of 8. The addition is hidden from the
+ * compiler: from the alignment of the stages it would make a bitwise or for each column, and keep all of these in
+ * registers. */
 __device__ __forceinline__ unsigned own_stats(unsigned stats) {
     unsigned own;
     asm volatile("add.u32 %0, %1, %2;" : "=r"(own) : "r"(stats), "r"(32 * (threadIdx.x & 3)));
     return own;
 }
 
-/* LSE (in powers of two) and delta of one query of the loop. */
+/* LSE (in base 2) and delta of one query of the loop. */
 __device__ __forceinline__ float2 stats_at(unsigned own, int column) {
     float2 both;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(both.x), "=f"(both.y) : "r"(own + 16 * column));
     return both;
 }
 
-/* Scores become weights, packed; d_p becomes dS, packed in place of the scores' registers. */
+/* Turns scores into weights. */
 __device__ __forceinline__ void weigh(float *score, unsigned own, float scale) {
 #pragma unroll
     for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
@@ -178,9 +180,9 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, 
     }
 }
 
-/* This warpgroup's 64 keys: what their products are made of, and sums. */
+/* This warpgroup's 64 keys: operands of their products, and their sums. */
 struct key_rows {
-    unsigned long long k, v; /* where there are several places, of the first */
+    unsigned long long k, v; /* with several own places, those of the first */
     float d_k[NH_DIM / 2], d_v[NH_DIM_V / 2];
 };
 
@@ -198,8 +200,8 @@ __device__ __forceinline__ void key_rows_clear(key_rows &r) {
         r.d_v[i] = 0;
 }
 
-/* Takes in tile n of this block's loops; after the last of a work tile the owned tiles are free. mask(score): what
- * makes products scores, minus infinity for pairs that do not exist. */
+/* Processes tile n of this block's loops; after the last of a work tile the owned tiles are released. mask(score) turns
+ * products into scores, with minus infinity for pairs that are masked. */
 template <class Mask>
 __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, unsigned n, bool last, float scale,
                                              Mask mask) {
@@ -230,7 +232,7 @@ __device__ __forceinline__ void take_queries(key_rows &r, const key_layout &s, u
     release_warp(s.free + 8 * SLOT(n));
 }
 
-/* Stores a work tile's sums; zero, or NaN if one is not finite. */
+/* Stores a work tile's sums. Returns zero, or NaN if one is not finite. */
 __device__ __forceinline__ float finish_keys(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
                                              const key_rows &r) {
     if (NH_SUM_D_K) finish_rows<NH_DIM>(args, work_tile, NH_D_K, row, r.d_k, (float)args.scale);

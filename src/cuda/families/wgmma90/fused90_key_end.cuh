@@ -9,8 +9,8 @@ __device__ __forceinline__ bool keys_need_repair(const nh_cuda_args &args, const
            (NH_SUM_D_V && needs_repair<NH_DIM_V>(args, NH_D_V, key));
 }
 
-/* After all work tiles, by a whole warp, of the rows of a tile that it has stored; zero: the sum of what finish_keys
- * said. */
+/* Repairs the rows of a tile that a warp has stored, after all work tiles. Called by the whole warp. zero: the sum of
+ * what finish_keys returned. */
 __device__ __forceinline__ void repair_keys(const nh_tiled_args &args, int first_row, int rows, float zero) {
     if (__any_sync(~0u, zero != 0)) repair_rows<keys_need_repair, nh_differentiate_key>(args, first_row, rows);
 }

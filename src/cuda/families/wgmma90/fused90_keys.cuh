@@ -1,6 +1,6 @@
-/* Keys and values for the KV loops of kernels whose blocks own queries: rings of K and of V, tiles of the window first
- * and then tiles of the extra tokens. For a layout with members k, v, k_full, k_free, v_full, v_free, bias_full and
- * bias_free; MAP_K and MAP_V are the maps of K and V, and those of the extra tokens come in the same order from
+/* Keys and values for the KV loops of kernels whose blocks own queries: rings of K and of V, first tiles of the window
+ * and then tiles of the extra tokens. The layout has members k, v, k_full, k_free, v_full, v_free, bias_full and
+ * bias_free. MAP_K and MAP_V are the maps of K and V, and those of the extra tokens follow in the same order from
  * MAP_EXTRA_K on. */
 #pragma once
 #include "fused90_kv_loop.cuh"
@@ -8,7 +8,7 @@
 #define K_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM)
 #define V_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM_V)
 
-/* Where the barriers of the rings are, and of that of bias tables; returns where they end. */
+/* Lays out the barriers of the rings and of the bias boxes; returns their end. */
 template <class Layout> __device__ __forceinline__ unsigned lay_out_rings(Layout &s, unsigned base) {
     s.k_full = base;
     s.k_free = s.k_full + 8 * NH_STAGES;
@@ -25,7 +25,7 @@ template <class Layout> __device__ __forceinline__ void init_rings(const Layout 
     if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
 }
 
-/* Fetches a tile of as many boxes as there are tokens at which they start. */
+/* Fetches a tile that consists of a box at each of these tokens. */
 template <int LAYOUT, int BOXES>
 __device__ __forceinline__ void fetch_boxes(unsigned to, const nh_tensor_map *map, unsigned barrier, int dim, int head,
                                             int heads, const int (&token)[BOXES][3], int batch) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void fetch_boxes(unsigned to, const nh_tensor_map *ma
                            heads, token[i], batch);
 }
 
-/* Fetches tile n of the KV loops of this block: K and V. */
+/* Fetches K and V of tile n of this block's KV loops. */
 template <int K_LAYOUT, int V_LAYOUT, class Layout, int BOXES>
 __device__ __forceinline__ void fetch_pair(const nh_tiled_args &args, const Layout &s, const nh_tensor_map *k,
                                            const nh_tensor_map *v, const nh_work_tile &work_tile,
@@ -51,7 +51,7 @@ __device__ __forceinline__ void fetch_pair(const nh_tiled_args &args, const Layo
                           work_tile.batch);
 }
 
-/* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
+/* Releases tile n, which must have landed: otherwise a stage that is free already could be released again. */
 template <class Layout> __device__ __forceinline__ void release_pair(const Layout &s, unsigned n) {
     nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
     release_warp(s.k_free + 8 * SLOT(n));

@@ -1,5 +1,5 @@
 /* The loop over the tiles of a work tile's halo: where each starts, how they follow each other, and the masks of those
- * that some row does not see as a whole. */
+ * that some row does not see entirely. */
 #pragma once
 #include "fused90.cuh"
 
@@ -10,15 +10,15 @@
 #error "lines that share tiles fill a plane, and are one block's"
 #endif
 
-/* Work tiles of a backward kernel whose own rows are in shared memory at a time. Where loops are short, the next one's
- * are fetched under the products of this one's. */
+/* The number of work tiles of a backward kernel whose own rows are in shared memory at a time. If loops are short,
+ * those of the next one are fetched while this one is computed. */
 #ifndef NH_OWN_PLACES
 #define NH_OWN_PLACES 1
 #endif
 #define OWN_PLACE(work_tiles) ((work_tiles) % NH_OWN_PLACES)
 #define OWN_PHASE(work_tiles) ((work_tiles) / NH_OWN_PLACES & 1)
 
-/* Position and token at which a box of the work tile's halo starts. */
+/* Position, and token in the maps, at which a box of the work tile's halo starts. */
 __device__ __forceinline__ void loop_position(const nh_work_tile &work_tile, const int tile[3], int position[3]) {
     const int extent[3] = NH_LOOP_TILE;
 #pragma unroll
@@ -45,16 +45,16 @@ __device__ __forceinline__ void loop_token(const nh_tiled_args &args, const nh_w
 #define LOOP_SECOND (LOOP_FIRST == 2 ? 1 : 2)
 #define LOOP_LAST (3 - LOOP_FIRST - LOOP_SECOND)
 
-/* To the box beside, of the next line; `lines`: in a plane. */
+/* Moves to the box beside, in the next line; lines: per plane. */
 __device__ __forceinline__ void next_line(int lines, int box[3]) {
     if (++box[LOOP_SECOND] < lines) return;
     box[LOOP_SECOND] = 0;
     box[LOOP_LAST]++;
 }
 
-/* A tile is a box of each of NH_TILE_BOXES lines, and named by that of the first. Boxes are small where much would be
- * beyond the window in larger ones; several make a tile of as many columns. After the last line come boxes of which
- * nothing is seen. */
+/* Moves to the next tile. A tile has a box of each of NH_TILE_BOXES lines, and is identified by that of the first.
+ * Several small boxes make up a tile where a large one would mostly be outside the window. After the last line come
+ * boxes of which no row sees anything. */
 __device__ __forceinline__ void next_tile(const nh_work_tile &work_tile, int tile[3]) {
     if (++tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]) return;
     tile[LOOP_FIRST] = 0;
@@ -68,8 +68,8 @@ __device__ __forceinline__ int window_tiles_of(const nh_work_tile &work_tile) {
     return work_tile.tiles[LOOP_FIRST] * ((lines + NH_TILE_BOXES - 1) / NH_TILE_BOXES);
 }
 
-/* The tiles of a loop that this block of a cluster takes: [begin, end). There is one at least: where tiles are fewer
- * than blocks some are taken twice, and count once. */
+/* The tiles [begin, end) of a loop that this block of a cluster takes, at least one: if there are fewer tiles than
+ * blocks, some are taken twice, but only count once. */
 struct share {
     int begin, end;
     bool counts;
@@ -84,7 +84,7 @@ __device__ __forceinline__ share share_of(int tiles) {
     return s;
 }
 
-/* The place of the n-th tile of a loop. */
+/* The coordinates of the n-th tile of a loop. */
 __device__ __forceinline__ void tile_at(const nh_work_tile &work_tile, int n, int tile[3]) {
     unsigned rest = (unsigned)n;
     tile[LOOP_FIRST] = tile[LOOP_SECOND] = 0;
@@ -108,13 +108,13 @@ __device__ __forceinline__ void advance(kv_loop &loop, const nh_work_tile &work_
     next_tile(work_tile, loop.tile);
 }
 
-/* Back to the first tile. */
+/* Goes back to the first tile. */
 __device__ __forceinline__ void kv_loop_restart(kv_loop &loop) {
     loop.t = 0;
     loop.tile[0] = loop.tile[1] = loop.tile[2] = 0;
 }
 
-/* The boxes of the tile. */
+/* The coordinates of a tile's boxes. */
 struct tile_boxes {
     int box[NH_TILE_BOXES][3];
 };
@@ -132,7 +132,7 @@ __device__ __forceinline__ tile_boxes boxes_of(int lines, const int tile[3]) {
     return boxes;
 }
 
-/* Every row of the warpgroup sees all of the tile, as far as axes [first, 3) are concerned or those below `end`. */
+/* Whether every row of the warpgroup sees all of the tile, as far as axes in [first, end) are concerned. */
 __device__ __forceinline__ bool seen_whole(const kv_loop &loop, int first = NH_FIRST_AXIS, int end = 3) {
     bool whole = true;
     const tile_boxes boxes = boxes_of(loop.lines, loop.tile);
@@ -145,7 +145,7 @@ __device__ __forceinline__ bool seen_whole(const kv_loop &loop, int first = NH_F
     return whole;
 }
 
-/* The tile is not one of extra tokens. */
+/* Whether the tile is not one of extra tokens. */
 __device__ __forceinline__ bool of_window(const kv_loop &loop) {
     return !NH_EXTRA || loop.t < loop.window_tiles;
 }
@@ -162,7 +162,7 @@ __device__ __forceinline__ tile_boxes starts_of(const kv_loop &loop) {
     return start;
 }
 
-/* Bit j: column 8 j + c of the tile is seen by the row. */
+/* The columns of a tile that a row sees: bit j is that of column 8 j + c. */
 __device__ __forceinline__ unsigned tile_bits(const nh_visible_box &visible, const tile_boxes &start, int c) {
     unsigned bits = 0;
 #pragma unroll
@@ -171,7 +171,7 @@ __device__ __forceinline__ unsigned tile_bits(const nh_visible_box &visible, con
     return bits;
 }
 
-/* Warpgroups that pass over tiles note what each of them multiplies. */
+/* If warpgroups skip tiles, each of them notes which ones it multiplies. */
 #ifndef NOTED_PARTS
 #define NOTED_PARTS 1
 #endif
@@ -183,7 +183,7 @@ __device__ __forceinline__ void note_tile(const nh_tiled_args &args, const kv_lo
                      loop.t < loop.window_tiles && !seen_whole(loop));
 }
 
-/* One word after the other: the compiler then turns seven bits at a time into predicates. */
+/* Masks scores, one word of bits after the other: the compiler then turns seven bits at a time into predicates. */
 __device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
     const unsigned bits[4] = {a0, a1, b0, b1};
 #pragma unroll
@@ -219,7 +219,7 @@ __device__ __forceinline__ void kv_loop_begin(const nh_tiled_args &args, const n
     loop.full = nh_full_tiles(args, work_tile, first, extent);
     loop.visible[0] = nh_visible_box_of(args, work_tile, row);
     loop.visible[1] = nh_visible_box_of(args, work_tile, row + 8);
-    /* The same by construction: said, so that the compiler makes their bits once. */
+    /* They are the same by construction. Assigning them tells the compiler, so that it computes their bits once. */
     if (8 % (WARPGROUP_Z * NH_OWN_HEADS) == 0 || NH_OWN_HEADS % 16 == 0) {
         loop.visible[1].begin[2] = loop.visible[0].begin[2];
         loop.visible[1].end[2] = loop.visible[0].end[2];
@@ -236,7 +236,7 @@ __device__ __forceinline__ void kv_loop_begin(const nh_tiled_args &args, const n
     loop.last = loop.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
 }
 
-/* Cuts a loop down to this block's share. */
+/* Limits a loop to this block's share. */
 __device__ __forceinline__ void take_share(const nh_work_tile &work_tile, kv_loop &loop) {
     share mine = share_of(loop.last + 1);
     loop.t = mine.begin;

@@ -31,8 +31,9 @@ bool nh_fused90_registers_fit(const struct nh_problem *problem, const int32_t *v
     return problem->dim_v / 2 + keys * 3 / 4 + held <= (value[WARPGROUPS] == 2 ? 204 : 124);
 }
 
-/* Faster as timed on an H200: cubes of 4 x 4 x 4 rows, windows of 5 and of 11, head dims 32 and 64. Lines follow each other along
- * axis 1: which of them all rows see (NH_WHOLE_BEGIN) is known where tensors cover it. */
+/* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
+ * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
+ * (NH_WHOLE_BEGIN) are not known in advance. */
 bool nh_fused90_skips_planes(const struct nh_problem *problem, const int32_t *value) {
     enum { ROWS = 4, LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_DIM = 64 };
     int32_t tile[3], lines = (int32_t)problem->axis[1].window + ROWS - 1;
@@ -53,8 +54,8 @@ double nh_fused90_extra_tiles(const struct nh_problem *problem, const int32_t *v
     return (double)nh_ceil_div(problem->extra_tokens, nh_fused90_keys(value));
 }
 
-/* Whether the last query tile of some dilation group has a warpgroup of padding rows alone. Blocks of a cluster do not skip warpgroups:
- * it would multiply every key tile for nothing. */
+/* Whether the last query tile of some dilation group has a warpgroup with padding rows only. In a cluster, where
+ * warpgroups do not skip, it would multiply every key tile for nothing. */
 static bool pads_a_warpgroup(const struct nh_problem *problem, const int32_t *value) {
     const struct nh_axis *axis = &problem->axis[value[STACK]];
     const int64_t length[] = {nh_longest_rows(axis, false), axis->query.length / axis->dilation};
@@ -94,7 +95,8 @@ static nhood_status add_repair(struct nh_cuda_operation *operation,
 }
 
 /* Tells the kernel which lines of a key tile every row of the work tile sees. The halo begins where the window of the
- * first of QY rows does, each further row's window begins at most one line later, and none ends before the first row's. */
+ * first of QY rows does, each further row's window begins at most one line later, and none ends before the first
+ * row's. */
 static void define_whole_lines(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                                const int32_t *value) {
     if (!nh_fused90_skips_planes(problem, value)) return;

@@ -1,4 +1,4 @@
-/* Rows of O that something not finite outside their windows has reached, made again (repair_noted.cuh). */
+/* Repairs rows of O that something not finite outside their windows has reached (repair_noted.cuh). */
 #define NH_VECTOR 8
 #define NH_VECTORS 1
 #define NH_RESIDENT 1

@@ -1,19 +1,19 @@
-/* Repair of rows that are not finite since something outside their windows is not.
+/* Repair of rows that are not finite because something outside their windows is not.
  *
- * The products take masked pairs along with a weight of zero, and zero times NaN or infinity is NaN. So a warp that has
- * stored a sum which is not finite goes over the rows of all its work tiles once more when these are done, out of the
- * way of the products, and makes those that are not finite again as cuda.naive does: from what they attend alone. */
+ * Products include masked pairs with a weight of zero, and zero times NaN or infinity is NaN. So a warp that has stored
+ * a sum which is not finite goes over the rows of all its work tiles once more after the last one, where it does not
+ * disturb the products, and computes those that are not finite again as cuda.naive does: from exactly their windows. */
 #pragma once
 #define NH_GROUP 32
 #define NH_VECTOR 8
 #define NH_VECTORS 1
 #define NH_RESIDENT 1
-#define NH_KEYS 1     /* rare rows: less to compile counts for more */
-#define NH_DELTA_AT 1 /* of stats */
+#define NH_KEYS 1     /* repair is rare: a small kernel matters more than its speed */
+#define NH_DELTA_AT 1 /* place of delta in the statistics */
 #include "fused90.cuh"
 #include "naive.cuh"
 
-/* Whether a row that this warp has stored needs repair; not if nobody wants the tensor. */
+/* Whether a row that this warp has stored needs repair; false if the tensor is not asked for. */
 template <int DIM>
 __device__ __forceinline__ bool needs_repair(const nh_cuda_args &args, int slot, const nh_query &at) {
     const nh_cuda_tensor &t = args.tensor[slot];
@@ -23,11 +23,11 @@ __device__ __forceinline__ bool needs_repair(const nh_cuda_args &args, int slot,
     return __any_sync(~0u, doubt<NH_LANE_ELEMENTS>(part) != 0);
 }
 
-/* By a whole warp, whose rows of a tile are so many from the first on. */
+/* Repairs `rows` rows of each tile from first_row on. Called by a whole warp. */
 template <bool (*needs)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
 __device__ __forceinline__ void repair_rows(const nh_tiled_args &args, int first_row, int rows = 16) {
-    /* Shuffled, so that the compiler knows it to be the same in a warp: else ptxas keeps addresses of the loop over
-     * tiles, too, out of the uniform registers. */
+    /* The shuffle tells the compiler that the value is the same for all lanes: otherwise ptxas keeps addresses of the
+     * loop over tiles out of uniform registers, too. */
     first_row = __shfl_sync(~0u, first_row, 0);
     __syncwarp(); /* lanes read rows that others have stored */
     nh_work_tile work_tile;

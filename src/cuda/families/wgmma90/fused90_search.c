@@ -1,5 +1,5 @@
-/* Which tiles of queries and of keys cuda.fused90 is fastest with. Tiles of queries are passed over by what they cost with
- * any keys at least, pairs by what they cost without masks. */
+/* The search for the tiles of queries and keys with which cuda.fused90 is fastest. Query tiles are skipped if their
+ * cost with any keys is too high, and pairs if their cost without masks is. */
 #include "cluster.h"
 #include "predict.h"
 #include "box.h"
@@ -11,12 +11,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Boxes of fewer keys share a key tile of 64 keys, several along x: elsewhere masks take what that spares. */
+/* Boxes of fewer than LEAST_KEYS keys share a key tile of TILE_KEYS keys if they have several lines along x; otherwise
+ * masks would cost what that saves. */
 enum { LEAST_KEYS = 48, TILE_KEYS = 64 };
 
-/* Shapes worth trying, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. A query
- * tile of fewer than 112 positions is filled up with heads that share their keys; tiles of 112 and 168 are warpgroup
- * tiles of 56 rows, for grids of a multiple of 7. */
+/* Shapes of query tiles, per rank: boxes near a cube have the smallest halo, long ones the fewest border tiles. A tile
+ * of fewer than 112 positions is filled up with heads that share their keys; tiles of 112 and 168 have warpgroup tiles
+ * of 56 rows, for grids of multiples of 7. */
 static const int32_t q_shapes[][3] = {
     {1, 1, 128}, {1, 1, 192}, {1, 1, 96}, {1, 1, 64}, {1, 1, 48}, {1, 1, 32},  {1, 1, 24},
     {1, 1, 16},  {1, 1, 8},   {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {1, 12, 16}, {1, 24, 8},
@@ -42,17 +43,17 @@ enum {
     MOST_RANKED = 12,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
     Q_SHAPES = sizeof q_shapes / sizeof *q_shapes,
-    QUERY_TILES = 5 * Q_SHAPES + 2 /* of 1 to MOST_HEADS heads; covering tiles */
+    QUERY_TILES = 5 * Q_SHAPES + 2 /* with 1 to MOST_HEADS heads; two covering tiles */
 };
 
-/* Clocks of a block on a full device: for a tile that it fetches, one that a warpgroup multiplies, the masks of one, and
- * for itself. */
+/* Clocks of a block on a full device: per tile that it fetches, per tile that a warpgroup multiplies, for the masks of
+ * one, and for itself. */
 struct prices {
     double fetched, seen, masked, block;
 };
 
-/* A key tile and, for two or three warpgroups, its prices, and the stages that fit with queries in registers or not: 0
- * if it does not run so. With a bias, stages have boxes that depend on the queries' tile, too. */
+/* A key tile with, for two and three warpgroups, its prices and the stages that fit, without and with queries in
+ * registers; 0: it does not run. With a bias, the stages also depend on the query tile. */
 struct key_tile {
     const int32_t *shape;
     struct nh_loop_columns columns;
@@ -60,14 +61,14 @@ struct key_tile {
     int32_t stages[2][2];
 };
 
-/* Positions of so many heads, and their tiles as a whole. */
+/* A query tile: positions and heads, and the counts of its loops as a whole. */
 struct query_tile {
     const int32_t *shape;
     int32_t heads, warpgroups;
     struct nh_loop_rows whole;
 };
 
-/* A pair of tiles with the least work so far. */
+/* One of the pairs with the least work so far. */
 struct ranked {
     const struct key_tile *key;
     struct nh_config config;
@@ -82,10 +83,10 @@ struct search {
     struct key_tile key[KEY_TILES];
     struct query_tile query[QUERY_TILES];
     int32_t covering[2][3];
-    bool any;   /* of the pairs runs */
-    bool parts; /* of a grid, or some axis is periodic */
+    bool any;   /* some pair runs */
+    bool parts; /* tensors cover a part of a grid, or some axis is periodic */
     int keys, queries;
-    double below;                      /* clocks of all blocks together that are too many */
+    double below; /* configs with more clocks of all blocks together are skipped */
     struct ranked ranked[MOST_RANKED]; /* least clocks first */
     struct nh_top_n top;
 };
@@ -116,7 +117,7 @@ static double block_clocks(const struct search *search, const int32_t *value, do
 }
 
 static struct prices prices_of(const struct search *search, int32_t *value) {
-    value[STACK] = 1; /* masks without lines */
+    value[STACK] = 1; /* masks that are not computed per line */
     double one = block_clocks(search, value, 1, 1, 0);
     struct prices prices = {.fetched = block_clocks(search, value, 2, 1, 0) - one,
                             .seen = block_clocks(search, value, 1, 2, 0) - one,
@@ -125,8 +126,8 @@ static struct prices prices_of(const struct search *search, int32_t *value) {
     return prices;
 }
 
-/* A tile of as many keys that was added before: it has the same prices and stages. NULL: none, or boxes of a bias depend on
- * more than the number of keys. */
+/* A key tile with as many keys that was added before: it has the same prices and stages. NULL if there is none, or if
+ * there is a bias, whose boxes depend on more than the number of keys. */
 static const struct key_tile *alike(const struct search *search, const int32_t *value) {
     for (int i = 0; i < search->keys && !search->problem->has_bias; i++)
         if (nh_box_volume(search->key[i].shape) * boxes_per_tile(search->key[i].shape) ==
@@ -183,14 +184,15 @@ static void add_queries(struct search *search, const int32_t shape[3], int32_t h
 
 /* ---- pairs ---- */
 
-/* Warpgroup tiles are full, or of multiples of 7 that fit. */
+/* Whether warpgroup tiles are full, or have multiples of 7 rows that fit the grid. */
 static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
     int64_t rows = nh_box_volume(shape) * heads;
     if (rows == 128 || rows == 192) return true;
     return (rows == 112 || rows == 168) && !problem->has_bias && nh_sm90_sevens_fit(problem, shape);
 }
 
-/* Whether so many heads of these rows are worth a query tile, and the copy engine brings them. */
+/* Whether a tile of this shape may have so many heads: they must fill it, and the copy engine be able to fetch them
+ * together. */
 static bool may_share(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
     return (problem->heads / problem->kv_heads) % heads == 0 && rows_fit(problem, shape, heads) &&
            (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH);
@@ -212,7 +214,7 @@ bool nh_fused90_goes_around(const struct nh_problem *problem) {
     return false;
 }
 
-/* The share of a work tile that one block takes: where there are few, clusters share them. */
+/* The share of a work tile that one block computes: if there are few work tiles, clusters share them. */
 static double share_of(const struct search *search, const struct query_tile *query,
                        const struct key_tile *key, struct nh_config config) {
     const struct nh_cuda_device *cuda = search->device->backend;
@@ -228,8 +230,8 @@ static double share_of(const struct search *search, const struct query_tile *que
     return 1.0 / nh_fused90_cluster_of(search->problem, cuda, config.value, &fetched);
 }
 
-/* With every key tile. Work on a full device says which are worth a prediction; the last wave of blocks counts as a whole
- * one. */
+/* Tries a query tile, cut into warpgroup tiles, with every key tile, and keeps the pairs with the least work on a full
+ * device. The last wave counts as a full one. */
 static void try_parts(struct search *search, const struct query_tile *query,
                       const struct nh_config *queries, const struct nh_loop_rows *parts) {
     const struct nh_cuda_device *cuda = search->device->backend;
@@ -268,7 +270,7 @@ static void try_parts(struct search *search, const struct query_tile *query,
     }
 }
 
-/* Cut into warpgroup tiles along each axis. */
+/* Tries a query tile cut into warpgroup tiles along each axis. */
 static void try_queries(struct search *search, const struct query_tile *query) {
     const int32_t *q = query->shape;
     struct nh_config queries = {{q[0], q[1], q[2], query->heads}};
@@ -284,7 +286,7 @@ static void try_queries(struct search *search, const struct query_tile *query) {
     }
 }
 
-/* Queries in registers or not. */
+/* Predicts a pair of tiles with and without queries in registers. */
 static void predict_pair(struct search *search, struct ranked *ranked, struct nh_top_n *best) {
     const struct nh_problem *problem = search->problem;
     const struct nh_cuda_device *cuda = search->device->backend;
@@ -307,7 +309,7 @@ static void predict_pair(struct search *search, struct ranked *ranked, struct nh
     }
 }
 
-/* Adds the covering tiles of two and three warpgroups where they are not among the others. */
+/* Adds the covering tiles of two and three warpgroups, unless they are among the others. */
 static void add_covering(struct search *search) {
     for (int32_t warpgroups = 2; warpgroups <= 3; warpgroups++) {
         int32_t *tile = search->covering[warpgroups - 2];
@@ -318,7 +320,7 @@ static void add_covering(struct search *search) {
     }
 }
 
-/* Collects the tiles that suit the problem, or all of them. */
+/* Collects the tiles that suit the problem or, with `all`, every one that runs. */
 static void find_tiles(struct search *search, bool all) {
     const struct nh_problem *problem = search->problem;
     search->keys = search->queries = 0;
@@ -335,7 +337,7 @@ static void find_tiles(struct search *search, bool all) {
     if (problem->rank > 1 && !problem->has_bias) add_covering(search);
 }
 
-/* Whether any config runs. */
+/* Tries the pairs of these tiles; returns whether any runs. */
 static bool try_tiles(struct search *search, bool all, struct nh_top_n *best) {
     search->any = false;
     find_tiles(search, all);

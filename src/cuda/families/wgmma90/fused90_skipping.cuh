@@ -1,16 +1,15 @@
-/* Warpgroup skipping. A warpgroup's tile of the block's queries sees nothing of some key tiles that the other
- * warpgroups need, at the ends of the stacking axis: these it passes over. Tiles follow each other along that axis
- * first, so that all warpgroups pass over some of every line, each at another time, and the stages of the ring make up
- * for it. */
+/* Warpgroup skipping. A warpgroup's tile of the block's queries sees nothing of some key tiles that other warpgroups
+ * need, at the ends of the stacking axis: it skips these. Loops go along that axis first, so that every warpgroup skips
+ * some tiles of every line, each at another time, and the stages of the ring even that out. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
-/* Blocks that share a work tile have few key tiles each: their warpgroups pass over none, so that each has one to
+/* Blocks that share a work tile have few key tiles each: their warpgroups skip none, so that each has at least one to
  * multiply. */
 #define PASSES_OVER (NH_CLUSTER == 1)
 
-/* Those tiles of the window that are at [begin, end) on that axis. `last`: the number of the last tile to multiply,
- * extra tokens included. */
+/* The tiles of the window that a warpgroup multiplies: those in [begin, end) along that axis. last: the number of the
+ * last one, extra tokens included. */
 struct part {
     int begin, end, last;
 };
@@ -25,25 +24,26 @@ __device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_w
     p.begin = (low.begin - work_tile.halo[a]) / extent;
     p.end = (high.end - work_tile.halo[a] + extent - 1) / extent;
 #if NH_REGIONS
-    /* One tile where it sees none. */
+    /* one tile if the warpgroup's rows see none */
     if (nh_is_cut(a)) {
         p.begin = nh_min(p.begin, work_tile.tiles[a] - 1);
         p.end = nh_max(p.end, p.begin + 1);
     }
 #endif
-    /* Nothing of this warpgroup is stored. */
+    /* The warpgroup has only padding rows, which are not stored. */
     if (first > last_row) p.end = p.begin + 1;
-    /* The last tile of the last line. */
+    /* the last tile of the last line */
     p.last = NH_EXTRA || !PASSES_OVER ? loop.last : loop.window_tiles - work_tile.tiles[a] + p.end - 1;
 }
 
-/* Whether no query of the warpgroup sees anything of the tile. */
+/* Whether no query of the warpgroup sees any of the tile. */
 __device__ __forceinline__ bool outside_part(const kv_loop &loop, const part &p) {
     bool inside = loop.tile[NH_STACK] >= p.begin && loop.tile[NH_STACK] < p.end;
     return PASSES_OVER && !inside && loop.t < loop.window_tiles;
 }
 
-/* To the next tile. True: it follows in the part's line, so that nothing is to be passed over and the loop goes on. */
+/* Moves to the next tile. True if it is in the same line of the part, so that nothing is skipped and the loop goes
+ * on. */
 __device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
     if (PASSES_OVER && loop.tile[NH_STACK] + 1 < p.end && of_window(loop)) {
         loop.t++;
@@ -54,8 +54,8 @@ __device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &
     return false;
 }
 
-/* Where loop tiles are planes across the stacking axis, and a warp's 16 rows lie in one: whether they see anything of
- * this tile. */
+/* If loop tiles are planes across the stacking axis, and a warp's 16 rows lie in one plane: whether these rows see any
+ * of this tile. */
 __device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
     const nh_visible_box &visible = loop.visible[0];
     return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);

@@ -1,11 +1,11 @@
-/* What happens to the scores of a tile in registers: masks, and an online softmax that asks for no tile's largest score
- * but the first's. OUTS, which the kernel defines: sums that a thread holds. */
+/* Masks and online softmax of a tile's scores in registers. Only the first tile in which a row sees a key is searched
+ * for its largest score. OUTS, which the kernel defines: the number of output sums of a thread. */
 #pragma once
 #include "fused90_skipping.cuh"
 #include "lanes.cuh"
 
-/* State of a thread's two rows: what is added to scores, in powers of two, the sum of weights, and what both sums
- * shrank by in the last tile, if some row of the warp moved. */
+/* The state of a thread's two rows: what is added to scores in base 2, the sum of weights, and the factor by which
+ * earlier sums shrank in the last tile, which only counts if some row of the warp moved. */
 struct rows {
     float shift[2], sum[2], shrink[2];
     bool set, moved; /* set: all rows of the warp have seen keys */
@@ -13,22 +13,22 @@ struct rows {
 
 /* ---- masks ---- */
 
-/* Where lines are short, masks along z cost four additions and no selection for every score: columns 8 apart share
- * their place in a line, and what the softmax subtracts is infinite for places that a row does not see. Each box of a
- * tile has its own places. */
+/* If lines are short, masks along z cost four additions per place and no selection per score: columns that are 8 apart
+ * have the same place in a line, and what the softmax subtracts is infinite for places that a row does not see. Each
+ * box of a tile has its own places. */
 #define SHORT_LINES (NH_RUNS <= 4)
 #define PLACES (SHORT_LINES ? NH_TILE_BOXES * NH_RUNS : 1)
 #define PLACE_OF(j) (SHORT_LINES ? (j) / (NH_BOX_ROWS / 8) * NH_RUNS + (j) % NH_RUNS : 0)
-/* A box is one line: lines are masked by their places then. */
+/* Whether a box is one line: places then mask lines, too. */
 #define ONE_LINE (NH_BOX_ROWS == 8 * NH_RUNS)
-/* Tiles that follow each other have the same places: what is seen of them is worked out once for a line of tiles, where
- * the loops of blocks are over whole lines. */
+/* Whether consecutive tiles have the same places, so that what rows see of them is computed once for a line of tiles.
+ * For this, loops of blocks must be over whole lines. */
 #define SAME_PLACES (LOOP_FIRST < NH_RUN_AXIS && NH_CLUSTER == 1)
 
-/* Key tiles are planes across the stacking axis, and so are a warp's 16 rows: they all see something of a tile or none
- * of them does, and then the warp makes no weights of its scores, which are zero. What rows see of the lines of a plane
- * is worked out with the places, and not asked of lines [NH_WHOLE_BEGIN, NH_WHOLE_END), which every row sees. Where the
- * host does not define these (fused90_launch.c) no plane is skipped. */
+/* Whether warps skip planes. Key tiles are planes across the stacking axis, and so are a warp's 16 rows: either all of
+ * these rows see some of a tile or none does, and then the warp computes no weights, which are zero. What rows see of
+ * the lines of a plane is computed with the places; lines [NH_WHOLE_BEGIN, NH_WHOLE_END), which every row sees, need no
+ * test. If the host does not define these (fused90_launch.c), no plane is skipped. */
 #if defined(NH_WHOLE_BEGIN) && NH_CLUSTER == 1
 #define SKIPS_PLANES 1
 #define LINE_IS_WHOLE(j) ((j) / NH_RUNS >= NH_WHOLE_BEGIN && (j) / NH_RUNS < NH_WHOLE_END)
@@ -37,7 +37,7 @@ struct rows {
 #define LINE_IS_WHOLE(j) false
 #endif
 
-/* What a thread's two rows see of the even and odd columns at each place, a bit each: of the tile, and of its lines. */
+/* What a thread's two rows see of the even and odd columns at each place, as bits: of the tile, and of its line. */
 struct seen_bits {
     unsigned bits, line;
 #if SKIPS_PLANES
@@ -68,8 +68,8 @@ __device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_bo
 #endif
 }
 
-/* Masks what rows do not see of a tile, but for what is left to the softmax. `first`: of a line of tiles. False: the
- * warp makes no weights of it. */
+/* Masks what rows do not see of a tile, except what the softmax masks. first: whether it is the first of a line of
+ * tiles. False: the warp sees nothing of it and computes no weights. */
 __device__ __forceinline__ bool mask_lines(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
                                            seen_bits &seen) {
     if (!SHORT_LINES || (NH_EXTRA && loop.t >= loop.window_tiles)) {
@@ -115,11 +115,11 @@ __device__ __forceinline__ bool mask_lines(const nh_tiled_args &args, const kv_l
 /* ---- softmax ---- */
 
 /* Weights are 2^(scale score + shift). A row's shift makes the largest score of the first tile in which it sees a key
- * weigh 1; only when a tile's weights sum to more than MOST, in one lane, is the row shifted again, by a whole number,
- * so that no tile but the first asks for the largest score. Results differ by rounding only, and what a row's are
- * depends on no other row. A row whose scores grow by more than f32 holds, 2^120 or so in weight, is not finite. */
+ * weigh 1. It changes only when a tile's weights in one lane sum up to more than MOST, and then by a whole number, so
+ * that later tiles are not searched for their largest score. Results differ by rounding only, and do not depend on
+ * other rows. If a row's scores grow by more than f32 can represent, about 2^120 in weight, it is not finite. */
 #define MOST 256.0f
-/* The shift of a row that has seen no key: the weights of what it does not see are zero even so. */
+/* The shift of a row that has seen no key: the weights of keys that it does not see are zero even then. */
 #define UNSET 3e38f
 
 /* Sets the shifts of rows that see their first keys in this tile. */
@@ -138,8 +138,8 @@ __device__ __forceinline__ void set_rows(const float *score, const seen_bits &se
     r.set = !__any_sync(~0u, r.shift[0] == UNSET || r.shift[1] == UNSET);
 }
 
-/* Shifts rows whose weights of a tile, summed by some lane, exceed MOST: weights, sums, and by `shrink` what the row
- * has gathered. The tile's sum is made again, since weights may be finite where their sum is not. */
+/* Shifts rows whose weights of a tile, summed by some lane, exceed MOST: rescales weights and sums, and sets `shrink`
+ * for the outputs so far. The tile's sum is computed again, since weights may be finite where their sum is not. */
 __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
     }
 }
 
-/* ALL: every row of the warp sees all places. */
+/* Turns scores into weights. ALL: every row of the warp sees all places. */
 template <bool ALL>
 __device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const rows &r, float scale, float sum[2]) {
     float shift[2][2][PLACES];
@@ -180,7 +180,7 @@ __device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const
         }
 }
 
-/* Online softmax: scores become weights, the rows' sums advance. */
+/* Online softmax: turns scores into weights, and updates the rows' sums. */
 __device__ __forceinline__ void soften(float *score, const seen_bits &seen, rows &r, float scale) {
     float sum[2] = {0, 0};
     if (!r.set) set_rows(score, seen, r, scale);
@@ -195,7 +195,7 @@ __device__ __forceinline__ void soften(float *score, const seen_bits &seen, rows
     r.sum[1] += sum[1];
 }
 
-/* The sums of the rows that moved. */
+/* Rescales the outputs of rows that moved. */
 __device__ __forceinline__ void shrink(float *out, const rows &r) {
     if (!r.moved) return;
 #pragma unroll

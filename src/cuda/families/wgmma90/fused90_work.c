@@ -6,19 +6,20 @@
 
 #include <math.h>
 
-/* Whether what rows see across the lines of a loop is worked out once for each (fused90_forward.cu). */
+/* Whether masks across lines are computed once per line of tiles (fused90_softmax.cuh). */
 static bool masks_by_line(const struct nh_problem *problem, const int32_t *value) {
     return value[STACK] == 0 && value[TILE_BOXES] * value[KY] * value[KZ] <= 32 &&
            !problem->has_bias;
 }
 
-/* Instructions for a logit's bias: rows of several heads share no entries. */
+/* Instructions per logit for a bias; rows of several heads share no entries. */
 static double bias_instructions(const struct nh_problem *problem, const int32_t *value) {
     enum { SHARED = 15, APART = 19 };
     return !problem->has_bias ? 0 : value[QH] > 1 ? APART : SHARED;
 }
 
-/* Sets the work of a block that fetches so many tiles and whose warpgroups multiply `seen`, `masked` of them with masks. */
+/* Sets the work of a block that fetches so many tiles and whose warpgroups multiply `seen` of them, `masked` with
+ * masks. */
 static void set_units(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       const int32_t *value, double fetched, double seen, double masked,
                       bool by_line, struct nh_launch_work *launch) {
@@ -34,15 +35,16 @@ static void set_units(const struct nh_problem *problem, const struct nh_cuda_dev
     launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(cuda, (fetched * keys + 64 * groups) * dims * 2);
     launch->unit[NH_WORK_STEP] = seen / groups;
     launch->unit[NH_WORK_INDEX] = problem->rank;
-    launch->unit[NH_WORK_SPILL] = groups > 2 ? dims : 0; /* registers change hands slowly */
+    launch->unit[NH_WORK_SPILL] =
+        groups > 2 ? dims : 0; /* setmaxnreg is slow to move registers between warpgroups */
     launch->unit[NH_WORK_VECTOR] =
         nh_cuda_lane_clocks(64 * groups * dims + seen * scores * bias_instructions(problem, value));
     launch->unit[NH_WORK_COPY] =
         value[Q_IN_REGISTERS] ? (problem->rank - 1) * (double)problem->dim : 0;
 }
 
-/* Blocks of a cluster share the key tiles of a work tile; their warpgroups multiply, masked, what they would pass
- * over. */
+/* Blocks of a cluster share the key tiles of a work tile. Their warpgroups do not skip: they multiply, with masks, what
+ * they would otherwise skip. */
 void nh_fused90_work_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         const int32_t *value, const struct nh_fused90_loops *loops,
                         struct nh_work *work) {

@@ -1,7 +1,7 @@
-/* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu): stats of the queries, which also zero f32
- * sums for dQ; then blocks that own keys, from which the copy engine adds each loop tile's dQ to the sums; then dQ in
- * the tensors' type, and rows that are not finite repaired. Sums are added in whatever order blocks come to them: not
- * deterministic. */
+/* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu). The first launch computes statistics of the
+ * queries and clears f32 sums for dQ. In the second, blocks own keys, and the copy engine adds each loop tile's dQ to
+ * the sums. Then dQ is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the
+ * sums in no fixed order, so that results are not deterministic. */
 #include "backward90_search.h"
 #include "backward_steps.h"
 #include "cuda_family.h"
@@ -12,7 +12,7 @@
 #define NH_KNOBS "joint90_knobs.def"
 #include "knob_table.h"
 enum { OWN = OWN_X, LOOP = LOOP_X };
-/* Padding rows cost it more than they spare: see docs/kernels.md. */
+/* Tiles of keys are full, as padding rows cost more than they save: docs/log/wgmma90.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
 
 static nh_backward90_work pair_work;
@@ -50,12 +50,12 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- tiles ---- */
 
-/* Columns of dQ's sums: whole chunks of shared memory. */
+/* Columns of dQ's sums, rounded up to whole chunks of shared memory. */
 static int64_t sum_columns(const struct nh_problem *problem) {
     return nh_sm90_row_bytes(problem->dim) / 2;
 }
 
-/* dS, twice, and dQ. */
+/* Shared memory for dS, twice, and dQ. */
 static int64_t own_bytes(const struct nh_backward90_kernel *kernel) {
     int64_t rows = nh_box_volume(kernel->loop);
     return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(kernel->problem));
@@ -65,7 +65,8 @@ static int32_t stages_of(const struct nh_backward90_kernel *kernel) {
     return nh_backward90_stages(kernel, own_bytes(kernel), NH_BACKWARD90_MOST_STAGES);
 }
 
-/* Queries split between the warpgroups; sums, scores, their gradients and what is packed of them. */
+/* Whether queries can be divided between the warpgroups, and registers hold sums, scores, their gradients and packed
+ * weights. */
 static bool fits(const struct nh_backward90_kernel *kernel) {
     int64_t rows = nh_box_volume(kernel->loop),
             dims = kernel->problem->dim + kernel->problem->dim_v;
@@ -79,7 +80,8 @@ static double sums_bytes(const struct nh_problem *problem) {
     return rows * (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
 }
 
-/* The first and the last launch wait for memory: dO and O read; sums written, and read again; dQ written. */
+/* Adds the launches. The first and the last wait for memory: they read dO and O, clear the sums, read them again and
+ * write dQ. */
 static void add_launches(const struct nh_backward90_kernel *kernel,
                          const struct nh_backward90_loops *loops, struct nh_work *work) {
     const struct nh_problem *problem = kernel->problem;
@@ -125,8 +127,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-/* dQ's sums: [B, H, X', Y', Z', columns], see joint90.cu, and the two words of NH_QUEUE. first: bytes before the first
- * query, since periodic axes begin with the positions in front of them at which loop tiles start. */
+/* dQ's sums, [B, H, X', Y', Z', columns] (see joint90.cu), and the two words of NH_QUEUE. first: bytes before the first
+ * query, as periodic axes begin with positions in front of it at which loop tiles may start. */
 struct sums {
     size_t offset, first, bytes, queue;
     int64_t extent[NH_AXES], columns;

@@ -1,41 +1,42 @@
-/* dQ, dK and dV of the backward for sm_90 with five products: fused90_key.cuh, and from the same dS
+/* dQ, dK and dV of the backward pass for sm_90 with five products: those of fused90_key.cuh, and from the same dS
  *     dQ += dS K
- * for the queries of the loop. Each warpgroup lays dS of its keys down in shared memory; the tile's dQ, a sum over the
- * keys of both, is split between them. It leaves through shared memory and the copy engine, which adds it to f32 sums
- * of all blocks: in whatever order they come, so results differ in rounding run to run.
+ * for the queries of the loop. Each warpgroup writes dS of its keys to shared memory; the tile's dQ, a sum over the
+ * keys of both, is divided between them. dQ goes through shared memory to the copy engine, which adds it to f32 sums of
+ * all blocks, in no fixed order, so that results differ in rounding from run to run.
  *
- * Sums: [B H, X', Y', Z', columns] where an axis holds the queries of one dilation group after the other, each as long
- * as the longest, so that a loop tile is a box; it may run into the groups beside, to which it adds zeros. A loop that
- * goes around may start in front of a periodic axis; there the axis has room for a tile less one row, since boxes that
- * the copy engine adds must not start at negative coordinates, as boxes that it fetches may. Columns of a row are
- * permuted (store_d_q): see joint90_convert.cu.
+ * Sums: [B H, X', Y', Z', columns]. An axis holds the queries of one dilation group after the other, each as long as
+ * the longest, so that a loop tile is a box; it may reach into the groups beside, to which it adds zeros. A loop that
+ * goes around a periodic axis may start before it. There the axis has additional room for a tile less one row, since
+ * boxes that the copy engine adds must not start at negative coordinates, unlike boxes that it fetches. Columns of a
+ * row are permuted (store_d_q): see joint90_convert.cu.
  *
  * Knobs: those of fused90_key.cuh; NH_D_Q_N and NH_D_Q_N16, columns of dQ per warpgroup. */
-/* A key outside has no key in shared memory but zeros, and no weight: zero times infinity would be NaN in dQ. */
+/* A key outside the tensors is zeros in shared memory, and its weight has to be 0: otherwise an infinite weight times
+ * zero would be NaN in dQ. */
 #define NH_OUTSIDE_SEES 0
-/* Two producers at work need more than one. */
+/* There are two producers, which need more registers than one. */
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #include "fused90_key.cuh"
 #include "work_queue.cuh"
 #include "overlap.cuh"
 
-/* Columns of dQ that are computed, and how many parts they are cut into: two warpgroups share 64 queries, or have 64
- * each. */
+/* Columns of dQ that are computed, and the number of parts into which they are cut: the two warpgroups share 64
+ * queries, or have 64 each. */
 #define D_Q_COLUMNS (CHUNK(NH_DIM) * CHUNKS(NH_DIM))
 #define D_Q_PARTS (128 / NH_LOOP_ROWS)
 #if NH_WARPGROUPS != 2 || NH_LOOP_ROWS % 64 || D_Q_COLUMNS != NH_D_Q_N * D_Q_PARTS
 #error "64 or 128 queries between two warpgroups"
 #endif
 
-/* dS: rows are queries, chunks the 64 keys of one warpgroup. Two of them in turn: one is read while the next is
+/* dS: rows are queries, chunks the 64 keys of one warpgroup. There are two buffers: one is read while the next is
  * written. */
 #define D_S_CHUNK (NH_LOOP_ROWS * 128)
 #define D_S_BYTES (NH_WARPGROUPS * D_S_CHUNK)
 #define D_S_AT(n) (s.d_s + (n) % 2 * D_S_BYTES)
 #define D_S_FULL(n) (s.d_s_full + (n) % 2 * 8)
 #define D_S_PHASE(n) ((n) / 2 & 1)
-/* dQ: rows are queries, chunks 32 columns. */
+/* dQ: rows are queries, chunks are 32 columns. */
 #define D_Q_CHUNK (NH_LOOP_ROWS * 128)
 #define D_Q_CHUNKS (D_Q_COLUMNS / 32)
 
@@ -72,8 +73,8 @@ __device__ __forceinline__ void init_barriers(const joint_layout &s) {
 
 /* ---- the thread that adds dQ to the sums ---- */
 
-/* Where on an axis of the sums the loop starts; of a part of a grid, what leads there from a position of the work
- * tile's dilation group. */
+/* The start of the loop along an axis of the sums. For a part of a grid, this is an offset to add to positions of the
+ * work tile's dilation group. */
 __device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_work_tile &work_tile, int a) {
     const nh_cuda_axis &axis = args.axis[a];
     if (a < NH_FIRST_AXIS) return 0;
@@ -86,7 +87,7 @@ __device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_wo
 #endif
 }
 
-/* Where the n-th tile of the loop along an axis is in the sums; start: sums_start of the axis. */
+/* The coordinate in the sums of the n-th tile of the loop along an axis; start: sums_start of the axis. */
 __device__ __forceinline__ int place_in_sums(const nh_work_tile &work_tile, int start, int a, int n) {
     const int extent[3] = NH_LOOP_TILE;
 #if NH_REGIONS
@@ -138,7 +139,7 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
 
 /* ---- consumers ---- */
 
-/* dS of this warp's 16 keys, transposed: lane l names row l % 8 of the 8x8 matrix l / 8. */
+/* Stores dS of this warp's 16 keys, transposed: lane l addresses row l % 8 of the 8x8 matrix l / 8. */
 __device__ __forceinline__ void store_d_s(unsigned to, unsigned *d_s) {
     int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     int query = lane / 16 * 8 + lane % 8, unit = 2 * warp + lane / 8 % 2;
@@ -162,8 +163,8 @@ __device__ __forceinline__ void issue_d_q(float *d_q, unsigned long long d_s, un
     NH_WGMMA_COMMIT();
 }
 
-/* 16 columns, of which lane t of four holds 2t, 2t + 1, 2t + 8 and 2t + 9, go to every other of 8 units of 16 bytes:
- * its four to unit 2t, or 2t + 1 of the next 16 columns. */
+/* Stores dQ to shared memory. Of 16 columns, lane t of four holds 2t, 2t + 1, 2t + 8 and 2t + 9. They are written to
+ * unit 2t of 8 units of 16 bytes, and those of the next 16 columns to unit 2t + 1. */
 __device__ __forceinline__ void store_d_q(unsigned to, const float *d_q, int warpgroup) {
     int row = 64 * (warpgroup / D_Q_PARTS) + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int part = warpgroup % D_Q_PARTS, t = threadIdx.x & 3;
@@ -176,7 +177,7 @@ __device__ __forceinline__ void store_d_q(unsigned to, const float *d_q, int war
     }
 }
 
-/* Hands the n-th tile's dQ to the thread that adds it to the sums. */
+/* Passes the n-th tile's dQ to the thread that adds it to the sums. */
 __device__ __forceinline__ void pass_on_d_q(const joint_layout &s, const float *d_q, int warpgroup, unsigned n) {
     nh_barrier_wait(s.d_q_free, n & 1 ^ 1);
     store_d_q(s.d_q, d_q, warpgroup);
@@ -184,22 +185,22 @@ __device__ __forceinline__ void pass_on_d_q(const joint_layout &s, const float *
     release_warp(s.d_q_full);
 }
 
-/* K's columns that are this warpgroup's part of dQ. */
+/* A descriptor of the columns of K from which this warpgroup computes its part of dQ. */
 __device__ __forceinline__ unsigned long long keys_across(const joint_layout &s, int warpgroup) {
     int column = warpgroup % D_Q_PARTS * NH_D_Q_N, chunk = CHUNK(NH_DIM);
     unsigned at = s.k + column / chunk * (OWN_ROWS * ROW_BYTES(NH_DIM)) + column % chunk * 2;
     return nh_descriptor(at, ROW_BYTES(NH_DIM), OWN_ROWS * ROW_BYTES(NH_DIM));
 }
 
-/* In three dimensions masks need so many registers that none are left for weights before they are rounded: dS is made
- * from the rounded ones, and dV, for which they are there, can start before dP has come. */
+/* In three dimensions, masks need so many registers that none are left for weights before they are rounded. So dS is
+ * computed from rounded weights, which are needed for dV in any case, and dV can start before dP is there. */
 #define ROUNDED_WEIGHTS (NH_RANK == 3)
 
 __device__ __forceinline__ float2 unpack(unsigned both) {
     return make_float2(nh_load((elem)both), nh_load((elem)(both >> 16)));
 }
 
-/* pack_d_s of fused90_key.cuh, from rounded weights. */
+/* Like pack_d_s of fused90_key.cuh, but from rounded weights. */
 __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weight, const float *d_p, unsigned own) {
 #pragma unroll
     for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
@@ -213,7 +214,7 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weigh
     }
 }
 
-/* Takes in tile n of this block's loops; after the last of a work tile the owned tiles are free. */
+/* Processes tile n of this block's loops; after the last of a work tile the owned tiles are released. */
 __device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint_layout &s, const kv_loop &loop,
                                           unsigned n, bool last, int warpgroup, float scale,
                                           unsigned long long k_across, key_rows &r) {

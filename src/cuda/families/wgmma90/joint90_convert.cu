@@ -1,6 +1,6 @@
-/* dQ = scale * its f32 sums, whose columns are put in order: of each 16, lane t of joint90.cu's four held 2t, 2t + 1,
- * 2t + 8 and 2t + 9, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q there). A
- * thread makes 16 columns, the threads of a row together. */
+/* dQ = scale * its f32 sums, with columns put in order. In joint90.cu, lane t of four held columns 2t, 2t + 1, 2t + 8
+ * and 2t + 9 of each 16, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q
+ * there). A thread converts 16 columns; several threads share a row. */
 #define NH_VECTOR 8
 #define NH_VECTORS 2
 #define NH_RESIDENT 0
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_convert(const _
     long long rows = args.batch * args.heads * nh_token_count(args);
     int run = nh_lane();
     nh_follow_launches();
-    if (16 * run >= args.dim) return; /* what fills up a row may be anything */
+    if (16 * run >= args.dim) return; /* columns that fill up a row are undefined */
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
         nh_query query = nh_query_of(args, row, args.heads);
         const float4 *from = (const float4 *)nh_sums_row(args, query) + run / 2 * 8 + run % 2;

@@ -1,8 +1,8 @@
-/* Rows of dQ, dK and dV that something not finite outside their windows has reached, made again (repair_noted.cuh). */
+/* Repairs rows of dQ, dK and dV that something not finite outside their windows has reached (repair_noted.cuh). */
 #define NH_VECTOR 8
 #define NH_VECTORS 1
 #define NH_RESIDENT 1
-#define NH_DELTA_AT 1 /* of stats */
+#define NH_DELTA_AT 1 /* place of delta in the statistics */
 #include "naive_backward_key.cuh"
 #include "naive_backward_query.cuh"
 #include "repair_noted.cuh"

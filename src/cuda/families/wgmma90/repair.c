@@ -1,4 +1,4 @@
-/* The launches around one that notes rows to repair. */
+/* The launches before and after one that notes rows to repair. */
 #include "repair.h"
 
 void nh_repair_bind(struct nh_cuda_step *step, size_t words) {

@@ -1,4 +1,4 @@
-/* Sets the words of NH_QUEUE to zero: no row is repair yet. */
+/* Sets the words of NH_QUEUE to zero: no work tile is claimed, and no row needs repair yet. */
 #include "prelude.cuh"
 
 extern "C" __global__ void repair_clear(const __grid_constant__ nh_cuda_args args) {

@@ -1,6 +1,6 @@
-/* cuda.split90: the backward pass on sm_90: stats of the queries, dQ by the blocks that own queries, dK and dV by the
- * blocks that own keys, in one launch or, for wide heads, two. Five products become seven or eight, and nothing is added
- * atomically, no scratch of dQ is kept, and results are bit-equal run to run. */
+/* cuda.split90: the backward pass on sm_90. One launch computes statistics of the queries, one dQ by blocks that own
+ * queries, and one or, for wide heads, two dK and dV by blocks that own keys. This takes seven or eight products
+ * instead of five, but no atomics and no workspace for dQ, and results are bit-equal in every run. */
 #include "split90.h"
 #include "backward90_search.h"
 #include "split90_pass.h"
@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A config is two pairs of tiles: of the kernel that owns queries, with a loop over keys, and of the one that owns
+/* A config is two pairs of tiles: of the kernel that owns queries, whose loop is over keys, and of the one that owns
  * keys. */
 #define NH_KNOBS "split90_knobs.def"
 #include "knob_table.h"
@@ -24,7 +24,7 @@ enum {
     KEY_OWN = KEY_OWN_X,
     KEY_LOOP = KEY_LOOP_X
 };
-/* Padding rows of keys cost more than they spare: see docs/kernels.md. */
+/* Tiles of keys are full, as padding rows of keys cost more than they save: docs/log/wgmma90.md. */
 enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256, FULL_ROWS = 64 * WARPGROUPS };
 
 static nh_backward90_work pair_work;
@@ -38,7 +38,7 @@ static struct nh_backward90_search search_of(const struct nh_problem *problem,
         .least_rows = keys ? FULL_ROWS : 0};
 }
 
-/* A config's kernel that owns keys, or queries. */
+/* The kernel of a config that owns keys, or the one that owns queries. */
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda,
                                              const int32_t *value, bool keys) {
@@ -73,8 +73,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- work ---- */
 
-/* Instructions for the bias of a logit. Beside dQ, helpers work on every entry of a pair of tiles: counted in units of
- * a logit of the loop tile, less what they do beside the products. */
+/* Instructions per logit for a bias. Beside dQ, helper warps work on every entry of a pair of tiles: this counts per
+ * logit of a row of the loop tile, less what they do in the shadow of products. */
 static double bias_instructions(const struct nh_backward90_kernel *kernel) {
     const double scores = 3, gradient = 13, hidden = 18;
     if (!kernel->problem->has_bias) return 0;
@@ -85,8 +85,8 @@ static double bias_instructions(const struct nh_backward90_kernel *kernel) {
     return fmax(gradient * entries / (double)nh_box_volume(kernel->loop) - hidden, scores);
 }
 
-/* Clocks in which blocks that share a work tile add up the sums of a launch; 0 if they cannot: the sums do not fit in
- * place of the tiles, boxes of a bias are laid down for whole loops, or warpgroups pass over tiles. */
+/* Clocks in which blocks that share a work tile add up the sums of a launch; 0 if they cannot share: the sums do not
+ * fit in place of the tiles, there is a bias, whose boxes are for whole loops, or warpgroups skip tiles. */
 static double sums_clocks(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass) {
     const int64_t rows = 64 * WARPGROUPS, beside = 1024 + 256;
     const struct nh_split90_facts *facts = &nh_split90_facts[pass];
@@ -106,14 +106,14 @@ static bool has_pass(const struct nh_backward90_kernel *kernel, enum nh_split90_
     return nh_split90_facts[pass].keys == kernel->keys && nh_split90_used(kernel->problem, pass);
 }
 
-/* Whether blocks of all launches can share work tiles. */
+/* Whether the blocks of all its launches can share work tiles. */
 static bool shares(const struct nh_backward90_kernel *kernel) {
     for (enum nh_split90_pass pass = 0; pass < NH_SPLIT90_PASSES; pass++)
         if (has_pass(kernel, pass) && !(sums_clocks(kernel, pass) > 0)) return false;
     return true;
 }
 
-/* A kernel that owns no tile is of extra tokens, whose blocks share nothing. */
+/* Adds the kernel's launches. A kernel without an owned tile is for extra tokens, whose blocks share nothing. */
 static void add_passes(const struct nh_backward90_kernel *kernel,
                        const struct nh_backward90_loops *loops, struct nh_work *work) {
     const struct nh_problem *problem = kernel->problem;
@@ -131,7 +131,7 @@ static void add_passes(const struct nh_backward90_kernel *kernel,
     }
 }
 
-/* Extra tokens' gradients: blocks that own them share the queries out evenly. */
+/* Adds the launches for extra tokens, whose blocks divide the queries evenly. */
 static void add_extra_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                            struct nh_work *work) {
     if (!problem->extra_tokens) return;
@@ -147,7 +147,7 @@ static void add_extra_work(const struct nh_problem *problem, const struct nh_cud
     add_passes(&kernel, &loops, work);
 }
 
-/* The launch for the stats waits for memory. */
+/* Starts the work; the launch for the statistics waits for memory. */
 static void start_work(const struct nh_problem *problem, struct nh_work *work) {
     nh_work_start(work, NH_OPERATION_SPLIT90, problem);
     work->overlaps = true;
@@ -185,7 +185,8 @@ static void append(const struct nh_work *launches, struct nh_work *work) {
         work->launch[work->launches++] = launches->launch[i];
 }
 
-/* Launches for queries and keys overlap, so what is best for each need not be the best together. */
+/* The launches by queries and by keys overlap, so the best of each need not be the best together: all pairs are
+ * predicted. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     const struct nh_cuda_device *cuda = device->backend;
@@ -224,7 +225,7 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     return nh_cuda_add_stats(operation, &step, problem, 0);
 }
 
-/* dQ has the extra tokens among its keys. */
+/* Adds the extra tokens to the loop for dQ. */
 static void add_extra_loop_tiles(struct nh_cuda_step *step, const struct nh_problem *problem,
                                  const int32_t loop[3]) {
     int64_t rows = nh_box_volume(loop);

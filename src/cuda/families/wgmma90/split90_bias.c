@@ -1,7 +1,7 @@
-/* What a relative bias asks of cuda.split90's launches (fused90_bias.cuh, fused90_bias_gradient.cuh). */
+/* A relative bias in cuda.split90's launches (fused90_bias.cuh, fused90_bias_gradient.cuh). */
 #include "split90.h"
 
-/* PARTS_BYTES and, twice, LINES_BYTES of the kernel. */
+/* PARTS_BYTES and twice LINES_BYTES of the kernel. */
 static int64_t gradient_bytes(const int32_t own[3], const int32_t loop[3]) {
     const int64_t warps = 4 * NH_BACKWARD90_WARPGROUPS, part_bytes = 256;
     int64_t own_runs = own[2] / 8, runs = loop[2] / 8;
@@ -18,7 +18,8 @@ int64_t nh_split90_bias_bytes(const struct nh_backward90_kernel *kernel) {
     return boxes + (kernel->keys ? 0 : gradient_bytes(kernel->own, kernel->loop));
 }
 
-/* Large tables: the more parts the heads are in, the fewer blocks have a table for each. */
+/* The number of parts into which heads are divided to limit the tables to 256 MiB: with more parts, fewer blocks have a
+ * table for each head. */
 static int64_t head_parts(const struct nh_problem *problem, int64_t blocks) {
     const int64_t most_bytes = (int64_t)256 << 20;
     for (int64_t parts = 1; parts < problem->heads; parts++)

@@ -1,5 +1,5 @@
 /* The extra tokens' gradients on sm_90 (split90_extra.cu): blocks own tiles of extra tokens and loop over shares of the
- * queries, whose sums are then added in a fixed order. */
+ * queries; the shares' sums are then added in a fixed order. */
 #include "split90.h"
 #include "split90_pass.h"
 
@@ -7,7 +7,8 @@ enum { ROWS = 64 * NH_BACKWARD90_WARPGROUPS, MOST_DIM = 256 };
 static const int32_t own[] = {1, 1, ROWS};
 static const uint32_t outputs = NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
 
-/* Every query attends every extra token, whatever the windows, without a bias: the queries' box is a grid of its own. */
+/* The problem as extra tokens see it: every query attends every extra token, without windows or bias, so that the box
+ * of queries is a grid of its own. */
 static struct nh_problem without_windows(const struct nh_problem *problem) {
     struct nh_problem dense = *problem;
     dense.has_bias = false;
@@ -47,7 +48,7 @@ static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *
     return true;
 }
 
-/* The boxes of queries that cover the grid with the fewest rows: of 64 rows or, where heads are wide, 32. */
+/* The box of queries, of 64 rows or, where heads are wide, 32, that covers the grid with the fewest rows. */
 static const int32_t *loop_tile_of(const struct nh_problem *problem,
                                    const struct nh_cuda_device *cuda) {
     static const int32_t shapes[][3] = {{1, 1, 64}, {1, 8, 8}, {1, 4, 16}, {2, 4, 8},
@@ -70,7 +71,7 @@ const int32_t *nh_split90_extra_loop_tile(const struct nh_problem *problem,
     return loop;
 }
 
-/* f32 sums of all shares, [share, batch, head, token, dim]. */
+/* Binds a slot to the f32 sums of all shares, [share, batch, head, token, dim]. */
 static void bind_shares(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                         int64_t dim, size_t offset) {
     struct nh_cuda_tensor *t = &step->args.tensor[slot];

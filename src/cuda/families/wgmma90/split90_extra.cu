@@ -1,7 +1,7 @@
-/* Gradients of the extra tokens for sm_90: blocks own tiles of extra tokens and loop over a share of the queries, all
- * of which attend them: fused90_key.cuh's products without masks or windows. What a box has outside the grid are zeros
- * in Q, dO and the stats, so that it adds nothing. Sums of a share go to the workspace; split90_extra_sum.cu adds the
- * shares up.
+/* Gradients of the extra tokens for sm_90. Blocks own tiles of extra tokens and loop over a share of the queries, all
+ * of which attend them: the products of fused90_key.cuh without masks or windows. Parts of a box outside the grid are
+ * zeros in Q, dO and the statistics, so that they add nothing. The sums of a share go to the workspace;
+ * split90_extra_sum.cu adds the shares up.
  *
  * NH_P and NH_D_S hold the sums of dK and of dV, f32, [share, batch, head, token, dim]: strides axis[0], batch, head,
  * axis[2]. tiling: tiles of the grid per axis, extra_tiles, and work_tiles, one per share of a tile of extra tokens. */
@@ -12,12 +12,12 @@ struct maps {
     nh_tensor_map map[KEY_MAPS];
 };
 
-/* Tells the loops below from those over windows. */
+/* A type of its own, so that the functions below are chosen instead of those for loops over windows. */
 struct extra_layout : key_layout {};
 
 struct extra_work_tile {
     int batch, head, row, share;
-    long long first, end; /* of the loop over the tiles of the grid, for one query head after the other */
+    long long first, end; /* steps of the loop over the tiles of the grid, for one query head after the other */
 };
 
 __device__ __forceinline__ int grid_tiles(const nh_tiled_args &args) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ extra_work_tile extra_work_tile_at(const nh_tiled_arg
     return work_tile;
 }
 
-/* Token of a step of the loop; returns its query head. */
+/* Sets the token of a step of the loop; returns the query head. */
 __device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra_work_tile &work_tile, long long step,
                                           int token[3]) {
     const int extent[3] = NH_LOOP_TILE;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
     }
 }
 
-/* This thread's two rows of a share's sums. */
+/* Stores this thread's two rows of a share's sums. */
 template <int DIM>
 __device__ __forceinline__ void store_share(const nh_tiled_args &args, const extra_work_tile &work_tile, int slot,
                                             int row, const float *sum) {

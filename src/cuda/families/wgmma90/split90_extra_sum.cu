@@ -1,5 +1,5 @@
-/* Gradients of the extra tokens from the shares of split90_extra.cu, added in their order. Row blockIdx.x is a token of
- * a head and batch entry; blockIdx.y 0 makes dK, 1 dV. args.tiling.work_tiles: how many shares. */
+/* Gradients of the extra tokens: adds up the shares of split90_extra.cu in their order. blockIdx.x is a token of a head
+ * and batch entry; blockIdx.y 0 computes dK, 1 dV. args.tiling.work_tiles: the number of shares. */
 #include "prelude.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) split90_extra_sum(const __grid_constant__ nh_tiled_args args) {

@@ -1,8 +1,8 @@
-/* dK and dV of the backward for sm_90: see fused90_key.cuh. Nothing is added atomically. Where registers do not hold
- * the sums of both there is a launch for each. It needs the stats alone, which the launch for dQ has waited for before
- * this one could begin; so it only has to end after that one, too. */
+/* dK and dV of the backward pass for sm_90: see fused90_key.cuh. Nothing is added atomically. If registers do not hold
+ * the sums of both, there is a launch for each. This launch needs only the statistics, for which the launch for dQ has
+ * waited before this one could begin; so it only has to make sure that it does not end before that one. */
 #if NH_BIASED
-/* The warps beside the producer have more to do. */
+/* The warps beside the producer copy the bias, so they need more registers. */
 #define PRODUCER_REGISTERS 56
 #define CONSUMER_REGISTERS 224
 #define BIAS_MOST_BATCH 4
@@ -69,7 +69,7 @@ __device__ __forceinline__ void help(const nh_tiled_args &args, const biased_lay
 }
 
 #if NH_SKIPPING
-/* Lets go of tile n, which must have landed: a stage that is free may not be freed again. */
+/* Skips tile n, which must have landed: otherwise a stage that is free already could be released again. */
 __device__ __forceinline__ void pass_over(const key_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
                                           unsigned &n) {
     nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
@@ -78,7 +78,7 @@ __device__ __forceinline__ void pass_over(const key_layout &s, const nh_work_til
     advance(loop, work_tile);
 }
 
-/* dV += P dO, dK += dS Q of tile n, as one group. */
+/* dV += P dO, dK += dS Q of tile n, as one wgmma group. */
 __device__ __forceinline__ void issue_sums(const key_layout &s, unsigned n, unsigned *weight, unsigned *d_s,
                                            key_rows &r) {
     const unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES;
@@ -86,8 +86,8 @@ __device__ __forceinline__ void issue_sums(const key_layout &s, unsigned n, unsi
     issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM)));
 }
 
-/* Issues the products of tile n with the own rows at `place` that need nothing but what was fetched. Between them, dV
- * and dK of the tile before, unless it is the first of its line: they run under this tile's exponentials. */
+/* Issues the products of tile n, with the own rows at `place`, that only need what was fetched. Between them are dV and
+ * dK of the tile before, unless this is the first of its line: these overlap with this tile's exponentials. */
 template <bool FIRST>
 __device__ __forceinline__ void issue_tile(const key_layout &s, unsigned n, unsigned before, unsigned place,
                                            float *score, float *d_p, unsigned *weight, unsigned *d_s, key_rows &r) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void issue_tile(const key_layout &s, unsigned n, unsi
     NH_WGMMA_FENCE();
     ISSUE_ROWS(NH_DIM, score, r.k + place * (K_BYTES >> 4), nh_descriptor(STAGE_AT(n), ROW_BYTES(NH_DIM), 16));
     if (FIRST) {
-        NH_WGMMA_COMMIT(); /* of nothing: as many groups as for the other tiles */
+        NH_WGMMA_COMMIT(); /* an empty group, so that the number of groups is the same for all tiles */
     } else {
         issue_sums(s, before, weight, d_s, r);
     }
@@ -103,9 +103,9 @@ __device__ __forceinline__ void issue_tile(const key_layout &s, unsigned n, unsi
                nh_descriptor(STAGE_AT(n) + Q_BYTES, ROW_BYTES(NH_DIM_V), 16));
 }
 
-/* Takes in the tiles of a line of which the warpgroup's keys see something. `last`: of the work tile's heads; its own
- * rows are free after the last tile of these. No stage is held on the way from line to line, where others are passed
- * over. */
+/* Processes the tiles of a line of which the warpgroup's keys see something. last: this is the last of the heads of the
+ * work tile, whose own rows are released after their last tile. No stage is held between lines, where tiles are
+ * skipped. */
 __device__ __forceinline__ void take_line(const nh_tiled_args &args, const key_layout &s, const nh_work_tile &work_tile,
                                           const part &mine, unsigned place, bool last, float scale, kv_loop &loop,
                                           unsigned &n, key_rows &r) {
@@ -140,7 +140,7 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const key_l
     release_warp(s.free + 8 * SLOT(before));
 }
 
-/* Takes in the loop over the queries of one head, the last of those that share the keys if `last`. */
+/* Processes the loop over the queries of one head; last: of those that share the keys. */
 __device__ __forceinline__ void take_head(const nh_tiled_args &args, const key_layout &s, const nh_work_tile &work_tile,
                                           const part &mine, unsigned place, bool last, float scale, kv_loop &loop,
                                           unsigned &n, key_rows &r) {
@@ -156,7 +156,8 @@ __device__ __forceinline__ void take_head(const nh_tiled_args &args, const key_l
 #endif
 
 #if NH_CLUSTER > 1
-/* Stores a work tile's sums, which the cluster's blocks have in parts; zero, or NaN if one is not finite. */
+/* Stores a work tile's sums, of which each block of the cluster has a part. Returns zero, or NaN if one is not
+ * finite. */
 __device__ __forceinline__ float finish_shared_keys(const nh_tiled_args &args, const nh_work_tile &work_tile,
                                                     unsigned sums, int row, const key_rows &r, bool counts) {
     float zero = 0;

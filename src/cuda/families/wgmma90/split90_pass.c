@@ -17,9 +17,10 @@ bool nh_split90_used(const struct nh_problem *problem, enum nh_split90_pass pass
     return (pass == NH_SPLIT90_D_K_AND_V) == (problem->dim + problem->dim_v <= MOST_TOGETHER);
 }
 
-/* Where warpgroups pass over tiles: the rows of all work tiles in shared memory but one, and these work tiles themselves. */
+/* Shared memory for warpgroup skipping: the own rows of all work tiles held at a time but one, and these work tiles
+ * themselves. */
 static int64_t skipping_bytes(const struct nh_backward90_kernel *kernel) {
-    /* work_tile_at in split90_skipping.cuh, rounded up; boxes and periodic axes need more */
+    /* the size of an entry of work_tile_at in split90_skipping.cuh, rounded up; with regions it is larger */
     enum { PLACES = NH_BACKWARD90_OWN_PLACES_SKIPPING, WORK_TILE_BYTES = 80, REGION_BYTES = 80 };
     int64_t row =
         nh_sm90_row_bytes(kernel->problem->dim) + nh_sm90_row_bytes(kernel->problem->dim_v);
@@ -29,7 +30,7 @@ static int64_t skipping_bytes(const struct nh_backward90_kernel *kernel) {
            PLACES * (WORK_TILE_BYTES + regions * REGION_BYTES);
 }
 
-/* dV alone needs no V. */
+/* The launch for dV alone needs no V. */
 int64_t nh_split90_own_bytes(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass) {
     int64_t values =
         pass == NH_SPLIT90_D_V ? 64 * WARPGROUPS * nh_sm90_row_bytes(kernel->problem->dim_v) : 0;
@@ -43,13 +44,13 @@ int32_t nh_split90_stages(const struct nh_backward90_kernel *kernel, enum nh_spl
 }
 
 bool nh_split90_fits(const struct nh_backward90_kernel *kernel, enum nh_split90_pass pass) {
-    /* what setmaxnreg leaves a thread beside addresses and masks */
+    /* the registers that setmaxnreg gives a thread, less those for addresses and masks */
     enum { MOST_REGISTERS = 208, MOST_REGISTERS_BIASED = 184 };
     const struct nh_problem *problem = kernel->problem;
     const struct nh_split90_facts *facts = &nh_split90_facts[pass];
     if (problem->has_bias && !nh_sm90_pairs(kernel->own)) return false;
     int64_t sums = facts->sums * problem->dim + facts->sums_v * problem->dim_v;
-    /* what is packed of a tile stays while the next one's scores come */
+    /* where warpgroups skip, packed weights of a tile stay in registers while the next one's scores are computed */
     int64_t registers = facts->registers + (nh_backward90_skips(kernel) ? 1 : 0);
     int64_t most = problem->has_bias && !facts->keys ? MOST_REGISTERS_BIASED : MOST_REGISTERS;
     return sums / 2 + nh_box_volume(kernel->loop) * registers / 4 <= most &&

@@ -1,15 +1,15 @@
-/* dQ of the fused backward for sm_90: blocks own query tiles and loop over their keys, as the forward does. Per key
- * tile
+/* dQ of the fused backward pass for sm_90: blocks own query tiles and loop over their keys, as the forward pass does.
+ * Per key tile:
  *     S = Q K^T, dP = dO V^T, dS = exp(S - LSE) * (dP - delta), dQ += dS K
- * with Q, dO, K and V in shared memory and dS in registers. With a bias its gradient is made beside dQ, by the warps
- * that fetch nothing (fused90_bias_gradient.cuh). All sums are made in the same order every time.
+ * with Q, dO, K and V in shared memory and dS in registers. With a bias, the warps beside the producer compute its
+ * gradient as well (fused90_bias_gradient.cuh). All sums are in a fixed order.
  *
- * Knobs: as fused90_forward.cu, without heads sharing a tile; NH_D_O_MAP; NH_SKIPPING (split90_skipping.cuh);
- * NH_OWN_PLACES. Stats: see backward_stats.cu. */
+ * Knobs: those of fused90_forward.cu, without heads that share a tile; NH_D_O_MAP; NH_SKIPPING (split90_skipping.cuh);
+ * NH_OWN_PLACES. Statistics: see backward_stats.cu. */
 #if NH_BIASED
-/* A row outside the grid has zeros for a query, which a large bias could make weigh infinitely much. */
+/* A row outside the grid has a query of zeros, whose weights could become infinite by a large bias. */
 #define NH_OUTSIDE_SEES 0
-/* The warps beside the producer have more to do. */
+/* The warps beside the producer compute the bias and its gradient, so they need more registers. */
 #define PRODUCER_REGISTERS 72
 #define CONSUMER_REGISTERS 216
 #define BIAS_MOST_BATCH 4
@@ -68,8 +68,8 @@ __device__ __forceinline__ void clear_own(const shared_layout &s) {
     clear_padding_rows(s.d_o, NH_DIM_V);
 }
 
-/* Fetches Q and dO of the block's next work tile once their place is free. work_tiles: how many it had, counted on.
- * Returns the maps of its loop. */
+/* Fetches Q and dO of the block's next work tile once their place is free. work_tiles: how many it had before;
+ * incremented. Returns the maps of the tile's loop. */
 __device__ __forceinline__ const nh_tensor_map *fetch_own_rows(const nh_tiled_args &args, const maps &maps,
                                                                const shared_layout &s, const nh_work_tile &work_tile,
                                                                unsigned &work_tiles, int heads) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void issue_d_q(float *d_q, unsigned *d_s, unsigned lo
 #define K_ACROSS_AT(n)                                                                             \
     nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM))
 
-/* LSE in powers of two, and delta, of one row; zeros for a row outside the grid. */
+/* LSE (in base 2) and delta of one row; zeros for a row outside the grid. */
 __device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int row) {
     long long token[3];
     if (!row_token(args, work_tile, row, token)) return make_float2(0, 0);
@@ -142,7 +142,7 @@ __device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_w
                              token[0] * t.axis[0] + token[1] * t.axis[1] + token[2] * t.axis[2]);
 }
 
-/* Scores become weights. */
+/* Turns scores into weights. */
 __device__ __forceinline__ void weigh(float *score, float scale, float lse, float lse_below) {
 #pragma unroll
     for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
@@ -153,7 +153,8 @@ __device__ __forceinline__ void weigh(float *score, float scale, float lse, floa
     }
 }
 
-/* dP becomes dS. The bias's gradient has no row to make again where a masked pair's dP is not finite: its dS is 0. */
+/* Turns dP into dS. With a bias, dS of a masked pair has to be 0 even if dP is not finite: rows are repaired, the
+ * bias's gradient is not. */
 __device__ __forceinline__ void differentiate(float *d_p, const float *weight, float delta, float delta_below) {
 #pragma unroll
     for (int i = 0; i < SCORES; i++)
@@ -176,7 +177,7 @@ __device__ __forceinline__ void repair_d_q(const nh_cuda_args &args, const nh_qu
 }
 
 #if NH_SKIPPING
-/* Passes over tile n. */
+/* Skips tile n. */
 __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
                                           unsigned &n) {
     release_pair(s, n);
@@ -184,16 +185,16 @@ __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_
     advance(loop, work_tile);
 }
 
-/* The work tile's own rows of this warpgroup: queries and dO in shared memory, the barrier that frees them, and the
- * stats of this thread's two rows. */
+/* The rows that this warpgroup owns: Q and dO in shared memory, the barrier that releases them, and the statistics of
+ * this thread's two rows. */
 struct own_rows {
     unsigned long long q, d_o;
     unsigned free;
     float2 stats, stats_below;
 };
 
-/* Issues the products of tile n that need nothing but what was fetched. Between them, dQ of the tile before, unless it
- * is the first of its line: it runs under this tile's exponentials. */
+/* Issues the products of tile n that only need what was fetched. Between them is dQ of the tile before, unless this is
+ * the first of its line: it overlaps with this tile's exponentials. */
 template <bool FIRST>
 __device__ __forceinline__ void issue_tile(const shared_layout &s, unsigned n, unsigned before, const own_rows &own,
                                            float *score, float *d_p, unsigned *packed, float *d_q) {
@@ -202,15 +203,15 @@ __device__ __forceinline__ void issue_tile(const shared_layout &s, unsigned n, u
     NH_WGMMA_FENCE();
     ISSUE_ROWS(NH_DIM, score, own.q, nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16));
     if (FIRST) {
-        NH_WGMMA_COMMIT(); /* of nothing: as many groups as for the other tiles */
+        NH_WGMMA_COMMIT(); /* an empty group, so that the number of groups is the same for all tiles */
     } else {
         issue_d_q(d_q, packed, K_ACROSS_AT(before));
     }
     ISSUE_ROWS(NH_DIM_V, d_p, own.d_o, nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), 16));
 }
 
-/* Takes in the tiles of a line of which the warpgroup's queries see something; its own rows are free after the last. No
- * stage is held on the way from line to line, where others are passed over. */
+/* Processes the tiles of a line of which the warpgroup's queries see something; its own rows are released after the
+ * last. No stage is held between lines, where tiles are skipped. */
 __device__ __forceinline__ void take_line(const nh_tiled_args &args, const shared_layout &s,
                                           const nh_work_tile &work_tile, const part &mine, const own_rows &own,
                                           float scale, kv_loop &loop, unsigned &n, float *d_q) {
@@ -245,7 +246,7 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const share
     release(s.k_free + 8 * SLOT(before));
 }
 
-/* Takes in the loop over the work tile's keys. */
+/* Processes the loop over the work tile's keys. */
 __device__ __forceinline__ void take_keys(const nh_tiled_args &args, const shared_layout &s,
                                           const nh_work_tile &work_tile, const part &mine, const own_rows &own,
                                           float scale, kv_loop &loop, unsigned &n, float *d_q) {

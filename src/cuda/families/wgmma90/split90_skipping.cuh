@@ -1,13 +1,13 @@
-/* What warpgroups and warps of cuda.split90 pass over (NH_SKIPPING, set by the host: backward90.c).
+/* What warpgroups and warps of cuda.split90 skip (NH_SKIPPING, set by the host: backward90.c).
  *
- * Tiles of a line follow each other along the axis along which warpgroup tiles do. A warpgroup passes over those of
- * which none of its rows sees anything, as in the forward.
+ * Loops go first along the axis along which warpgroup tiles follow each other. A warpgroup skips the tiles of which
+ * none of its rows sees anything, as in the forward pass.
  *
- * In volumes loop tiles are planes, and the 16 rows of a warp of a warpgroup tile of 4 x 4 x 4 lie in one: a warp makes
- * no weights of planes of which they see nothing, and multiplies zeros. What they see of a plane is the same for all
- * planes of a line. */
+ * In volumes loop tiles are planes, and the 16 rows of a warp of a warpgroup tile of 4 x 4 x 4 lie in one plane: a warp
+ * computes no weights of planes of which they see nothing, and multiplies zeros. What they see of a plane is the same
+ * for all planes of a line. */
 #pragma once
-/* The producer must not spill: it is one thread for all warpgroups. */
+/* The producer must not spill, as all warpgroups depend on this one thread. */
 #define PRODUCER_REGISTERS 40
 #define CONSUMER_REGISTERS 232
 #define LOOP_FIRST NH_STACK
@@ -24,15 +24,15 @@
 
 /* ---- the producer ---- */
 
-/* Where loops have few tiles the one thread that fetches is soon what all warpgroups wait for. So it has registers
- * enough not to spill (PRODUCER_REGISTERS), and works out coordinates once for a line of tiles. */
+/* If loops have few tiles, all warpgroups soon wait for the one thread that fetches. So it has enough registers not to
+ * spill (PRODUCER_REGISTERS), and computes coordinates once for a line of tiles. */
 
-/* The work tiles whose own rows are in shared memory. The producer writes one before it arrives at the barrier of these
- * rows, and consumers read it there: every coordinate of a work tile takes a division. */
+/* The work tiles whose own rows are in shared memory. The producer writes an entry before it arrives at the barrier of
+ * these rows, and consumers read it: computing it again would take a division for every coordinate. */
 __shared__ nh_work_tile work_tile_at[NH_OWN_PLACES];
 static_assert(sizeof(nh_work_tile) <= (NH_REGIONS ? 160 : 80), "skipping_bytes of split90_pass.c");
 
-/* The work tiles of a block, as nh_work_tile_index numbers them, without its division. */
+/* Enumerates the work tiles of a block in the order of nh_work_tile_index, without its division. */
 struct work_rounds {
     int first, place;
 };
@@ -77,8 +77,8 @@ __device__ __forceinline__ void fetch_lines(const nh_tiled_args &args, const nh_
 
 /* ---- the consumers ---- */
 
-/* What a thread's two rows see of the even and odd columns of a plane that they see; whether all rows of the warpgroup
- * see all of it. */
+/* What a thread's two rows see of the even and odd columns of a plane of which they see something; whether all rows of
+ * the warpgroup see all of it. */
 struct plane_bits {
     unsigned row[2][2];
     bool whole;
@@ -98,8 +98,8 @@ __device__ __forceinline__ void plane_bits_of(const kv_loop &loop, plane_bits &s
     }
 }
 
-/* Masks what rows do not see of a tile. `first`: of a line, for this warpgroup. False, and nothing masked: the warp's
- * rows see nothing of it. */
+/* Masks what rows do not see of a tile. first: whether it is the first of a line for this warpgroup. False, with
+ * nothing masked: the warp's rows see nothing of it. */
 __device__ __forceinline__ bool mask_seen(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
                                           plane_bits &seen) {
 #if SKIPS_PLANES

@@ -1,8 +1,8 @@
-/* Work tiles handed out one after the other, to whichever block is the first to ask. All blocks are then at work tiles
+/* A dynamic tile scheduler: work tiles are handed out to whichever block asks first. All blocks are then at work tiles
  * that follow each other in the launch's order, however long each takes, and what these share stays in the L2.
  *
- * A block starts with the work tile of its own number. One thread claims the next by a counter in memory, which an
- * earlier launch has set to zero, and passes it to the other threads through shared memory. */
+ * A block starts with the work tile of its own number. One thread claims the next one by a counter in memory, which an
+ * earlier launch has cleared, and passes it to the other threads through shared memory. */
 #pragma once
 #include "boxes.cuh"
 #include "tma.cuh"
@@ -12,13 +12,14 @@ struct work_tile_queue {
     unsigned work_tile, full, free;
 };
 
-/* Readers: threads that call next_work_tile. */
+/* readers: the number of threads that call next_work_tile. */
 __device__ __forceinline__ void init_queue(const work_tile_queue &queue, unsigned readers) {
     nh_barrier_init(queue.full, 1);
     nh_barrier_init(queue.free, readers);
 }
 
-/* The block's n-th work tile; from the number of work tiles on there is none. */
+/* Claims the block's n-th work tile and passes it on; called by one thread. Numbers from the number of work tiles on
+ * mean that there is none. */
 __device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const work_tile_queue &queue, int n) {
     unsigned work_tile = blockIdx.x;
     if (n > 0) work_tile = gridDim.x + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
@@ -29,7 +30,7 @@ __device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const 
     return (int)work_tile;
 }
 
-/* The same for those who are told. */
+/* Returns the work tile that was claimed, to the threads to which it is passed. */
 __device__ __forceinline__ int next_work_tile(const work_tile_queue &queue, int n) {
     int work_tile;
     nh_barrier_wait(queue.full, n & 1);

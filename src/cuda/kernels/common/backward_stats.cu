@@ -1,6 +1,6 @@
-/* What the fused backward needs to know of a query, four numbers in a row so that the copy engine can move them:
- * LSE in powers of two, delta = rowsum(dO * O) - dLSE, and two zeros. Laid out [B, H, X, Y, Z, 4], f32. Where dQ will
- * be summed in memory, in rows of NH_SUM_COLUMNS (0: nowhere), its row is set to zero. */
+/* The statistics of a query that the fused backward passes need: LSE in base 2, delta = rowsum(dO * O) - dLSE, and two
+ * zeros, so that the copy engine can move rows of 16 bytes. Layout [B, H, X, Y, Z, 4], f32. If dQ is summed in memory,
+ * in rows of NH_SUM_COLUMNS (0: it is not), the query's row is cleared as well. */
 #include "overlap.cuh"
 #include "query_sums.cuh"
 
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         const real delta = nh_delta_of(args, query, d_o);
         if (nh_lane() != 0) return;
         float lse = *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head);
-        /* of a query without a key; any number makes weights of zero of its masked scores */
+        /* A query without a key: with any finite number its masked scores have weights of zero. */
         if (NH_REGIONS && lse == NH_MINUS_INFINITY) lse = 0;
         *(float4 *)nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head) =
             make_float4(lse * (float)NH_LOG2E, delta, 0, 0);

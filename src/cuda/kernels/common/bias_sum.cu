@@ -1,5 +1,5 @@
-/* The gradient of relative bias from the shares that a backward kernel left in the workspace: 32 entries of a head per
- * block, the shares split over its warps and added in a fixed order. */
+/* Adds up the gradient of relative bias from the partial sums that a backward kernel left in the workspace: 32 entries
+ * of a head per block; the sums are divided among its warps and added in a fixed order. */
 #include "overlap.cuh"
 #include "prelude.cuh"
 

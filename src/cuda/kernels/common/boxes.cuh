@@ -1,20 +1,21 @@
 /* Work tiles of the fused kernels: a tile of rows that a block owns, the tiles of its loop over their halo, and which
  * rows of these each of its own rows sees. Owned rows are queries and the loop's rows their keys or, with NH_INVERSE,
- * owned rows are keys and the loop's rows the queries that attend them: the ranges of both are boxes whose ends never
- * decrease from row to row.
+ * owned rows are keys and the loop's rows the queries that attend them: in either case a row sees a box, whose ends
+ * never decrease from row to row.
  *
  * An owned tile is NH_OWN_X x NH_OWN_Y x NH_OWN_Z positions of one dilation group, a loop tile NH_LOOP_X x NH_LOOP_Y x
  * NH_LOOP_Z; rows of a loop tile are numbered with z fastest. All positions are inside the dilation group.
  *
- * An owned tile is warpgroup tiles of at most 64 rows, which follow each other along the axis NH_STACK; rows are
- * numbered one of these after the other, in each with z fastest. Every warpgroup tile counts as 64 rows: those that its
- * box lacks are padding. They are at the place of its last row, with zeros for elements, and nothing of them is stored.
+ * An owned tile consists of warpgroup tiles of at most 64 rows, which follow each other along the axis NH_STACK; rows
+ * are numbered one warpgroup tile after the other, in each with z fastest. Every warpgroup tile counts as 64 rows:
+ * those that its box lacks are padding. They have the position of its last row, with zeros for elements, and are not
+ * stored.
  *
- * Where several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
- * axis of its rows, the tile has so many fewer positions, and its halo is smaller.
+ * If several query heads share one key head, NH_OWN_HEADS of them may share an owned tile: they are then the fastest
+ * axis of its rows, the tile has that many times fewer positions, and its halo is smaller.
  *
  * For a part of a grid (region.cuh) owned rows are those that tensors have, and what they see is cut to the rows of the
- * loop that tensors have. On a periodic axis positions are counted on beyond both ends of the group. */
+ * loop that tensors have. On a periodic axis positions go on beyond both ends of the group. */
 #pragma once
 #include "prelude.cuh"
 #include "region.cuh"
@@ -42,7 +43,8 @@
 #error "the owned tile cannot be cut into warpgroup tiles of at most 64 rows"
 #endif
 
-/* Heads in so many equal parts, of which every block keeps to one: their number divides that of the blocks. */
+/* Heads are divided into this many equal parts, and every block keeps to one of them; the number divides that of the
+ * blocks. */
 #ifndef NH_HEAD_PARTS
 #define NH_HEAD_PARTS 1
 #endif
@@ -59,14 +61,14 @@
 
 #define NH_OWN_TILE {NH_OWN_X, NH_OWN_Y, NH_OWN_Z}
 #define NH_LOOP_TILE {NH_LOOP_X, NH_LOOP_Y, NH_LOOP_Z}
-/* A loop tile is so many boxes of these extents, of neighboring lines (fused90_kv_loop.cuh). */
+/* The number of boxes of these extents, of neighboring lines, that a loop tile consists of (fused90_kv_loop.cuh). */
 #ifndef NH_TILE_BOXES
 #define NH_TILE_BOXES 1
 #endif
 #define NH_BOX_ROWS (NH_LOOP_X * NH_LOOP_Y * NH_LOOP_Z)
 #define NH_LOOP_ROWS (NH_TILE_BOXES * NH_BOX_ROWS)
 
-/* Axes in front of the problem's first have length 1: the compiler then drops them. */
+/* The problem's first axis. Axes before it have length 1, which lets the compiler drop them. */
 #define NH_FIRST_AXIS (3 - NH_RANK)
 
 __device__ __forceinline__ int nh_min(int a, int b) {
@@ -81,24 +83,24 @@ struct nh_work_tile {
     int index;
     int batch;
     int head;    /* of the owned rows: a key head with NH_INVERSE, else the first of NH_OWN_HEADS query heads */
-    int kv_head; /* that the owned rows belong to */
-    int group[3];  /* of dilation */
-    int length[3]; /* of the group; of a part of a grid, where its rows end */
+    int kv_head; /* the key head that the owned rows belong to */
+    int group[3];  /* dilation group */
+    int length[3]; /* length of the group; for a part of a grid, where its rows end */
     int own[3];    /* first position of the owned tile */
     int halo[3];   /* first position of the halo */
-    int tiles[3];  /* of the loop over the halo */
+    int tiles[3];  /* number of tiles of the loop over the halo */
 #if NH_REGIONS
-    int grid[3];         /* length of the group */
+    int grid[3];         /* length of the group in the grid */
     int rows[3];         /* position of its first row */
-    nh_range columns[3]; /* positions that tensors have of what the loop is over */
+    nh_range columns[3]; /* positions that tensors have of the loop's rows */
 #endif
 #if NH_PERIODIC
-    int lap[3];       /* position of the first column that tensors have of the lap in which the loop begins */
+    int lap[3];       /* start of the lap of columns in which the loop begins */
     int lap_tiles[3]; /* tiles of the loop before the next lap */
 #endif
 };
 
-/* Number of a division by a run-time constant; work tiles fit 32 bits. */
+/* Splits off the lowest digit of *index. Work tiles are numbered with 32 bits. */
 __device__ __forceinline__ int nh_digit(unsigned *index, int base) {
     unsigned quotient = *index / (unsigned)base;
     int digit = (int)(*index - quotient * (unsigned)base);
@@ -112,8 +114,8 @@ __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int l
 }
 
 /* The work tile that this block takes in its n-th round; past the last one it is done. Blocks change places from round
- * to round: were they to keep them, a block would get the border's tiles, or the inner ones, again and again wherever
- * the number of blocks is a multiple of the tiles along an axis. A cluster of blocks has one work tile and no other. */
+ * to round: otherwise, if the number of blocks is a multiple of the tiles along an axis, a block would get tiles at the
+ * border, or inner ones, again and again. A cluster of blocks has only one work tile. */
 __device__ __forceinline__ int nh_work_tile_index(int round) {
     int blocks = (int)gridDim.x;
     if (NH_CLUSTER > 1) return ((int)blockIdx.x + round * blocks) / NH_CLUSTER;
@@ -149,9 +151,9 @@ __device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, co
 }
 #endif
 
-/* What the row at a position sees of an axis, of the walked rows that tensors have. A macro: with a function in its
- * place the compiler orders the instructions of kernels for whole grids in another way, and these have been measured as
- * they are. */
+/* What the row at a position sees along an axis, of the loop's rows that tensors have. It is a macro because with a
+ * function the compiler orders the instructions of kernels for whole grids differently from those that were
+ * measured. */
 #if NH_REGIONS
 #define NH_SEEN_BY(axis, work_tile, a, position) nh_covered_seen(axis, work_tile, a, position)
 #else
@@ -159,9 +161,9 @@ __device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, co
 #endif
 
 #if NH_PERIODIC
-/* The copy engine cannot go around. So a loop up to `end` begins earlier if a lap ends within it: then a tile ends
- * there, too, and the next begins with the first column that tensors have. The host sees to it that a tile ends with
- * the second lap as well, where a loop meets the ends of two. */
+/* Aligns the loop to the seam. The copy engine's boxes cannot go around a periodic axis. So if a lap ends within a loop
+ * up to `end`, the loop begins earlier, such that a tile ends there, and the next one begins with the first column that
+ * tensors have. If a loop meets a second seam, the host makes sure that a tile ends there, too. */
 __device__ __forceinline__ void nh_work_tile_align(int a, int end, nh_work_tile &work_tile) {
     const int extent[3] = NH_LOOP_TILE;
     const int first = work_tile.columns[a].begin, length = work_tile.grid[a];
@@ -175,7 +177,7 @@ __device__ __forceinline__ void nh_work_tile_align(int a, int end, nh_work_tile 
     work_tile.halo[a] = seam - work_tile.lap_tiles[a] * extent[a];
 }
 
-/* The position, in the lap that tensors have, at which the tile begins that is the n-th of the loop along an axis. */
+/* The position, in the lap that tensors have, at which the n-th tile of the loop along an axis begins. */
 __device__ __forceinline__ int nh_wrapped(const nh_work_tile &work_tile, int a, int n, int position) {
     if (!nh_wraps(a)) return position;
     position -= work_tile.lap[a];
@@ -185,12 +187,12 @@ __device__ __forceinline__ int nh_wrapped(const nh_work_tile &work_tile, int a, 
 }
 #endif
 
-/* A group may be too short for its last tile: that tile loops over what the group's last row sees and stores nothing.
- * (Passing over it would put the products under a condition, see fused90_forward.cu.) A tile of a part of a grid that
- * sees nothing loops over one tile. */
+/* Locates a work tile. A group may be too short for its last tile: that tile loops over what the group's last row sees,
+ * and stores nothing. (Skipping it would put the products under a condition, see fused90_forward.cu.) A tile of a part
+ * of a grid that sees nothing loops over one tile. */
 __device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int index, nh_work_tile &work_tile) {
     const int q_tile[3] = NH_OWN_TILE, k_tile[3] = NH_LOOP_TILE;
-    /* Every NH_HEAD_PARTS-th work tile of a round is one of this block's part. */
+    /* Every NH_HEAD_PARTS-th work tile of a round belongs to this block's part of the heads. */
     unsigned rest = (unsigned)index / NH_HEAD_PARTS;
     int tile[3] = {0, 0, 0};
 #pragma unroll
@@ -233,12 +235,12 @@ __device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int i
     work_tile.kv_head = shared ? work_tile.head / (int)(args.heads / args.kv_heads) : work_tile.head;
 }
 
-/* The loop tiles along an axis that every row of a box sees as a whole: [begin, end). */
+/* The loop tiles along each axis that every row of a box sees entirely: [begin, end). */
 struct nh_full {
     int begin[3], end[3];
 };
 
-/* For the box of owned rows that starts at `first` (position inside the work tile) with this extent. */
+/* The same for the box of owned rows that starts at `first` (relative to the work tile) with this extent. */
 __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const nh_work_tile &work_tile,
                                                  const int first[3], const int extent[3]) {
     const int k_tile[3] = NH_LOOP_TILE;
@@ -260,7 +262,7 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
     return full;
 }
 
-/* Where in a work tile a row is. */
+/* Sets the position of a row relative to its work tile. */
 __device__ __forceinline__ void nh_row_position(int row, int at[3]) {
     const int warpgroup_tile[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z};
     int position = row % 64 / NH_OWN_HEADS;
@@ -304,16 +306,15 @@ __device__ __forceinline__ unsigned nh_ones(int n) {
     return (1u << n) - 1u;
 }
 
-/* Eight columns of a box of the loop that follow each other are a run: a part of a line along z or, where lines are 4
- * long, two of them. Runs repeat from line to line or, with NH_RUN_AXIS 1, from plane to plane: what is said of lines
- * holds of planes then. */
+/* Eight consecutive columns of a box of the loop are a run: a part of a line along z or, if lines have 4 columns, two
+ * lines. Runs repeat from line to line or, with NH_RUN_AXIS 1, from plane to plane; "line" below then means a plane. */
 #ifndef NH_RUN_AXIS
 #define NH_RUN_AXIS (NH_LOOP_Z == 4 ? 1 : 2)
 #endif
 #define NH_LINE_RUNS (NH_LOOP_Z == 4 ? 1 : NH_LOOP_Z / 8)
 #define NH_RUNS (NH_RUN_AXIS == 1 ? NH_LOOP_Y * NH_LOOP_Z / 8 : NH_LINE_RUNS)
 
-/* What the row sees of a box that starts at `start`, on one axis and relative to it. */
+/* What the row sees of a box that starts at `start`, along one axis and relative to the box. */
 __device__ __forceinline__ nh_range nh_seen_of_tile(const nh_visible_box &visible, int axis, int start) {
     const int extent[3] = NH_LOOP_TILE;
     nh_range seen = {0, extent[axis]};
@@ -323,11 +324,11 @@ __device__ __forceinline__ nh_range nh_seen_of_tile(const nh_visible_box &visibl
     return seen;
 }
 
-/* Bit i: column 8 i + c of a line is seen by the row. */
+/* The runs of a line that the row sees: bit i is that of column 8 i + c. */
 __device__ __forceinline__ unsigned nh_run_bits(const nh_visible_box &visible, const int start[3], int c) {
 #if NH_RUN_AXIS == 1
     const bool pairs = NH_LOOP_Z == 4;
-    /* The line of a pair is that of the even column, too: said, so that the compiler compares once for both. */
+    /* Even and odd column of a pair are in the same line: written so that the compiler compares once for both. */
     int y = start[1] + (pairs ? (int)threadIdx.x >> 1 & 1 : 0), z = start[2] + (pairs ? c & 3 : c);
     unsigned line = 0, runs = 0;
 #pragma unroll
@@ -343,8 +344,8 @@ __device__ __forceinline__ unsigned nh_run_bits(const nh_visible_box &visible, c
 #endif
 }
 
-/* Bit j: group j of 8 columns stands in a line that the row sees something of; `run`: of the groups of each line only
- * these. Separable: lines are cut to a range in every plane, then the planes. */
+/* The runs in lines of which the row sees something: bit j is that of the j-th group of 8 columns. run: which runs of
+ * each line count. This is separable: lines are cut to a range in every plane, then planes. */
 __device__ __forceinline__ unsigned nh_line_bits(const nh_visible_box &visible, const int start[3], unsigned run) {
     const int plane = NH_RUN_AXIS == 1 ? NH_RUNS : NH_LOOP_Y * NH_RUNS, all = NH_BOX_ROWS / 8;
     const unsigned every_run = nh_ones(plane) / nh_ones(NH_RUNS), every_plane = nh_ones(all) / nh_ones(plane);
@@ -353,12 +354,12 @@ __device__ __forceinline__ unsigned nh_line_bits(const nh_visible_box &visible, 
     return lines * run * every_plane & nh_ones(plane * x.end) & ~nh_ones(plane * x.begin);
 }
 
-/* Bit j: column 8 j + c of the box is seen by the row. */
+/* The columns of the box that the row sees: bit j is that of column 8 j + c. */
 __device__ __forceinline__ unsigned nh_visible_bits(const nh_visible_box &visible, const int start[3], int c) {
     return nh_line_bits(visible, start, nh_run_bits(visible, start, c));
 }
 
-/* Bit j: column 8 j + c is below `count`. */
+/* The columns below `count`: bit j is that of column 8 j + c. */
 __device__ __forceinline__ unsigned nh_count_bits(int count, int c) {
     return nh_ones((nh_min(nh_max(count, 0), NH_LOOP_ROWS) - c + 7) >> 3);
 }

@@ -1,12 +1,13 @@
-/* Products of 16 rows with columns that lie in shared memory row by row: by tensor cores of sm_80 and later. Rows there
- * are whole steps of two units of 16 bytes; how many units, nh_units(WIDTH), and the bytes from one row to the next,
- * nh_row_bytes(WIDTH), are the includer's. */
+/* Products of 16 rows with columns in shared memory, on tensor cores of sm_80 and later. A column lies there as whole
+ * steps of two units of 16 bytes. The including file defines the number of units, nh_units(WIDTH), and the bytes from
+ * one column to the next, nh_row_bytes(WIDTH). */
 #pragma once
 
 #include "gemm_fragment.cuh"
 
-/* Which of 16 columns, and which half of a step of 16 elements, a lane names in matrix loads. Columns are the second
- * operand of a product as they lie if it runs over their elements, transposed if it runs over columns. */
+/* The column, of 16, and the half of a step of 16 elements whose address a lane gives to matrix loads. Columns are the
+ * second operand of a product as they are (NH_AS_LAID) if it runs over their elements, and transposed if it runs over
+ * columns. */
 enum nh_order { NH_AS_LAID, NH_TRANSPOSED };
 template <nh_order ORDER> NH_DEVICE int nh_lane_column() {
     int lane = (int)(nh_thread_again() % 32);
@@ -17,8 +18,8 @@ template <nh_order ORDER> NH_DEVICE int nh_lane_half() {
     return ORDER == NH_TRANSPOSED ? lane / 16 : lane / 8 % 2;
 }
 
-/* Rows as the first operand of products. In f32 wide ones are read, and split, for each product: registers do not hold
- * them. swizzle: what the lane's units are numbered with. */
+/* Rows as the first operand of products. In f32, wide rows do not fit registers: they are read and split again for each
+ * product. swizzle: what the lane's unit numbers are XORed with. */
 enum { NH_WIDEST_KEPT = 32 };
 template <int WIDTH, bool KEPT = NH_DTYPE != NH_F32 || WIDTH <= NH_WIDEST_KEPT> struct nh_row_operand {
     nh_left kept[nh_units(WIDTH) / 2];
@@ -45,7 +46,7 @@ template <int WIDTH> NH_DEVICE nh_left nh_row_step(const nh_row_operand<WIDTH, f
     return left;
 }
 
-/* c[0] and c[1] += rows times the 16 columns `ahead` rows from the start; the second eight only if `both`. */
+/* c[0] and c[1] += rows times the 16 columns that are `ahead` rows after the start; the second eight only if `both`. */
 template <int WIDTH, bool KEPT, int STEPS>
 NH_DEVICE void nh_multiply_columns(float (*c)[4], const nh_row_operand<WIDTH, KEPT> &rows,
                                    const unsigned (&start)[STEPS], int ahead, bool both) {
@@ -73,9 +74,9 @@ template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.f;
 }
 
-/* ---- rows that come out not finite ---- */
+/* ---- repair ---- */
 
-/* Whether the sums of row g (half 0) or g + 8 that this thread has are not all finite. */
+/* Whether this thread's sums of row g (half 0) or g + 8 are not all finite. */
 template <int COUNT> NH_DEVICE bool nh_needs_repair(const float (&sum)[COUNT][4], int half) {
     float total = 0.f;
 #pragma unroll
@@ -84,7 +85,8 @@ template <int COUNT> NH_DEVICE bool nh_needs_repair(const float (&sum)[COUNT][4]
     return total - total != 0.f;
 }
 
-/* Calls redo(row), by the whole warp, for rows g (`first`) and g + 8 (`second`) of threads that say so. */
+/* The whole warp calls redo(row) for rows of which some thread says that they need repair: `first` for row g, `second`
+ * for row g + 8. */
 template <typename Redo> NH_DEVICE void nh_for_rows_to_repair(bool first, bool second, const Redo &redo) {
     unsigned lanes[2] = {__ballot_sync(~0u, first), __ballot_sync(~0u, second)};
 #pragma unroll 1

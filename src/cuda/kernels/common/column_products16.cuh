@@ -1,17 +1,17 @@
-/* Weights times columns in 16 bits. */
+/* Products of weights with columns in 16 bits. */
 #pragma once
 
-/* Where columns are in products that run over them, step after step. */
+/* Addresses of the lane's columns, for each step, in products that run over columns. */
 template <int WIDTH> struct nh_across {
     unsigned start[nh_units(WIDTH) / 2];
 };
 
-/* Row of the lane's column in 16, from where the columns start. */
+/* The row of the lane's column of 16, relative to the start of the columns. */
 struct nh_pair_rows {
     int at[1];
 };
 
-/* Weights of 16 columns as the first operand of a product. */
+/* The weights of 16 columns as the first operand of a product. */
 struct nh_weights {
     unsigned word[4];
 };

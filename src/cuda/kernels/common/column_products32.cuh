@@ -1,19 +1,20 @@
-/* Weights times columns in f32: a product is three of TF32 halves, or with NH_TF32 one. */
+/* Products of weights with columns in f32: each is three products of TF32 parts, or one with NH_TF32. */
 #pragma once
 
-/* Where columns are in products that run over them: no matrix load transposes 32-bit elements. Lane t takes columns
- * 2t and 2t + 1 of each 8, as it holds their weights, and of each of them elements 4g .. 4g + 3 of 32, an element of
- * four accumulators each: which element an accumulator's column stands for is free. WIDTH elements of rows of ROW. */
+/* Addresses of the lane's columns in products that run over columns. No matrix load transposes 32-bit elements, so lane
+ * t reads columns 2t and 2t + 1 of each 8, whose weights it holds, and of each of them elements 4g .. 4g + 3 of 32, one
+ * for each of four accumulators: an accumulator's columns may stand for any elements. WIDTH elements of columns with
+ * ROW elements. */
 template <int WIDTH, int ROW = WIDTH> struct nh_across {
     unsigned start[2];
 };
 
-/* Rows of the lane's columns in 16, from where the columns start. */
+/* The rows of the lane's columns of 16, relative to the start of the columns. */
 struct nh_pair_rows {
     int at[4]; /* columns 2t, 2t + 1, 2t + 8, 2t + 9 */
 };
 
-/* Weights of 16 columns as the first operand of a product, eight columns a step. */
+/* The weights of 16 columns as the first operand of a product, eight columns per step. */
 struct nh_weights {
     nh_left step[2];
 };
@@ -43,9 +44,9 @@ NH_DEVICE void nh_add_column_step(float (*sum)[4], const nh_weights &weights, co
     }
 }
 
-/* sum += weights times the 16 columns' elements; of the first eight columns only unless `both`. Tensor cores cut every
- * sum off, towards zero, which adds up in a chain of products: with NH_LONG_SUMS these start from zero, and are added
- * by an addition that rounds to nearest. */
+/* sum += weights times the 16 columns' elements; of the first eight columns only unless `both`. Tensor cores truncate
+ * every sum towards zero, and these errors add up in a chain of products: with NH_LONG_SUMS the products start from
+ * zero, and are added to the sums by additions that round to nearest. */
 template <int WIDTH, int ROW, int SUMS>
 NH_DEVICE void nh_add_columns(float (&sum)[SUMS][4], const nh_weights &weights,
                               const nh_across<WIDTH, ROW> &across, const nh_pair_rows &rows, bool both) {

@@ -1,21 +1,22 @@
-/* One step of a warp's matrix product, 16 x 16 += 16 x NH_STEP . NH_STEP x 16, in the knob NH_DTYPE's arithmetic: f16
- * and bf16 as they are; f32 rounded to TF32 (knob NH_TF32), or in three products of TF32 halves, which keeps
- * f32's accuracy but for the product of the two low halves. */
+/* One step of a warp's matrix product, 16 x 16 += 16 x NH_STEP . NH_STEP x 16, in the arithmetic of NH_DTYPE: f16 and
+ * bf16 directly; f32 rounded to TF32 (NH_TF32), or in three products of TF32 parts, which keeps f32's accuracy except
+ * for the product of the two low parts. */
 #pragma once
 
 #include "mma.cuh"
 #include "prelude.cuh"
 
-/* Tensor cores cut off what they add to a sum, always towards zero: harmless beside 16-bit rounding, but a chain of
- * hundreds of products would spoil f32. Sums of at most 64 products are added up outside, then. */
+/* Tensor cores truncate what they add to a sum towards zero. This is harmless compared with 16-bit rounding, but a
+ * chain of hundreds of products would spoil f32: there, chains have at most NH_CHAIN products, and are added up outside
+ * of tensor cores. */
 #define NH_SHORT_CHAINS (NH_DTYPE == NH_F32 && !NH_TF32)
 #define NH_CHAIN 64
 
 #if NH_DTYPE == NH_F32
 
 #define NH_STEP 8
-/* Elements added to a row: rows then start in different banks, 4 apart for fragments read along rows,
- * 8 apart for those read down columns. */
+/* Elements added to a row so that rows start in different banks: 4 for fragments that are read along rows, 8 for those
+ * that are read down columns. */
 #define NH_PAD_ALONG 4
 #define NH_PAD_DOWN 8
 
@@ -26,7 +27,7 @@ struct nh_right {
     unsigned high[2][2], low[2][2];
 };
 
-/* From a lane's words as they lie. */
+/* Splits a lane's words, in their order. */
 NH_DEVICE void nh_left_set(struct nh_left *left, const unsigned word[4]) {
     for (int i = 0; i < 4; i++)
         nh_split_tf32(__uint_as_float(word[i]), &left->high[i], &left->low[i]);
@@ -36,8 +37,8 @@ NH_DEVICE void nh_right_set(struct nh_right *right, const unsigned word[4]) {
         nh_split_tf32(__uint_as_float(word[i]), &right->high[i / 2][i % 2], &right->low[i / 2][i % 2]);
 }
 
-/* tile: the first of 16 rows and NH_STEP columns of a row-major matrix. To what loads matrices of 16-bit elements, four
- * words are eight elements of a row. */
+/* tile: the first of 16 rows and NH_STEP columns of a row-major matrix. Matrix loads are for 16-bit elements, so four
+ * words of a row count as eight elements. */
 NH_DEVICE void nh_left_load(struct nh_left *left, const float *tile, int stride, int lane) {
     unsigned word[4];
     nh_load_matrices(word, tile + lane % 16 * stride + lane / 16 * 4);
@@ -60,7 +61,8 @@ NH_DEVICE void nh_right_load_columns(struct nh_right *right, const float *tile, 
                      &right->low[n][k]);
 }
 
-/* With half of the right factor's columns. Small products first, lest they are lost against the large sum. */
+/* Multiplies with half of the right factor's columns. Small products come first, so that they are not lost against the
+ * large sum. */
 NH_DEVICE void nh_multiply_half(float c[4], const struct nh_left *left, const struct nh_right *right, int half) {
 #if !NH_TF32
     nh_mma_tf32(c, left->low, right->high[half]);

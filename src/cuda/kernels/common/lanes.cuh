@@ -1,7 +1,7 @@
-/* Sums and maxima over neighboring lanes that hold parts of one row; each of them gets the result. */
+/* Sums and maxima over neighboring lanes that hold parts of one row; each of these lanes gets the result. */
 #pragma once
 
-/* The four lanes of a row in a fragment of tensor cores. */
+/* Over the four lanes of a row in a fragment of tensor cores. */
 __device__ __forceinline__ float nh_quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -12,13 +12,13 @@ __device__ __forceinline__ float nh_quad_sum(float x) {
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* The lane's neighbors, for where other lanes of the warp may be elsewhere. */
+/* The mask of the lanes that share this lane's row, for when other lanes of the warp may be at other instructions. */
 template <int LANES> __device__ __forceinline__ unsigned nh_lanes_mask(void) {
     unsigned lane = threadIdx.x & 31;
     return LANES == 32 ? ~0u : ((1u << LANES % 32) - 1) << (lane & ~(LANES - 1u));
 }
 
-/* LANES is a power of two. */
+/* LANES must be a power of two. */
 template <int LANES> __device__ __forceinline__ float nh_lanes_max(float x, unsigned mask = ~0u) {
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2)

@@ -15,7 +15,7 @@ NH_DEVICE unsigned nh_shared_address(const void *shared) {
     return (unsigned)__cvta_generic_to_shared(shared);
 }
 
-/* 16 bytes to shared memory, past L1; zeros if not `valid`, and then nothing is read. Both addresses are
+/* Copies 16 bytes to shared memory, bypassing L1. If not `valid`, writes zeros and reads nothing. Both addresses are
  * multiples of 16. */
 NH_DEVICE void nh_copy16_at(unsigned shared, const void *global, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
@@ -26,26 +26,27 @@ NH_DEVICE void nh_copy16(void *shared, const void *global, bool valid) {
     nh_copy16_at(nh_shared_address(shared), global, valid);
 }
 
-/* 8 bytes, otherwise alike. */
+/* The same for 8 bytes, through L1. */
 NH_DEVICE void nh_copy8(void *shared, const void *global, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(nh_shared_address(shared)),
                  "l"(global), "r"(valid ? 8 : 0)
                  : "memory");
 }
 
-/* 4 bytes, otherwise alike. */
+/* The same for 4 bytes, through L1. */
 NH_DEVICE void nh_copy4(void *shared, const void *global, bool valid) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(nh_shared_address(shared)),
                  "l"(global), "r"(valid ? 4 : 0)
                  : "memory");
 }
 
-/* Waits for all of this thread's copies; a barrier then shows them to the others. */
+/* Waits for all of this thread's copies; a barrier then makes them visible to the others. */
 NH_DEVICE void nh_copy_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Closes a group of this thread's copies; waits until at most `pending` of the latest groups are under way. */
+/* nh_copy_commit closes a group of this thread's copies. nh_copy_wait_groups waits until at most `pending` of the
+ * latest groups are in flight. */
 NH_DEVICE void nh_copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -53,8 +54,8 @@ template <int pending> NH_DEVICE void nh_copy_wait_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* Four 8x8 matrices of 16-bit elements: lanes 8i .. 8i + 7 name the rows of matrix i. Lane l gets elements 2t and
- * 2t+1 of row g of each. */
+/* Loads four 8x8 matrices of 16-bit elements: lanes 8i .. 8i + 7 give the addresses of the rows of matrix i. Each lane
+ * gets elements 2t and 2t + 1 of row g of each. */
 NH_DEVICE void nh_load_matrices_at(unsigned fragment[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
@@ -66,7 +67,7 @@ NH_DEVICE void nh_load_matrices(unsigned fragment[4], const void *row) {
     nh_load_matrices_at(fragment, nh_shared_address(row));
 }
 
-/* Two of them, whose rows lanes 0 .. 15 name; the others' addresses are not used. */
+/* Loads two matrices, whose rows' addresses lanes 0 .. 15 give; those of other lanes are not used. */
 NH_DEVICE void nh_load_two_matrices_at(unsigned fragment[2], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                  : "=r"(fragment[0]), "=r"(fragment[1])
@@ -74,7 +75,7 @@ NH_DEVICE void nh_load_two_matrices_at(unsigned fragment[2], unsigned row) {
                  : "memory");
 }
 
-/* The same, each matrix transposed: rows 2t and 2t+1 of column g. */
+/* The same as nh_load_matrices_at, each matrix transposed: rows 2t and 2t + 1 of column g. */
 NH_DEVICE void nh_load_matrices_transposed_at(unsigned fragment[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
@@ -86,7 +87,8 @@ NH_DEVICE void nh_load_matrices_transposed(unsigned fragment[4], const void *row
     nh_load_matrices_transposed_at(fragment, nh_shared_address(row));
 }
 
-/* The other way, sm_90 and later: lane l's elements of row g go to the rows that the lanes name. */
+/* The inverse of nh_load_matrices_at, for sm_90 and later: each lane's elements of row g go to the rows at the lanes'
+ * addresses. */
 NH_DEVICE void nh_store_matrices_at(unsigned row, const unsigned fragment[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(fragment[0]),
                  "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
@@ -96,7 +98,7 @@ NH_DEVICE void nh_store_matrices(void *row, const unsigned fragment[4]) {
     nh_store_matrices_at(nh_shared_address(row), fragment);
 }
 
-/* 16 bytes of this lane's own. */
+/* Loads 16 bytes for this lane. */
 NH_DEVICE void nh_load_words_at(unsigned word[4], unsigned from) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
@@ -118,7 +120,7 @@ NH_DEVICE void nh_mma_bf16(float c[4], const unsigned a[4], const unsigned b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Half as deep: A of 16x8 is a[0], a[1] of the above, B of 8x8 is b[0]. */
+/* The same with half the depth: A of 16x8 is a[0] and a[1] of the 16-bit A above, B of 8x8 is b[0]. */
 NH_DEVICE void nh_mma_bf16_shallow(float c[4], const unsigned a[2], unsigned b) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
                  "{%0, %1, %2, %3};"
@@ -133,8 +135,8 @@ NH_DEVICE void nh_mma_tf32(float c[4], const unsigned a[4], const unsigned b[2])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Round to TF32: 10 bits of mantissa, to nearest. Ties to even are one instruction from sm_90 on, ties away from zero
- * four everywhere. */
+/* Rounds to TF32, which has 10 bits of mantissa, to nearest. From sm_90 on there is an instruction that rounds ties to
+ * even; rounding ties away from zero takes four instructions on every architecture. */
 NH_DEVICE unsigned nh_to_tf32(float value) {
     unsigned bits;
 #if __CUDA_ARCH__ >= 900
@@ -145,8 +147,9 @@ NH_DEVICE unsigned nh_to_tf32(float value) {
     return bits;
 }
 
-/* value as high + low to 2^-21 of it. Bits of low that TF32 does not have are not read: it is cut, not rounded. Beside
- * an infinity low is NaN, and so are all scores and sums that it goes into: those are made again. */
+/* Splits value into high + low, to 2^-21 of it. Tensor cores do not read the bits of low that TF32 does not have: low
+ * is truncated, not rounded. For an infinity, low is NaN, and so are all scores and sums with it: those rows are
+ * repaired. */
 NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
     *high = nh_to_tf32(value);
 #if !NH_TF32
@@ -154,7 +157,7 @@ NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
 #endif
 }
 
-/* 2^x, within 2 units in the last place; exact at 0, 0 at -infinity. */
+/* 2^x, within 2 units in the last place; exact at 0, and 0 at -infinity. */
 NH_DEVICE float nh_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -173,8 +176,8 @@ NH_DEVICE float nh_log2(float x) {
     return y;
 }
 
-/* threadIdx.x, which the compiler does not know to be the same each time: what follows from it is worked out again,
- * not kept in registers through a loop. */
+/* threadIdx.x, in a way that the compiler takes for a new value each time: what depends on it is computed again instead
+ * of kept in registers through a loop. */
 NH_DEVICE unsigned nh_thread_again() {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

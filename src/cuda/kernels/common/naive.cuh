@@ -1,9 +1,9 @@
-/* The naive family: NH_GROUP lanes share one row (a query or a key with a head); each lane holds NH_VECTORS
- * vectors of NH_VECTOR elements of it in registers, lane l the vectors l, l + NH_GROUP, ... A product is a sum
- * over the lane's elements and log2(NH_GROUP) shuffles.
+/* The naive family: NH_GROUP lanes share one row (a query or a key with a head). Each lane holds NH_VECTORS vectors of
+ * NH_VECTOR elements of it in registers, lane l the vectors l, l + NH_GROUP, .. A product is a sum over the lane's
+ * elements and log2(NH_GROUP) shuffles.
  *
- * Rows wider than what registers hold (NH_RESIDENT 0) are read again from memory for every product; their results
- * are made one chunk of NH_CHUNK columns at a time, blockIdx.y naming the chunk. */
+ * Rows that do not fit registers (NH_RESIDENT 0) are read from memory again for every product; their results are
+ * computed one chunk of NH_CHUNK columns at a time, and blockIdx.y is the number of the chunk. */
 #pragma once
 #include "lanes.cuh"
 #include "region.cuh"
@@ -14,12 +14,12 @@
 #define NH_THREADS 128
 #endif
 
-/* 1: every row is as long as a chunk, which nothing has to look after then */
+/* 1: every row is as long as a chunk, so that no column needs a test */
 #ifndef NH_WHOLE
 #define NH_WHOLE 0
 #endif
 
-/* 1: by tiles, see naive_tile.cuh */
+/* 1: with tiles, see naive_tile.cuh */
 #ifndef NH_TILED
 #define NH_TILED 0
 #endif
@@ -33,7 +33,7 @@ struct nh_query {
     long long batch, head, at[3];
 };
 
-/* The row this group works on, and how many rows all groups together step by. */
+/* The first row of this group; and the step from a row of a group to its next, the number of all groups. */
 __device__ __forceinline__ long long nh_first_row(void) {
     return (long long)blockIdx.x * (NH_THREADS / NH_GROUP) + threadIdx.x / NH_GROUP;
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ const nh_cuda_box &nh_rows_box(const nh_cuda_args &ar
 }
 #endif
 
-/* Rows are numbered with the last axis fastest and heads next, so that neighboring groups share keys. `keys`: they are
+/* Splits a row number: heads are fastest, then the last axis, so that neighboring groups share keys. keys: rows are
  * those of keys. */
 __device__ __forceinline__ nh_query nh_query_of(const nh_cuda_args &args, long long row,
                                                 long long heads, bool keys = false) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ long long nh_token_count(const nh_cuda_args &args, bo
 #endif
 }
 
-/* visit(row) for the queries, or KEYS: the keys, that this group works on. */
+/* Calls visit(row) for the queries or, with KEYS, the keys of this group. */
 template <bool KEYS = false, class Visit>
 __device__ __forceinline__ void nh_for_rows(const nh_cuda_args &args, Visit visit) {
     const long long rows = args.batch * (KEYS ? args.kv_heads : args.heads) * nh_token_count(args, KEYS);
@@ -102,7 +102,7 @@ __device__ __forceinline__ void nh_for_rows(const nh_cuda_args &args, Visit visi
         visit(nh_query_of(args, row, KEYS ? args.kv_heads : args.heads, KEYS));
 }
 
-/* The columns of one chunk that this lane holds. */
+/* Loads the columns of one chunk that this lane holds. */
 __device__ __forceinline__ void nh_load_row(const elem *row, int first, int dim, real to[NH_LANE_ELEMENTS]) {
 #pragma unroll
     for (int v = 0; v < NH_VECTORS; v++) {
@@ -138,11 +138,12 @@ __device__ __forceinline__ void nh_add_scaled(real to[NH_LANE_ELEMENTS], real fa
         to[i] += factor * row[i];
 }
 
-/* 1: rows of sums over many terms are added up in two levels */
+/* 1: sums over many terms are added up in two levels */
 #define NH_LEVELS (NH_LONG_SUMS && (!NH_TILED || NH_EXTRA))
 
-/* A row of sums over keys or queries. Of long ones one running sum would lose more and more of the later terms: every
- * so many terms are added up apart, whose sums are then few. Tiles are for small windows, and short of registers. */
+/* A row of sums over keys or queries. In a long running sum, later terms would lose more and more accuracy: every
+ * NH_PART_TERMS terms are added up separately, and then these few sums. Tiles are for small windows and short of
+ * registers, so they do without. */
 struct nh_long_row {
     real sum[NH_LANE_ELEMENTS];
 #if NH_LEVELS
@@ -188,7 +189,8 @@ __device__ __forceinline__ void nh_long_scale(nh_long_row &row, real factor) {
 #endif
 }
 
-/* Groups of one warp may be at different keys, so the lanes of a group name themselves. */
+/* Sums over a group of lanes. Groups of one warp may be at different keys, so only the lanes of this group take
+ * part. */
 __device__ __forceinline__ real nh_group_sum(real x) {
     return nh_lanes_sum<NH_GROUP>(x, nh_lanes_mask<NH_GROUP>());
 }
@@ -201,7 +203,7 @@ __device__ __forceinline__ real nh_part(const real a[NH_LANE_ELEMENTS], const re
     return sum;
 }
 
-/* A row that products are made with: in registers, or in memory where it is too wide for them. */
+/* A row that is multiplied with others: in registers or, if it is too wide for them, in memory. */
 struct nh_operand {
     const elem *row;
     int dim;
@@ -218,7 +220,7 @@ __device__ __forceinline__ void nh_operand_set(nh_operand &operand, const elem *
 #endif
 }
 
-/* This lane's part of a product; the caller adds up the group, several products at a time if it can. */
+/* This lane's part of a product. The caller sums over the group, for several products at a time if it can. */
 __device__ __forceinline__ real nh_product_part(const nh_operand &operand, const elem *other) {
     real b[NH_LANE_ELEMENTS];
 #if NH_RESIDENT
@@ -235,7 +237,7 @@ __device__ __forceinline__ real nh_product_part(const nh_operand &operand, const
 #endif
 }
 
-/* rowsum(dO * O) - dLSE of a query: what the softmax's gradient needs of it. d_o: its row of dO. */
+/* rowsum(dO * O) - dLSE of a query, which the softmax's gradient needs. d_o: its row of dO. */
 __device__ __forceinline__ real nh_delta_of(const nh_cuda_args &args, const nh_query &query, const nh_operand &d_o) {
     const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE];
     real delta = nh_group_sum(nh_product_part(d_o, nh_row(args.tensor[NH_O], query.batch, query.at, query.head)));
@@ -243,25 +245,25 @@ __device__ __forceinline__ real nh_delta_of(const nh_cuda_args &args, const nh_q
     return delta;
 }
 
-/* The chunk's columns of a row that is (or is to be) an operand. */
+/* The first column of this block's chunk of a result. */
 __device__ __forceinline__ int nh_chunk_first(void) {
     return NH_RESIDENT ? 0 : (int)blockIdx.y * NH_CHUNK;
 }
 
-/* A box of positions in one dilation group, and where its tokens are. */
+/* A box of positions in one dilation group, as tokens of the grid. */
 struct nh_box {
     int count[3];
     long long first[3], step[3]; /* tokens */
-    long long position[3];       /* of the first, inside its dilation group */
+    long long position[3];       /* position of the first token inside its dilation group */
 #if NH_REGIONS
-    int slot[3]; /* of the first, in the window of the grid */
+    int slot[3]; /* its slot, per axis, in the window in the whole grid */
 #endif
 };
 
-/* What a row has to do with is one box or, where axes wrap, up to two on each of these. */
+/* The number of boxes that a row may see: one or, on each periodic axis, up to two. */
 #define NH_PIECES (NH_PERIODIC ? 8 : 1)
 
-/* What a row sees: the keys of a query or, INVERSE, the queries of a key. */
+/* What a row sees: the keys of a query or, with INVERSE, the queries of a key. */
 template <bool INVERSE>
 __device__ __forceinline__ nh_box nh_seen_box(const nh_cuda_args &args, const long long at[3], int piece) {
     nh_box box;
@@ -270,7 +272,7 @@ __device__ __forceinline__ nh_box nh_seen_box(const nh_cuda_args &args, const lo
         const nh_cuda_axis &axis = args.axis[a];
         long long group = at[a], position = at[a];
 #if NH_REGIONS
-        /* A piece of the columns that tensors have; on axes with bit `piece` >> a the second one. */
+        /* The part of what tensors have in one lap; bit `a` of `piece` selects the second lap. */
         const bool second = piece >> a & 1;
         position = nh_split(&group, axis.dilation);
         long long length = nh_axis_group_length(axis.length, axis.dilation, group);
@@ -309,7 +311,7 @@ __device__ __forceinline__ nh_box nh_inverse_box(const nh_cuda_args &args, const
     return nh_seen_box<true>(args, at, piece);
 }
 
-/* A tensor's rows under a box: row(x, y, z) = base + x * step[0] + y * step[1] + z * step[2]. */
+/* A tensor's rows in a box: row(x, y, z) = base + x * step[0] + y * step[1] + z * step[2]. */
 struct nh_box_rows {
     const elem *base;
     long long step[3];
@@ -325,12 +327,12 @@ __device__ __forceinline__ nh_box_rows nh_box_rows_of(const nh_cuda_tensor &t, c
     return rows;
 }
 
-/* Offset of a token of a box from its first, in elements of a tensor of scalars. */
+/* Offset of a token of a box from the box's first, in elements of a tensor of scalars. */
 __device__ __forceinline__ long long nh_offset(const nh_cuda_tensor &t, const nh_box &box, int x, int y, int z) {
     return x * t.axis[0] * box.step[0] + y * t.axis[1] * box.step[1] + z * t.axis[2] * box.step[2];
 }
 
-/* Slot of A of a box's first token. */
+/* The slot of A of a box's first token. */
 __device__ __forceinline__ long long nh_first_slot(const nh_cuda_args &args, const nh_box &box) {
 #if NH_REGIONS
     return (box.slot[0] * args.axis[1].window + box.slot[1]) * args.axis[2].window + box.slot[2];
@@ -339,7 +341,7 @@ __device__ __forceinline__ long long nh_first_slot(const nh_cuda_args &args, con
 #endif
 }
 
-/* Bias of one query's window: entry(x, y, z) = base + x * step[0] + y * step[1] + z. */
+/* The bias of one query's window: entry(x, y, z) = base + x * step[0] + y * step[1] + z. */
 struct nh_bias {
     const elem *base;
     long long step[2];

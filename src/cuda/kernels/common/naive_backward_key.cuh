@@ -1,9 +1,9 @@
-/* dK = scale * dS^T Q and dV = P^T dO of one key by a group of lanes, which goes through the queries of its inverse
- * neighborhood. */
+/* dK = scale * dS^T Q and dV = P^T dO of one key, computed by a group of lanes that goes over the queries of its
+ * inverse neighborhood. */
 #pragma once
 #include "naive.cuh"
 
-/* Where delta is in a row of NH_DELTA. */
+/* The index of delta in a row of NH_DELTA. */
 #ifndef NH_DELTA_AT
 #define NH_DELTA_AT 0
 #endif
@@ -25,7 +25,7 @@ __device__ __forceinline__ void nh_take_query(const nh_cuda_args &args, nh_key_r
     nh_long_add(r.d_v, p, row);
 }
 
-/* Entry of the bias table for the key seen from one query of its box. */
+/* The bias of the pair of the key and one query of its box. */
 __device__ __forceinline__ real nh_key_bias(const nh_cuda_args &args, const nh_box &box, const long long key[3],
                                         long long head, int x, int y, int z) {
     if (!NH_BIASED) return 0;
@@ -40,7 +40,7 @@ __device__ __forceinline__ real nh_key_bias(const nh_cuda_args &args, const nh_b
     return nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]);
 }
 
-/* The queries of one head; q, d_o: their rows. */
+/* Adds the queries of one head; q, d_o: their rows. */
 __device__ __forceinline__ void nh_add_head(const nh_cuda_args &args, nh_key_rows &r, const nh_query &key,
                                             const nh_box &box, long long head, const nh_box_rows &q,
                                             const nh_box_rows &d_o) {

@@ -1,4 +1,4 @@
-/* dQ = scale * dS K of one query by a group of lanes. */
+/* dQ = scale * dS K of one query, computed by a group of lanes. */
 #pragma once
 #include "naive.cuh"
 
@@ -17,7 +17,7 @@ __device__ __forceinline__ void nh_take_key(const nh_query_rows &r, const elem *
     nh_long_add(d_q, r.scale * d_s, row);
 }
 
-/* Takes in the keys of a box; k, v: the rows under it. */
+/* Adds the keys of a box; k, v: the rows of the box. */
 __device__ __forceinline__ void nh_differentiate_box(const nh_cuda_args &args, const nh_query &query,
                                                      const nh_query_rows &r, const nh_box &box, const nh_box_rows &k,
                                                      const nh_box_rows &v, nh_long_row &d_q) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void nh_differentiate_box(const nh_cuda_args &args, c
                             (int)args.dim, d_q);
 }
 
-/* box: the query's window, or the first piece of it; k, v: the rows under it. */
+/* box: the query's window, or the first piece of it; k, v: the rows of the box. */
 __device__ __forceinline__ void nh_differentiate_query_by(const nh_cuda_args &args, const nh_query &query,
                                                           const nh_operand &d_o, real delta, const nh_box &box,
                                                           const nh_box_rows &k, const nh_box_rows &v) {

@@ -1,4 +1,5 @@
-/* O = softmax(scale Q K^T + bias) V of one query by a group of lanes, NH_KEYS keys at a time with a running maximum. */
+/* O = softmax(scale Q K^T + bias) V of one query, computed by a group of lanes with an online softmax, NH_KEYS keys at
+ * a time. */
 #pragma once
 #include "naive.cuh"
 
@@ -7,11 +8,11 @@
 #endif
 
 struct nh_sums {
-    real largest, sum, lost; /* lost: see nh_add_compensated, of long sums */
+    real largest, sum, lost; /* lost: rounding errors of long sums, see nh_add_compensated */
     nh_long_row out;
 };
 
-/* Takes in up to NH_KEYS keys of one line; those beyond count have a score of minus infinity. */
+/* Processes up to NH_KEYS keys of one line; those beyond count have a score of minus infinity. */
 __device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, const elem *k, long long k_step,
                                      const elem *v, long long v_step, const elem *bias, int count,
                                      real scale, int dim_v) {
@@ -48,7 +49,7 @@ __device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, co
     s.largest = largest;
 }
 
-/* Takes in the keys of a box; k, v: the rows under it. */
+/* Processes the keys of a box; k, v: the rows of the box. */
 __device__ __forceinline__ void nh_take_box(const nh_cuda_args &args, const nh_query &query, const nh_operand &q,
                                             const nh_box &box, const nh_box_rows &k, const nh_box_rows &v, real scale,
                                             nh_sums &s) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void nh_take_box(const nh_cuda_args &args, const nh_q
         }
 }
 
-/* box: the query's window, or the first piece of it; k, v: the rows under it. */
+/* box: the query's window, or the first piece of it; k, v: the rows of the box. */
 __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
                                              const nh_box_rows &k, const nh_box_rows &v) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
@@ -90,7 +91,7 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
              (int)(args.extra_tokens - m < NH_KEYS ? args.extra_tokens - m : NH_KEYS), scale,
              (int)args.dim_v);
     nh_long_end(s.out);
-    nh_long_scale(s.out, NH_REGIONS && s.sum == 0 ? 0 : 1 / s.sum); /* 0: there is no key */
+    nh_long_scale(s.out, NH_REGIONS && s.sum == 0 ? 0 : 1 / s.sum); /* sum 0: the query has no key */
     nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head), nh_chunk_first(),
                  (int)args.dim_v, s.out.sum);
     if (args.tensor[NH_LSE].data && nh_lane() == 0 && blockIdx.y == 0)

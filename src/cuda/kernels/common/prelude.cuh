@@ -1,5 +1,5 @@
-/* What every kernel starts from: storage and arithmetic types by NH_DTYPE, conversions, vector loads, the grid of
- * tokens. No header of CUDA is needed: conversions are single instructions written out. */
+/* What every kernel starts from: types of storage and arithmetic by NH_DTYPE, conversions, vector loads, and indexing
+ * of tokens. No header of CUDA is needed, as conversions are written as single instructions. */
 #pragma once
 #include "kernel_abi.h"
 #include "window.h"
@@ -13,7 +13,7 @@
 #define NH_LOG2E 1.4426950408889634
 #define NH_LN2 0.6931471805599453
 
-/* 1: sums are added up in short ones, see nh_cuda_define_long_sums */
+/* 1: long sums are added up in short chains, see nh_cuda_define_long_sums */
 #ifndef NH_LONG_SUMS
 #define NH_LONG_SUMS 0
 #endif
@@ -67,14 +67,14 @@ __device__ __forceinline__ elem nh_store(real x) {
 #endif
 }
 
-/* 16 bytes to memory in one store, of which the compiler makes four where the words come from registers. */
+/* Stores 16 bytes at once. From words in registers, the compiler would make four stores. */
 __device__ __forceinline__ void nh_store_words(elem *to, const unsigned word[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
                  "r"(word[3])
                  : "memory");
 }
 
-/* Two values of 16 bits, the first in the low half. */
+/* Packs two values of 16 bits, the first in the low half. */
 __device__ __forceinline__ unsigned nh_pack(float low, float high) {
     unsigned both;
 #if NH_DTYPE == NH_F16
@@ -85,19 +85,20 @@ __device__ __forceinline__ unsigned nh_pack(float low, float high) {
     return both;
 }
 
-/* Adds to a sum of many terms; `lost` is what its additions have rounded off so far, less than one of them would. */
+/* Adds a term to a sum (Kahan summation). lost: the rounding error of the additions so far, which is subtracted from
+ * the next term. */
 __device__ __forceinline__ void nh_add_compensated(real &sum, real &lost, real term) {
     const real exact = term - lost, larger = sum + exact;
     lost = larger - sum - exact;
     sum = larger;
 }
 
-/* Rounds to the storage type, as P is before P V. */
+/* Rounds to the storage type, as P is rounded before P V. */
 __device__ __forceinline__ real nh_round(real x) {
     return nh_load(nh_store(x));
 }
 
-/* Up to 16 bytes moved by one instruction. */
+/* Up to 16 bytes that are moved by one instruction. */
 template <int COUNT> struct alignas(COUNT * sizeof(elem)) nh_vector {
     elem at[COUNT];
 };
@@ -124,14 +125,14 @@ __device__ __forceinline__ elem *nh_row(const nh_cuda_tensor &t, long long batch
            at[2] * t.axis[2] + head * t.head;
 }
 
-/* A row of a tensor that holds one `real` per token and head: LSE, its gradient, delta. */
+/* An element of a tensor that holds one `real` per token and head: LSE, its gradient, delta. */
 __device__ __forceinline__ real *nh_scalar(const nh_cuda_tensor &t, long long batch,
                                            const long long at[3], long long head) {
     return (real *)t.data + batch * t.batch + at[0] * t.axis[0] + at[1] * t.axis[1] +
            at[2] * t.axis[2] + head * t.head;
 }
 
-/* quotient of the division, remainder left in *index; most indices fit 32 bits, where dividing is cheap. */
+/* Returns the quotient and leaves the remainder in *index. Most indices fit 32 bits, where division is cheap. */
 __device__ __forceinline__ long long nh_split(long long *index, long long divisor) {
     long long quotient;
     if (((*index | divisor) >> 32) == 0) {

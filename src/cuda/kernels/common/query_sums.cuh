@@ -1,4 +1,4 @@
-/* Where a query's sums of dQ are: [B, H, X', Y', Z', columns] in f32, an axis holding the queries that tensors have of
+/* The row of a query's sums of dQ, [B, H, X', Y', Z', columns] in f32: an axis holds the queries that tensors have of
  * one dilation group after the other, each as long as the longest. */
 #pragma once
 #include "naive.cuh"

@@ -1,11 +1,11 @@
-/* Boxes that tensors cover of a grid, and periodic axes (NH_REGIONS; NH_PERIODIC: bits of axes that are). Without
- * NH_REGIONS tensors cover the whole grid, and there is nothing here.
+/* Boxes of a grid that tensors cover, and periodic axes (NH_REGIONS; NH_PERIODIC: bits of axes that are). Without
+ * NH_REGIONS tensors cover the whole grid, and nothing here is needed.
  *
- * Rows are what blocks own, columns what they meet: queries and keys, or the other way round. Positions count inside a
- * dilation group, as in window.h. A window is that of the whole grid, of which those columns count that tensors have.
- * On a periodic axis rows stand at positions from 0 up to less than twice the group's length, as their box says, and
- * what they see is counted on from there, from less than 0 to beyond the group's end: with each lap of the group's
- * length the columns follow once more. */
+ * Rows are what blocks own, columns what rows are paired with: queries and keys, or the other way round. Positions are
+ * inside a dilation group, as in window.h. A window is that of the whole grid; of its columns, those count that tensors
+ * have. On a periodic axis rows have positions from 0 to less than twice the group's length, as their box says. The
+ * positions of what they see go on from there, from less than 0 to beyond the group's end: the columns repeat with each
+ * lap of the group's length. */
 #pragma once
 #include "prelude.cuh"
 
@@ -13,9 +13,9 @@
 #define NH_PERIODIC 0
 #endif
 
-/* What the host knows of a problem, so that kernels need not ask: bits of the axes on which tensors cover less than the
- * grid, or which are periodic; whether all strides and dilations are 1, which leaves no divisions by them; and whether
- * all strides are 1 and no axis is causal, whatever the dilations. */
+/* What the host knows of a problem, so that kernels need not test it: bits of the axes on which tensors cover less than
+ * the grid, or which are periodic; whether all strides and dilations are 1, so that no divisions by them are needed;
+ * and whether all strides are 1 and no axis is causal, whatever the dilations. */
 #ifndef NH_REGION_AXES
 #define NH_REGION_AXES 7
 #endif
@@ -34,26 +34,26 @@ __device__ __forceinline__ bool nh_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;
 }
 
-/* Whether tensors may cover less than the axis, or it goes around. */
+/* Whether tensors may cover less than the axis, or it is periodic. */
 __device__ __forceinline__ bool nh_is_cut(int axis) {
     return NH_REGION_AXES >> axis & 1;
 }
 
-/* Positions of a dilation group that a box covers: nh_axis_covered of core/problem.h. */
+/* The positions of a dilation group that a box covers; the same as nh_axis_covered of core/problem.h. */
 __device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITION dilation, NH_POSITION group) {
     const NH_POSITION first = (NH_POSITION)box.offset - group + dilation - 1;
-    if (dilation == 1) return {first, first + (NH_POSITION)box.length}; /* by far the most: two divisions less */
+    if (dilation == 1) return {first, first + (NH_POSITION)box.length}; /* common: saves two divisions */
     return {first / dilation, (first + (NH_POSITION)box.length) / dilation};
 }
 
-/* What the row at a position sees of the whole grid. */
+/* What the row at a position sees in the whole grid. */
 __device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse,
                                                     NH_POSITION length, NH_POSITION position) {
     return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)NH_STRIDE(axis), axis.causal, wraps, inverse,
                          position);
 }
 
-/* Moves a position to where tensors have it, if they do; false if they do not. */
+/* Moves a position to where tensors have it; false if they do not have it. */
 __device__ __forceinline__ bool nh_find_column(nh_range covered, bool wraps, NH_POSITION length,
                                                NH_POSITION &position) {
     if (wraps) position -= nh_laps(position, covered.begin, length) * length;

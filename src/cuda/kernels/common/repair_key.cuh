@@ -1,8 +1,8 @@
-/* A key's part in one query's output, by a whole warp, for rows that are done again key by key.
+/* Repair of an output row, key by key, by a whole warp.
  *
- * Tensor cores multiply a masked key's zero weight with its value: a NaN or infinity there makes the sum NaN, though
- * the key is none of the query's business. Rows that come out so are done again with the keys they attend only; if
- * those hold the NaN, it comes out again. */
+ * Tensor cores multiply the zero weight of a masked key with its value: a NaN or infinity there makes the sum NaN,
+ * though the query does not see that key. Rows that are not finite are therefore computed again with exactly the keys
+ * that they see; if one of these is the NaN, the result is NaN again. */
 #pragma once
 
 #include "lanes.cuh"
@@ -26,7 +26,7 @@ NH_DEVICE void nh_repair_start(nh_repair &state, const elem *query) {
     state.sum = 0.f;
 }
 
-/* key(i), value(i): elements of theirs. */
+/* Adds a key; key(i), value(i): elements of its rows. */
 template <typename Key, typename Value>
 NH_DEVICE void nh_repair_key(nh_repair &state, const Key &key, const Value &value, float scale, float bias) {
     const int lane = (int)(threadIdx.x % 32);
@@ -43,7 +43,7 @@ NH_DEVICE void nh_repair_key(nh_repair &state, const Key &key, const Value &valu
             state.output[i] = state.output[i] * shrink + weight * nh_load(value(lane + 32 * i));
 }
 
-/* Both in memory. */
+/* The same with both rows in memory. */
 NH_DEVICE void nh_repair_key(nh_repair &state, const elem *key, const elem *value, float scale, float bias) {
     nh_repair_key(state, [&](int i) { return key[i]; }, [&](int i) { return value[i]; }, scale, bias);
 }
@@ -51,7 +51,7 @@ NH_DEVICE void nh_repair_key(nh_repair &state, const elem *key, const elem *valu
 /* Calls write(i, element) for this lane's elements of the output; returns LSE. */
 template <typename Write> NH_DEVICE float nh_repair_finish(const nh_repair &state, const Write &write) {
     const int lane = (int)(threadIdx.x % 32);
-    const float sum = NH_REGIONS && state.sum == 0.f ? 1.f : state.sum; /* 0: of a row without a key */
+    const float sum = NH_REGIONS && state.sum == 0.f ? 1.f : state.sum; /* sum 0: the row has no key */
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
         if (lane + 32 * i < NH_DIM_V) write(lane + 32 * i, nh_store(state.output[i] / sum));
     return (state.top + log2f(state.sum)) * (float)NH_LN2;

@@ -1,5 +1,4 @@
-/* A pair's part in the gradients of one row of the backward pass, by a whole warp, from memory: for rows that are made
- * again pair by pair. */
+/* Repair in the backward pass: a whole warp adds a pair's part to the gradients of one row, from rows in memory. */
 #pragma once
 
 #include "lanes.cuh"
@@ -31,7 +30,7 @@ NH_DEVICE float nh_lanes_dot(const float (&a)[NH_LANE_ELEMENTS], const float (&b
     return nh_lanes_sum<32>(sum);
 }
 
-/* statistics: the query's -LSE in base 2 and delta. bias: natural, as it lies in its table. */
+/* statistics: the query's -LSE in base 2 and delta. bias: as it is in its table, not in base 2. */
 NH_DEVICE void nh_repair_pair(const nh_lane_rows &row, const nh_lane_rows &column, float2 statistics,
                              float scale, float bias, nh_lane_rows &gradient) {
     const float score = nh_lanes_dot(row.first, column.first), d_weight = nh_lanes_dot(row.second, column.second);

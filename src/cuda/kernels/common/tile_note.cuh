@@ -1,6 +1,5 @@
-/* The counting build, for tests: with NH_NOTED, the room for so many loop tiles per work tile, a kernel notes in a
- * table of the workspace which pairs of tiles it multiplies and which of them it masks. Without it, nothing of it is
- * left. */
+/* For tests: with NH_NOTED, the room for loop tiles per work tile, a kernel notes in a table of the workspace which
+ * pairs of tiles it multiplies, and which of these it masks. Without it, no code is left. */
 #pragma once
 #include "kernel_abi.h"
 
@@ -8,8 +7,9 @@
 #define NH_NOTED 0
 #endif
 
-/* By one thread of every part of a block that decides on its own whether to mask; one of the parts `counts`. The upper
- * bit of an entry says that some part masked, the others how often the tile was met. */
+/* Called by one thread of every part of a block that decides on its own whether to mask; one of these parts has
+ * `counts` set. The upper bit of an entry says that some part masked, the other bits count how often the tile was
+ * multiplied. */
 __device__ __forceinline__ void nh_note_tile(const nh_cuda_args &args, int work_tile, int tile, bool counts,
                                              bool masked) {
 #if NH_NOTED

@@ -1,4 +1,4 @@
-/* The copy engine of sm_90 and the barriers in shared memory that count its bytes. */
+/* The copy engine (TMA) of sm_90, and the barriers in shared memory that count its bytes (mbarrier). */
 #pragma once
 #include "prelude.cuh"
 
@@ -11,12 +11,12 @@ __device__ __forceinline__ void nh_barrier_init(unsigned barrier, unsigned arriv
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-/* After the inits, before anybody uses the barriers (and a __syncthreads). */
+/* Called after the inits and before anybody uses the barriers; a __syncthreads must follow. */
 __device__ __forceinline__ void nh_barrier_init_done(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* Arrives and announces bytes that copies will bring. */
+/* Arrives, and announces bytes that copies will bring. */
 __device__ __forceinline__ void nh_barrier_expect(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
@@ -26,7 +26,7 @@ __device__ __forceinline__ void nh_barrier_arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* The same once what this thread has copied by cp.async is there; the thread goes on meanwhile. */
+/* The same as soon as this thread's cp.async copies have landed; the thread does not wait. */
 __device__ __forceinline__ void nh_barrier_arrive_copied(unsigned barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -39,12 +39,13 @@ __device__ __forceinline__ void nh_barrier_wait(unsigned barrier, unsigned parit
                  : "memory");
 }
 
-/* For a map that boxes are soon fetched by. */
+/* Prefetches a map for boxes that are fetched soon. */
 __device__ __forceinline__ void nh_prefetch_map(const nh_tensor_map *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* A box from memory to shared memory; every byte of the box counts, those outside the tensor arrive as zeros. */
+/* Copies a box from memory to shared memory. Every byte of the box counts at the barrier; those outside the tensor
+ * arrive as zeros. */
 __device__ __forceinline__ void nh_copy_box(unsigned to, const nh_tensor_map *map, unsigned barrier,
                                             const int at[5]) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -53,8 +54,8 @@ __device__ __forceinline__ void nh_copy_box(unsigned to, const nh_tensor_map *ma
                  : "memory");
 }
 
-/* Rows one after the other of a map for im2col: from the first coordinates on along axis 1, and from its end on with
- * its begin and the next coordinate of axis 2. */
+/* Copies consecutive rows of an im2col map, from these coordinates on along axis 1; at its end the rows go on with its
+ * beginning and the next coordinate of axis 2. */
 __device__ __forceinline__ void nh_copy_pixels(unsigned to, const nh_tensor_map *map, unsigned barrier,
                                                const int at[5]) {
     const unsigned short none = 0;
@@ -65,8 +66,9 @@ __device__ __forceinline__ void nh_copy_pixels(unsigned to, const nh_tensor_map 
                  : "memory");
 }
 
-/* Adds a box of f32 in shared memory to one in memory; what is outside the tensor is left out. The box may be written
- * again after nh_add_boxes_done by the same thread; the sums are there when the kernel has ended. */
+/* Adds a box of f32 in shared memory to one in memory; what is outside the tensor is left out. The box in shared memory
+ * may be overwritten after the same thread has called nh_add_boxes_done; the sums are complete when the kernel has
+ * ended. */
 __device__ __forceinline__ void nh_add_box(const nh_tensor_map *map, unsigned from, const int at[5]) {
     asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group"
                  " [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
@@ -79,21 +81,22 @@ __device__ __forceinline__ void nh_add_boxes_done(void) {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/* What threads wrote to shared memory is seen by the copy engine and by wgmma, once they meet at a barrier. */
+/* Makes what this thread wrote to shared memory visible to the copy engine and to wgmma; a barrier must follow. */
 __device__ __forceinline__ void nh_show_shared(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* A box from shared memory to memory; what is outside the tensor is left out. nh_add_boxes_done holds for it, too. */
+/* Copies a box from shared memory to memory; what is outside the tensor is left out. nh_add_boxes_done applies to it,
+ * too. */
 __device__ __forceinline__ void nh_store_box(const nh_tensor_map *map, const int at[5], unsigned from) {
     asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(map),
                  "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(from)
                  : "memory");
 }
 
-/* Coordinates of a map's five axes. 0: D, head, z, y, batch (ranks 1, 2); 1: D, head, z, y, x (one batch entry);
- * 2: head and D, z, y, x, batch (heads next to each other); 3: D, z, y, x, batch and head; 4: D, z, y, x, and for
- * `head` an origin, which everything else is part of (fused90.cuh). */
+/* Coordinates of a map's five axes, by layout (enum nh_map_layout). 0: D, head, z, y, batch (ranks 1, 2); 1: D, head,
+ * z, y, x (one batch entry); 2: head and D, z, y, x, batch (heads next to each other); 3: D, z, y, x, batch and head;
+ * 4: D, z, y, x, and an origin in place of `head`, which includes everything else (fused90.cuh). */
 template <int LAYOUT>
 __device__ __forceinline__ void place(int to[5], int column, int head, int heads, int dim, const int token[3],
                                       int batch) {

@@ -1,9 +1,9 @@
-/* Tensor core products of a warpgroup (sm_90): D[64 x N] += A[64 x 16] B[16 x N], A in shared memory or in
- * registers, B in shared memory, D in registers.
+/* Tensor core products of a warpgroup (sm_90): D[64 x N] += A[64 x 16] B[16 x N], A in shared memory or in registers, B
+ * in shared memory, D in registers.
  *
- * One asm statement needs as many operands as D has registers, N / 2, so the operand lists are put together from
- * blocks of 8. The operands that are not D come first and are marked as read and written, only because a list
- * numbers what is written before what is read. */
+ * One asm statement needs as many operands as D has registers, N / 2, so the operand lists are composed of blocks of 8.
+ * The operands other than D come first, and are marked as read and written only because a list numbers outputs before
+ * inputs. */
 #pragma once
 #include "prelude.cuh"
 
@@ -23,7 +23,7 @@
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]),     \
         "+f"(c[i + 6]), "+f"(c[i + 7])
 
-/* Registers of D for N = 16 G. */
+/* The registers of D for N = 16 G. */
 #define NH_REGISTERS_1(c) NH_R8(c, 0)
 #define NH_REGISTERS_2(c) NH_REGISTERS_1(c), NH_R8(c, 8)
 #define NH_REGISTERS_3(c) NH_REGISTERS_2(c), NH_R8(c, 16)
@@ -41,7 +41,7 @@
 #define NH_REGISTERS_15(c) NH_REGISTERS_14(c), NH_R8(c, 112)
 #define NH_REGISTERS_16(c) NH_REGISTERS_15(c), NH_R8(c, 120)
 
-/* Their numbers where two operands come first. */
+/* Their numbers if two operands come first. */
 #define NH_SHARED_1 "%2, %3, %4, %5, %6, %7, %8, %9"
 #define NH_SHARED_2 NH_SHARED_1 ", %10, %11, %12, %13, %14, %15, %16, %17"
 #define NH_SHARED_3 NH_SHARED_2 ", %18, %19, %20, %21, %22, %23, %24, %25"
@@ -59,7 +59,7 @@
 #define NH_SHARED_15 NH_SHARED_14 ", %114, %115, %116, %117, %118, %119, %120, %121"
 #define NH_SHARED_16 NH_SHARED_15 ", %122, %123, %124, %125, %126, %127, %128, %129"
 
-/* Their numbers where five operands come first. */
+/* Their numbers if five operands come first. */
 #define NH_HELD_1 "%5, %6, %7, %8, %9, %10, %11, %12"
 #define NH_HELD_2 NH_HELD_1 ", %13, %14, %15, %16, %17, %18, %19, %20"
 #define NH_HELD_3 NH_HELD_2 ", %21, %22, %23, %24, %25, %26, %27, %28"
@@ -77,8 +77,8 @@
 #define NH_HELD_15 NH_HELD_14 ", %117, %118, %119, %120, %121, %122, %123, %124"
 #define NH_HELD_16 NH_HELD_15 ", %125, %126, %127, %128, %129, %130, %131, %132"
 
-/* D = A B or D += A B with A, K-major, and B, K-major or, transposed, MN-major, in shared memory, given by descriptors.
- * n16: N / 16, a literal. */
+/* D = A B or D += A B, with A, K-major, and B, K-major or, transposed, MN-major, in shared memory, given by
+ * descriptors. n16: N / 16, a literal. */
 #define NH_WGMMA_SHARED(n16, n, c, a, b, accumulate, transposed)                                   \
     do {                                                                                           \
         unsigned long long a_ = (a), b_ = (b);                                                     \
@@ -105,8 +105,8 @@
 #define NH_WGMMA_COMMIT() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
 #define NH_WGMMA_WAIT(groups) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory")
 
-/* Descriptor of a swizzled tile: rows of row_bytes (128, 64), 8 rows one atom. leading_bytes: distance of the
- * chunks of a row along N, for MN-major B only. */
+/* Descriptor of a swizzled tile: rows of row_bytes (128 or 64), 8 rows per swizzle atom. leading_bytes: distance of the
+ * chunks of a row along N, which only MN-major B needs. */
 __device__ __forceinline__ unsigned long long nh_descriptor(unsigned address, unsigned row_bytes,
                                                             unsigned leading_bytes) {
     return (unsigned long long)((address & 0x3ffff) >> 4) |
@@ -115,8 +115,8 @@ __device__ __forceinline__ unsigned long long nh_descriptor(unsigned address, un
            (unsigned long long)(row_bytes == 128 ? 1 : 2) << 62;
 }
 
-/* Four 8x8 matrices of 16-bit elements, transposed, to shared memory: lanes 8i .. 8i + 7 name the rows of matrix i.
- * Lane l gives elements 2t and 2t+1 of column g of each. */
+/* Stores four 8x8 matrices of 16-bit elements, transposed, to shared memory: lanes 8i .. 8i + 7 give the addresses of
+ * the rows of matrix i. Each lane provides elements 2t and 2t + 1 of column g of each. */
 __device__ __forceinline__ void nh_store_matrices_across(unsigned row, const unsigned fragment[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(fragment[0]),
                  "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
