@@ -33,7 +33,7 @@ struct nh_problem {
     struct nhood_strides strides[NHOOD_TENSOR_SLOTS]; /* axis strides shifted like the axes */
     /* derived */
     int64_t query_tokens; /* product of the lengths of the query boxes */
-    int64_t key_tokens;   /* .. of the key boxes */
+    int64_t key_tokens;   /* product of the lengths of the key boxes */
     int64_t window_count; /* product of the windows: the slots of a query in A */
     int64_t bias_count;   /* product of 2*window - 1 over the axes */
     /* of all tensors; outside the backward, of keys and values only those that some query attends */

@@ -26,7 +26,7 @@ struct unit {
     int32_t slow, middle, column; /* of the key row; column: counted from the first key's */
     bool extra;
     bool wide;    /* more than 16 keys */
-    uint32_t met; /* by these vectors of the block */
+    uint32_t met; /* bits of the block's vectors that attend it */
 };
 
 typedef void matrix_block_fn(struct matrix *m, const struct block *block);

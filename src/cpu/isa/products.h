@@ -74,7 +74,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
     const int64_t part_scores = (int64_t)step_slots(step) * VL;
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
         int64_t packed = packed_row(tile, slow, step->middle);
-        int32_t first = 0, last = 0; /* rows [first, last) meet the key row; neither ever falls */
+        int32_t first = 0, last = 0; /* rows [first, last) attend the key row; neither decreases */
         for (int32_t middle = step->middle; middle < step->middle_end;
              middle++, packed = next_packed_row(tile, packed, slow)) {
             for (; last < block->rows && step->row_begin[last] <= middle; last++)
@@ -251,7 +251,7 @@ static void scatter_side_by_side(const struct band_product *product,
             high++;
         while (low < high && whole.key_end + low * VL <= key)
             low++;
-        next = whole.key + high * VL; /* so far all lanes of vectors [low, high) meet the keys */
+        next = whole.key + high * VL; /* so far, vectors [low, high) attend with all lanes */
         if (low == high) continue;
         if (high == rows || next > whole.key_end + low * VL) next = whole.key_end + low * VL;
         if (next - key > outputs) next = key + outputs;
@@ -313,7 +313,7 @@ static void scatter_places(const struct tile *tile, const struct block *block,
     }
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
         int32_t low = first,
-                high = first; /* places [low, high) meet the key row; neither ever falls */
+                high = first; /* places [low, high) attend the key row; neither decreases */
         for (int32_t middle = step->middle; middle < step->middle_end; middle++) {
             for (; high < last && step->place_begin[high] <= middle; high++)
                 weights[high] = place_scores_at(tile, block, step, scatter->score, high, slow,
@@ -339,7 +339,7 @@ static void scatter_rows(const struct tile *tile, const struct block *block,
     const bool together = !step->extra && side_by_side(block);
     for (int32_t first = 0, next; first < block->places; first = next) {
         const struct nh_vector *vector = place_vector(block, first);
-        next = first + 1; /* places of the same vector meet the same keys: sum them at once */
+        next = first + 1; /* places of the same vector attend the same keys: sum them together */
         while (next < block->places && (together || place_vector(block, next) == vector))
             next++;
         const struct nh_band_list list =

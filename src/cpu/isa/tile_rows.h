@@ -25,7 +25,7 @@ struct tile {
     int64_t group, head;       /* query heads per key head; the one at work */
     real k_factor;             /* multiplies k_rows */
     int32_t packed_end;        /* key rows before this place of the middle axis are packed */
-    int32_t stored_end;        /* .. have their gradients stored, see store_key_rows */
+    int32_t stored_end;        /* those before this one are stored, see store_key_rows */
     real *partial;             /* this tile's partial gradients, or NULL */
 };
 
