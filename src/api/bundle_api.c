@@ -1,9 +1,9 @@
-/* Bundles: what plans would compile, compiled for a device that need not be there. */
+/* Bundles: the kernels that plans would compile, compiled for a device that need not be present. */
 #include "context.h"
 #include "norm_rope.h"
 
 struct nhood_bundle {
-    nhood_context *context; /* a reference */
+    nhood_context *context; /* holds a reference */
     struct nh_cuda *cuda;
 };
 

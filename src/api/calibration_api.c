@@ -40,7 +40,7 @@ static nhood_status write_fit(const nhood_context *context, const struct nh_devi
     nhood_status status = nh_calibration_path(device, context->cache, path);
     if (!status) status = nh_calibrate(device, timings->timing, timings->count, whole, factor);
     if (status) return status;
-    nh_folder_make(context->cache); /* a failure shows when the file is written */
+    nh_folder_make(context->cache); /* if this fails, so does writing the file */
     return nh_calibration_save(device, path, factor);
 }
 

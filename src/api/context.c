@@ -35,7 +35,7 @@ static nhood_status read_threads(int32_t *threads) {
     return NHOOD_OK;
 }
 
-/* "" for none. A folder that is given by $NHOOD_CACHE may be "", too. */
+/* Writes the path of the cache folder, "" for none. $NHOOD_CACHE may be "", too. */
 static nhood_status read_cache(const char *given, char path[NH_PATH_BYTES]) {
     char room[NH_PATH_BYTES];
     if (!given) given = nh_os_environment("NHOOD_CACHE", room);
@@ -58,7 +58,7 @@ nhood_status nh_context_wisdom_path(const nhood_context *context, const char *gi
     return NHOOD_OK;
 }
 
-/* Whatever is wrong with the file, the context does without; only memory matters. */
+/* A file that cannot be read or is not wisdom does not fail the context. Only MEMORY is returned. */
 static nhood_status load_wisdom(nhood_context *context) {
     nhood_status status = nh_wisdom_create(&context->host, &context->wisdom);
     if (status || !*context->cache) return status;
@@ -68,7 +68,7 @@ static nhood_status load_wisdom(nhood_context *context) {
     return status == NHOOD_ERR_MEMORY ? status : NHOOD_OK;
 }
 
-/* In a forked child nobody measures, whoever did in its parent: forks do not wait for a measurement. */
+/* Forks do not wait for measurements. In the child none is running, so its lock is made anew. */
 static void stop_measuring(void *owner) {
     nhood_context *context = owner;
     pthread_mutex_init(&context->measuring, NULL);

@@ -17,29 +17,30 @@ struct nhood_context {
     struct nh_wisdom *wisdom;
     struct nh_choice_cache *choices;
     char *cache;               /* a folder; "" for none */
-    char *nvrtc;               /* NULL: searched for */
-    pthread_mutex_t measuring; /* timings at the same time would disturb each other */
+    char *nvrtc;               /* path of the library; NULL: it is searched for */
+    pthread_mutex_t measuring; /* simultaneous measurements would disturb each other */
     struct nh_fork_guard measuring_guard;
     atomic_int references;
 };
 
 void nh_context_retain(nhood_context *context);
 void nh_context_drop(nhood_context *context);
-/* Path of the file of wisdom: the one given, or that in the cache folder. CACHE_MISS, ARGUMENT (too long). */
+/* Writes the path of the wisdom file: the given one or, for NULL, that in the cache folder. CACHE_MISS (no cache folder),
+ * ARGUMENT (too long). */
 nhood_status nh_context_wisdom_path(const nhood_context *context, const char *given,
                                     char path[NH_PATH_BYTES]);
 nhood_status nh_context_device(const nhood_context *context, int32_t index,
                                const struct nh_device **device);
-/* What plan_create and what resembles it do with the problem: canonical, and what the choice depends on. ARGUMENT. */
+/* Checks the arguments of functions that choose a solver, makes the problem canonical and fills in the request. ARGUMENT. */
 nhood_status nh_context_request(nhood_context *context, int32_t device, const nhood_problem *given,
                                 const nhood_plan_options *options, struct nh_problem *problem,
                                 struct nh_request *request);
-/* By wisdom and estimates; measures first where that is asked for and wisdom knows nothing. */
+/* Chooses by wisdom and estimates. Measures first if the options ask for it and wisdom does not know the problem. */
 nhood_status nh_context_choose(nhood_context *context, const struct nh_request *request,
                                const nhood_plan_options *options, struct nh_choice *choice);
-/* Hands out as many of the counts as the caller's struct_size has room for. ARGUMENT. */
+/* Copies as many of the counts as the caller's struct_size has room for. ARGUMENT. */
 nhood_status nh_context_counts(const nhood_kernel_counts *whole, nhood_kernel_counts *counts);
-/* DEVICE if the device is only described: nothing can run on it. */
+/* Returns DEVICE if the device is only described, so that nothing can run on it. */
 nhood_status nh_context_present(const struct nh_device *device);
 
 #endif

@@ -5,7 +5,7 @@
 struct nhood_norm_rope_plan {
     struct nh_norm_rope problem;
     struct nh_norm_rope_operation *operation;
-    nhood_context *context; /* a reference */
+    nhood_context *context; /* holds a reference */
 };
 
 nhood_status nhood_norm_rope_plan_create(nhood_context *context, int32_t device,

@@ -1,4 +1,4 @@
-/* Plans: a chosen solver, built; the context kept alive behind it. */
+/* Public functions on plans. A plan is the built operation of a chosen solver, and keeps its context alive. */
 #include "context.h"
 #include "measure.h"
 #include "planner.h"
@@ -9,7 +9,7 @@
 struct nhood_plan {
     struct nh_problem problem;
     struct nh_operation *operation;
-    nhood_context *context; /* a reference */
+    nhood_context *context; /* holds a reference */
     atomic_int references;
     char description[1024];
 };

@@ -1,4 +1,4 @@
-/* Names every backend and solver of the library, and nothing else does. */
+/* The only file that names every backend and solver of the library. */
 #include "registry.h"
 
 #include "calibration.h"

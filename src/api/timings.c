@@ -9,10 +9,11 @@
 /* The fields of a line of wisdom. */
 enum { DEVICE, PROBLEM, SOLVER, CONFIG, MEDIAN, SAMPLES, FIELDS };
 
-/* About as many are used at most, 60 MiB of them: of wisdom that has more, every second problem, every third, .. */
+/* About the most timings that are used, which take 60 MiB. Of wisdom with more, only every second or third problem (and so
+ * on) is used. */
 enum { MOST_TIMINGS = 40000 };
 
-/* Cuts the line at its blanks. Returns where the next one begins. */
+/* Splits the line at its blanks, in place. Returns where the next line begins. */
 static char *split(char *line, char *field[FIELDS]) {
     char *end = line + strcspn(line, "\n"), *at = line;
     char *next = *end ? end + 1 : end;
@@ -25,16 +26,17 @@ static char *split(char *line, char *field[FIELDS]) {
     return next;
 }
 
-/* Room for what all solvers of a device propose for a problem. */
+/* The most candidates of a problem on a device, of all solvers together. */
 enum { MOST_PROPOSED = 512 };
 
 struct reader {
     const struct nh_device *device;
-    struct nh_device plain; /* the device by the built-in table */
+    struct nh_device plain; /* the device with the built-in coefficients */
     struct nh_cuda_device plain_backend;
-    struct nh_problem problem; /* of the lines at hand */
-    /* Its candidates: wisdom may name any config, and only those that are proposed are sound. What was proposed before a
-     * calibration counts, too, as it was timed then. None: lines about this problem are left out. */
+    struct nh_problem problem; /* of the current lines */
+    /* The problem's candidates. Wisdom may name any config, and only proposed ones are known to be valid. Those that are
+     * proposed without the calibration count, too, as they may have been timed before it. If there are none, the lines of
+     * this problem are left out. */
     int proposals;
     struct nh_choice proposal[2 * MOST_PROPOSED];
 };
@@ -46,7 +48,7 @@ static void propose(struct reader *reader, const struct nh_device *device) {
         nh_planner_list(&request, &reader->proposal[reader->proposals], MOST_PROPOSED);
 }
 
-/* The proposal that a line is about, or NULL. */
+/* The candidate that a line is about, or NULL. */
 static const struct nh_choice *find_proposal(const struct reader *reader,
                                              char *const field[FIELDS]) {
     const char *text = strcmp(field[CONFIG], "-") != 0 ? field[CONFIG] : "";
@@ -77,7 +79,7 @@ static struct nh_timed *make_room(struct nh_timings *timings) {
     return &timings->timing[timings->count];
 }
 
-/* Adds a line about the problem at hand, if it can be used. MEMORY. */
+/* Adds a line about the current problem if it can be used. MEMORY. */
 static nhood_status add_line(const struct reader *reader, char *const field[FIELDS],
                              struct nh_timings *timings) {
     const struct nh_choice *proposal = find_proposal(reader, field);
@@ -92,7 +94,7 @@ static nhood_status add_line(const struct reader *reader, char *const field[FIEL
     return NHOOD_OK;
 }
 
-/* The problem of the lines that follow. */
+/* Begins the lines of another problem. If it is not wanted or not legal, they will be left out. */
 static void begin_problem(struct reader *reader, const char *text, bool wanted) {
     nhood_problem parsed;
     reader->proposals = 0;
@@ -104,7 +106,7 @@ static void begin_problem(struct reader *reader, const char *text, bool wanted) 
         propose(reader, &reader->plain);
 }
 
-/* How many lines are about the device. */
+/* Counts the lines about a device. */
 static int64_t count_lines(const char *wisdom, const char *device) {
     const size_t length = strlen(device);
     int64_t lines = 0;
@@ -113,7 +115,7 @@ static int64_t count_lines(const char *wisdom, const char *device) {
     return lines;
 }
 
-/* Keeps the timings since `first`, of one problem, if there is a choice among them. */
+/* Keeps the timings from `first` on, which are those of one problem, if there are at least two to choose from. */
 static void end_problem(struct nh_timings *timings, int64_t first) {
     if (timings->count < first + 2) {
         timings->count = first;

@@ -53,7 +53,7 @@ nhood_status nhood_wisdom_save(nhood_context *context, const char *given, int32_
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
     nhood_status status = nh_context_wisdom_path(context, given, path);
     if (status) return status;
-    if (!given) nh_folder_make(context->cache); /* a failure shows when the file is written */
+    if (!given) nh_folder_make(context->cache); /* if this fails, so does writing the file */
     return nh_wisdom_save(context->wisdom, path, replace != 0);
 }
 

@@ -20,7 +20,7 @@
 /* Records the thread's error text and returns status, so that callers can `return nh_error(...)`. */
 nhood_status nh_error(nhood_status status, const char *format, ...) NH_PRINTF(2, 3);
 
-/* The services that the application gave to its context. Everything that outlives the call copies them. */
+/* The services that the application gave to its context, which keeps a copy of them. */
 struct nh_host {
     void *user;
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
@@ -29,16 +29,16 @@ struct nh_host {
     void (*parallel_for)(void *user, int64_t count, nhood_parallel_body body, void *arg);
 };
 
-/* Zeroed memory of NH_ALIGNMENT, or NULL with the error text set. */
+/* Zeroed memory aligned to NH_ALIGNMENT, or NULL with the error text set. */
 void *nh_allocate(const struct nh_host *host, size_t bytes);
-void nh_release(const struct nh_host *host, void *memory); /* A text of NULL gives NULL. */
+void nh_release(const struct nh_host *host, void *memory); /* does nothing for NULL */
 char *nh_copy_text(const struct nh_host *host, const char *text);
 void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) NH_PRINTF(3, 4);
 
-/* Seconds of the steady clock, by which deadlines are given, too. */
+/* Seconds of a steady clock. Deadlines are given by it, too. */
 double nh_steady_s(void);
 
-/* Checked int64 arithmetic for extents: false on overflow. */
+/* Checked int64 arithmetic for extents. Returns false on overflow. */
 static inline bool nh_multiply(int64_t a, int64_t b, int64_t *product) {
     return !__builtin_mul_overflow(a, b, product);
 }

@@ -1,4 +1,4 @@
-/* Configs: their text form, their order, and solvers that have but one. */
+/* Configs: their text form, their order by estimate, and the functions of solvers that have only one. */
 #include "solver.h"
 
 #include <stdio.h>

@@ -52,7 +52,7 @@ nhood_status nh_file_read(const struct nh_host *host, const char *path, char **t
 
 bool nh_file_write(int file, const void *data, size_t bytes) {
     for (const char *at = data; bytes;) {
-        /* Systems write at most 2 GiB at once. */
+        /* Operating systems write at most 2 GiB per call. */
         unsigned part = bytes < 1u << 30 ? (unsigned)bytes : 1u << 30;
         ssize_t count = write(file, at, part);
         if (count < 0 && errno == EINTR) continue;
@@ -70,7 +70,7 @@ bool nh_file_close(int file, bool whole) {
     return whole;
 }
 
-/* The name's uniqueness: process and time. */
+/* The name of the unfinished file is unique by process and time. */
 bool nh_file_replace(const char *path, bool (*write)(int file, const void *content),
                      const void *content) {
     char unfinished[NH_PATH_BYTES];

@@ -1,4 +1,4 @@
-/* FNV-1a: finds places in tables and guards against damage, not against forgery. */
+/* FNV-1a, for hash tables and to detect damaged files. It does not protect against forgery. */
 #ifndef NH_HASH_H
 #define NH_HASH_H
 
@@ -8,7 +8,7 @@
 #define NH_HASH_START 0xcbf29ce484222325u
 #define NH_HASH_PRIME 0x100000001b3u
 
-/* The hash of what `hash` is of, followed by these bytes. */
+/* Continues a hash, which begins as NH_HASH_START, with these bytes. */
 static inline uint64_t nh_hash(uint64_t hash, const void *data, size_t bytes) {
     const unsigned char *at = data;
     for (size_t i = 0; i < bytes; i++)

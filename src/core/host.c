@@ -1,4 +1,4 @@
-/* Memory and log lines through the services the application handed over; the steady clock. */
+/* Memory and log lines through the services that the application gave; the steady clock. */
 #include "os.h"
 
 #include <stdarg.h>

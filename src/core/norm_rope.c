@@ -1,4 +1,4 @@
-/* Checks of RMS norm and rotary positions: the one place where their fields are. */
+/* Checks the problems of RMS norm and rotary positions. Their fields are checked nowhere else. */
 #include "norm_rope.h"
 
 #include "dtype.h"

@@ -1,5 +1,5 @@
-/* The canonical problem of RMS norm and rotary positions: three axes (unit axes in front), defaults made explicit, every field
- * checked; and what a backend builds of it. */
+/* The canonical problem of RMS norm and rotary positions (three axes with unit axes in front, defaults made explicit,
+ * every field checked), and the operation that a backend builds for it. */
 #ifndef NH_NORM_ROPE_H
 #define NH_NORM_ROPE_H
 
@@ -20,7 +20,7 @@ struct nh_norm_rope {
     nhood_strides strides[NH_ROPE_TENSORS]; /* axis strides shifted like the axes */
     /* derived */
     int64_t tokens;   /* of all batch entries */
-    int64_t channels; /* that a mean of squares is over: D, or H * D */
+    int64_t channels; /* over which a mean of squares is taken: D, or H * D */
 };
 
 struct nh_norm_rope_operation {
@@ -30,15 +30,15 @@ struct nh_norm_rope_operation {
     void (*destroy)(struct nh_norm_rope_operation *operation);
 };
 
-/* Checks and canonicalises. ARGUMENT with a text that names field, value and limit. */
+/* Checks a problem and makes it canonical. ARGUMENT, with a text that names the field, its value and the limit. */
 nhood_status nh_norm_rope_canonical(const nhood_norm_rope_problem *given,
                                     struct nh_norm_rope *problem);
 
-/* Checks pointers and workspace of an execute. */
+/* Checks the pointers and the workspace that an execute is given. ARGUMENT. */
 nhood_status nh_norm_rope_check_io(const struct nh_norm_rope *problem, const nhood_norm_rope_io *io,
                                    size_t workspace_bytes);
 
-/* Pairs of a head that an axis rotates. */
+/* Number of pairs of channels of a head that an axis rotates. */
 static inline int64_t nh_norm_rope_pairs(const struct nh_norm_rope *problem, int axis) {
     return problem->first_pair[axis + 1] - problem->first_pair[axis];
 }

@@ -36,7 +36,6 @@ int32_t nh_os_usable_cpus(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-/* The model name that the kernel reports. */
 void nh_os_cpu_name(char *name, size_t bytes) {
     FILE *file = fopen("/proc/cpuinfo", "r");
     if (!file) return;
@@ -187,7 +186,7 @@ int64_t nh_os_file_clock_ns(void) {
 
 bool nh_os_scan_folder(int folder, void (*visit)(void *arg, const struct nh_folder_entry *entry),
                        void *arg) {
-    /* A fresh descriptor: the position of a shared one would be shared by all threads. */
+    /* A descriptor of its own, because all threads would share the read position of `folder`. */
     int opened = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = opened < 0 ? NULL : fdopendir(opened);
     if (!entries) {
@@ -206,7 +205,7 @@ bool nh_os_scan_folder(int folder, void (*visit)(void *arg, const struct nh_fold
 
 /* ---- locks ---- */
 
-/* Whether the name still means the open file: the process that held the lock before has removed it. */
+/* Whether the name still refers to the open file. It does not if the previous holder of the lock has removed the file. */
 static bool is_current(int file, const char *name) {
     struct stat opened, named;
     return !fstat(file, &opened) && !stat(name, &named) && opened.st_dev == named.st_dev &&
@@ -225,7 +224,8 @@ int nh_os_lock(const char *name) {
     }
 }
 
-/* The name goes first: a process that has it open and waits sees that it is gone, and makes another. */
+/* The name is removed before the lock is released: a process that has opened the file and then gets the lock sees that the
+ * name is gone, and creates another file. */
 void nh_os_unlock(int lock, const char *name) {
     if (lock < 0) return;
     unlink(name);

@@ -1,5 +1,5 @@
-/* Windows 10 and later. Names reach the system as UTF-16, so that they do not depend on the code page; open files may be renamed and
- * removed by others, as elsewhere. */
+/* Windows 10 and later. Names are passed to the system as UTF-16, so that they do not depend on the code page. Files are
+ * opened so that other processes may rename and remove them, as on POSIX systems. */
 #include "os.h"
 
 #include "thread.h"
@@ -47,7 +47,7 @@ int32_t nh_os_cpus(void) {
     return active ? (int32_t)active : 1;
 }
 
-/* The masks are zero for a process on several groups of 64 processors, which then may use all. */
+/* The masks are zero for a process that spans several groups of 64 processors; it may use all processors. */
 int32_t nh_os_usable_cpus(void) {
     DWORD_PTR process = 0, machine;
     if (!GetProcessAffinityMask(GetCurrentProcess(), &process, &machine)) return 1;
@@ -64,7 +64,7 @@ void nh_os_cpu_name(char *name, size_t bytes) {
 
 /* ---- threads and processes ---- */
 
-/* There are no signals that threads would take from each other. */
+/* Windows has no signals that the library's threads could take from the application's. */
 int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument) {
     return pthread_create(thread, NULL, body, argument);
 }
@@ -93,7 +93,7 @@ static HANDLE handle_of(int file) {
     return (HANDLE)_get_osfhandle(file);
 }
 
-/* The path of a name in an open folder, or of one without. */
+/* Writes the path of a name in an open folder or, with NH_NO_FOLDER, the name itself, which is a path. */
 static bool locate(int folder, const char *name, struct wide *path) {
     struct wide last;
     if (folder == NH_NO_FOLDER) return widen(name, path);
@@ -124,7 +124,7 @@ int nh_os_cache_folder(char path[NH_PATH_BYTES]) {
 
 /* ---- shared libraries ---- */
 
-/* Where libraries are looked for: never in the current folder or in $PATH, which others may fill. */
+/* Libraries are never searched for in the current folder or in $PATH, where others may put files. */
 void *nh_os_library_open(const char *path) {
     struct wide given, full;
     DWORD flags = LOAD_LIBRARY_SEARCH_DEFAULT_DIRS;
@@ -190,7 +190,7 @@ static HANDLE open_handle(const struct wide *path, DWORD access, DWORD dispositi
                        NULL, disposition, flags, NULL);
 }
 
-/* A link in place of an entry is opened itself, and holds none. */
+/* NH_OPEN_READ_OWN opens a link itself instead of the file that it points to; reading an entry from it fails. */
 int nh_os_open(int folder, const char *name, enum nh_open_mode mode) {
     static const struct {
         DWORD access, disposition, flags;
@@ -222,8 +222,8 @@ bool nh_os_touch(int file) {
     return SetFileTime(handle_of(file), NULL, NULL, &now) || fail() == 0;
 }
 
-/* Fails while another process has the old file open; scanners for viruses do that for moments, so it is tried again. These are
- * the milliseconds that git waits (compat/mingw.c). */
+/* MoveFileExW fails while another process has the old file open. Virus scanners do that for moments, so it is tried again
+ * after the waiting times that git uses (compat/mingw.c). */
 bool nh_os_rename(int folder, const char *from, const char *to) {
     static const DWORD wait_ms[] = {0, 1, 10, 20, 40};
     struct wide old, new;
@@ -246,8 +246,8 @@ bool nh_os_is_separator(char byte) {
     return byte == '/' || byte == '\\';
 }
 
-/* Full access for the owner, the system and administrators, for all that is made in the folder, too, and for no one else: what
- * Python's os.mkdir makes of the mode 0700. */
+/* Gives full access to the owner, the system and administrators, and to no one else; files created in the folder inherit
+ * this. Python's os.mkdir does the same for mode 0700. */
 bool nh_os_make_folder(const char *path) {
     struct wide name;
     SECURITY_ATTRIBUTES attributes = {.nLength = sizeof attributes};
@@ -279,7 +279,8 @@ int nh_os_open_folder(const char *path) {
     return descriptor(handle);
 }
 
-/* Whether it means this process's user, or whom all that the process makes belongs to (administrators). */
+/* Whether the SID is this process's user, or the default owner of what the process creates (it may be the administrators'
+ * group). */
 static bool is_own(PSID sid) {
     union {
         TOKEN_USER user;
@@ -294,7 +295,8 @@ static bool is_own(PSID sid) {
             EqualSid(sid, token.owner.Owner));
 }
 
-/* Whether whom the entry means may do more than read, and is neither this user nor one who may do everything anyway. */
+/* Whether an access control entry lets anyone do more than read who is neither this user nor a trusted account, which may
+ * do everything anyway. */
 static bool lets_others_write(const ACE_HEADER *header) {
     static const WELL_KNOWN_SID_TYPE trusted[] = {WinLocalSystemSid, WinBuiltinAdministratorsSid,
                                                   WinCreatorOwnerSid, WinCreatorOwnerRightsSid};
@@ -332,7 +334,7 @@ bool nh_os_folder_is_own(int folder, char *reason, size_t bytes) {
     return own && closed;
 }
 
-/* FILETIME: 100 ns units. */
+/* A FILETIME counts units of 100 ns. */
 static int64_t nanoseconds(FILETIME time) {
     return 100 * ((int64_t)time.dwHighDateTime << 32 | time.dwLowDateTime);
 }
@@ -362,7 +364,8 @@ bool nh_os_scan_folder(int folder, void (*visit)(void *arg, const struct nh_fold
 
 /* ---- locks ---- */
 
-/* The file stays: while it is being removed, opening it would fail as where that is not allowed. */
+/* The lock's file is never removed: while Windows removes a file, opening it fails with the same error as a lack of
+ * permission. */
 int nh_os_lock(const char *name) {
     struct wide path;
     OVERLAPPED start = {.Offset = 0};

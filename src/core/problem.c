@@ -1,4 +1,4 @@
-/* Canonicalisation: the one place where a problem's fields are checked. */
+/* Makes problems canonical. Their fields are checked nowhere else. */
 #include "problem.h"
 
 #include "dtype.h"
@@ -121,7 +121,7 @@ static nhood_status check_periodic(const nhood_axis *given, int index, struct nh
     return NHOOD_OK;
 }
 
-/* Side is "query" or "key". */
+/* `side` is "query" or "key". */
 static nhood_status check_box(const char *side, int index, int64_t offset, int64_t length,
                               const struct nh_axis *axis, struct nh_box *box) {
     if (offset == 0 && length == 0) return NHOOD_OK;
@@ -302,8 +302,8 @@ bool nh_leaves_out_keys(const struct nh_problem *problem) {
     return !all;
 }
 
-/* Keys that a query of the box attends along an axis, on average. Causal windows count whole. Of long boxes, evenly spaced
- * queries stand for all. */
+/* Mean number of keys that a query of the box attends along an axis. Causal windows count as whole ones. In long boxes only
+ * MOST_QUERIES evenly spaced queries are looked at. */
 static double mean_keys(const struct nh_axis *axis) {
     enum { MOST_QUERIES = 4096 };
     if (nh_is_whole(axis, &axis->key)) return (double)axis->window;
@@ -312,7 +312,7 @@ static double mean_keys(const struct nh_axis *axis) {
         const int64_t token = (axis->query.offset + i) % axis->length;
         const struct nh_range all = nh_axis_window(axis, token);
         const struct nh_range covered = nh_axis_covered(axis, &axis->key, token % axis->dilation);
-        /* A box of a periodic axis is met three times: as it is, and a turn before and behind. */
+        /* A window may meet the key box of a periodic axis where it is, one lap before and one lap behind. */
         const int64_t turn = axis->periodic ? axis->length / axis->dilation : 0;
         int64_t met = 0;
         for (int64_t shift = -turn; shift <= turn; shift += turn ? turn : 1) {

@@ -35,8 +35,8 @@ struct nh_problem {
     struct nhood_strides strides[NHOOD_TENSOR_SLOTS]; /* axis strides shifted like the axes */
     /* derived */
     int64_t query_tokens; /* product of the lengths of the query boxes */
-    int64_t key_tokens;   /* .. of the key boxes */
-    int64_t window_count; /* slots: product of the windows */
+    int64_t key_tokens;   /* product of the lengths of the key boxes */
+    int64_t window_count; /* product of the windows: the slots of a query in A */
     int64_t bias_count;   /* product of 2*window - 1 over the axes */
     double bytes;         /* of all tensors */
 };
@@ -44,20 +44,20 @@ struct nh_problem {
 /* The role of a tensor in an operation. */
 enum nh_role { NH_UNUSED, NH_INPUT, NH_OPTIONAL_INPUT, NH_OUTPUT, NH_OPTIONAL_OUTPUT };
 
-/* Checks and canonicalises. ARGUMENT with a text that names field, value and limit. */
+/* Checks a problem and makes it canonical. ARGUMENT, with a text that names the field, its value and the limit. */
 nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem *problem);
 
 enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor);
 const char *nh_tensor_name(int32_t tensor);
 const char *nh_op_name(int32_t op);
 
-/* The dtype of a tensor: LSE and D_LSE are f32 (f64 in f64 problems) whatever the problem's is. */
+/* The dtype of a tensor. LSE and D_LSE are f32 in problems of 16-bit types, too. */
 static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t tensor) {
     bool lse = tensor == NHOOD_LSE || tensor == NHOOD_D_LSE;
     return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
 }
 
-/* Whether some axis has a stride, a dilation above 1, is causal, is periodic. */
+/* Whether some axis has a stride above 1, has a dilation above 1, is causal, or is periodic. */
 bool nh_problem_strided(const struct nh_problem *problem);
 bool nh_problem_dilated(const struct nh_problem *problem);
 bool nh_problem_causal(const struct nh_problem *problem);
@@ -72,53 +72,52 @@ static inline bool nh_is_cut(const struct nh_axis *axis) {
     return axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key);
 }
 
-/* Whether the tensors cover less than the grid, or begin elsewhere. */
+/* Whether the tensors cover less than the grid or, on a periodic axis, begin at another token than 0. */
 bool nh_problem_partial(const struct nh_problem *problem);
 
-/* An axis that is covered whole and not periodic. */
+/* An axis that the tensors cover completely and that is not periodic. */
 static inline struct nh_axis nh_whole_axis(int64_t length, int64_t window, int64_t stride,
                                            int64_t dilation, int32_t causal) {
     const struct nh_box whole = {0, length};
     return (struct nh_axis){length, window, stride, dilation, causal, 0, whole, whole, whole};
 }
 
-/* Elements of the packed tensor, 0 if unused. */
+/* Number of elements of a tensor, 0 if the problem does not use it. */
 int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor);
 
-/* The problem with key boxes cut down to the keys that some query attends, in *attended; or the problem itself where none
- * can be left out. Of forwards and backwards alone, on axes with ends. Kernels then neither read the other keys nor
- * write their gradients, which are zero: whoever runs a backward so has to store them. */
+/* Returns the problem with key boxes cut down to the keys that some query attends, written to *attended, or the problem
+ * itself where none can be left out. Keys are left out of forwards and backwards, on axes that are not periodic. Kernels
+ * neither read them nor store their gradients, which are zero: whoever runs such a backward has to store these. */
 const struct nh_problem *nh_attended_keys(const struct nh_problem *problem,
                                           struct nh_problem *attended);
 
-/* Whether the problem is one with keys left out. */
+/* Whether nh_attended_keys left keys out of this problem. */
 bool nh_leaves_out_keys(const struct nh_problem *problem);
 
 double nh_problem_flops(const struct nh_problem *problem);
 
-/* Checks pointers and workspace of an execute. */
+/* Checks the pointers and the workspace that an execute is given. ARGUMENT. */
 nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_io *io,
                                  size_t workspace_bytes);
 
 /* ARGUMENT, naming the problem's field, unless low <= value <= high. */
 nhood_status nh_check_range(const char *field, int64_t value, int64_t low, int64_t high);
 
-/* Fills in strides that are zeros, for a tensor of this shape {batch, axes, head, contiguous}: packed
- * ones where all that are given are zero, else the given ones, shifted behind the unit axes. Checks the
- * count of elements, how far strides reach, and that outputs do not overlap. Errors about a stride begin
- * with `before`, the tensor's name and `after`. */
+/* Writes the strides of a tensor of the shape {batch, three axes, head, contiguous}: packed ones if all given strides are
+ * zero, else the given ones, shifted behind the unit axes. Checks the number of elements, how far the strides reach, and
+ * that no stride of an output is 0. ARGUMENT; errors about a stride begin with `before`, the tensor's name and `after`. */
 nhood_status nh_fill_strides(const char *before, const char *name, const char *after,
                              const int64_t shape[6], int rank, bool output,
                              const nhood_strides *given, nhood_strides *strides);
 
-/* The same for a tensor of a problem that lacks no more than its strides; bias tables are packed. */
+/* The same for a tensor of a problem whose other fields are complete. Bias tables must be packed. */
 nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
                                     const nhood_strides *given);
 
-/* Checks the workspace of an execute that needs so many bytes. */
+/* Checks the workspace of an execute that needs needed_bytes. ARGUMENT. */
 nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes);
 
-/* The problem text of a canonical problem; returns the length without the terminating zero, as snprintf. */
+/* Writes the problem text of a canonical problem. Returns its length without the terminating zero, as snprintf does. */
 size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capacity);
 
 /* Tokens of the longest dilation groups of an axis; group 0 is always one of them. */
@@ -126,15 +125,15 @@ static inline int64_t nh_longest_group(const struct nh_axis *axis) {
     return nh_axis_group_length(axis->length, axis->dilation, 0);
 }
 
-/* Positions of dilation group `group` whose tokens a box covers; of a periodic axis they may go beyond the group's length. */
+/* Positions of dilation group `group` whose tokens a box covers. On a periodic axis they may exceed the group's length. */
 static inline struct nh_range nh_axis_covered(const struct nh_axis *axis, const struct nh_box *box,
                                               int64_t group) {
     const int64_t first = box->offset - group + axis->dilation - 1;
     return (struct nh_range){first / axis->dilation, (first + box->length) / axis->dilation};
 }
 
-/* Range of keys of token `index` of the grid on an axis, in tokens of its dilation group; on a periodic axis modulo the group's
- * length. Keys that the tensors do not cover are counted. */
+/* Keys that token `index` of an axis of the grid attends, as positions of its dilation group; on a periodic axis modulo the
+ * group's length. Keys that the tensors do not cover are included. */
 static inline struct nh_range nh_axis_window(const struct nh_axis *axis, int64_t index) {
     int64_t group = index % axis->dilation;
     if (axis->periodic)

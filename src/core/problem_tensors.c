@@ -1,4 +1,4 @@
-/* The tensors of a problem: which there are, their shapes and strides, and the memory of an execute. */
+/* The tensors of a problem: which ones it has, their shapes and strides, and checks of an execute's memory. */
 #include "problem.h"
 
 #include "dtype.h"

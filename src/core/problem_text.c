@@ -25,7 +25,7 @@ static void put(struct writer *writer, const char *text) {
     writer->length += length;
 }
 
-/* Written by hand, because this text is the key of wisdom, and snprintf would be a good part of the time of planning by wisdom. */
+/* Does without snprintf, which would take a large share of the time of planning by wisdom, whose key is this text. */
 static void put_integer(struct writer *writer, const char *lead, int64_t value) {
     char digits[24], *first = digits + sizeof digits - 1;
     *first = '\0';
@@ -36,7 +36,7 @@ static void put_integer(struct writer *writer, const char *lead, int64_t value) 
     put(writer, first);
 }
 
-/* The text has '.' in every locale; printf may write a comma or several bytes between the digits. */
+/* The text has '.' in every locale, where snprintf may write a comma or several bytes. */
 static void put_number(struct writer *writer, const char *lead, double value) {
     static const char others[] = "0123456789+-e";
     char number[48];
@@ -154,7 +154,7 @@ static bool take_integer(struct reader *reader, int64_t *value) {
     return true;
 }
 
-/* Reads n[xn[xn]]. Returns how many numbers there are, 0 on error. */
+/* Reads n[xn[xn]]. Returns the number of values, 0 on error. */
 static int take_list(struct reader *reader, int64_t value[3]) {
     int count = 0;
     do {
@@ -246,7 +246,7 @@ static bool take_number(struct reader *reader, double *value) {
     if (strspn(reader->at, "0123456789+-.eE") != length) return false;
     size_t whole = strcspn(reader->at, ".");
     if (whole < length) {
-        /* strtod expects the decimal point of the locale, which printing one half shows: "0.5" or "0,5". */
+        /* strtod expects the decimal point of the locale, so 0.5 is printed to find it: "0.5" or "0,5". */
         snprintf(half, sizeof half, "%.1f", 0.5);
         snprintf(copy, sizeof copy, "%.*s%.*s%.*s", (int)whole, reader->at, (int)strlen(half) - 2,
                  half + 1, (int)(length - whole - 1), reader->at + whole + 1);
@@ -309,7 +309,8 @@ static bool take_flag(struct reader *reader, nhood_problem *problem) {
     return true;
 }
 
-/* *given has a bit for each option with a value that was read before. A second value is an error, as one would be lost silently. */
+/* *given has a bit for each option with a value that was read before. A second value is an error: one of the two would be
+ * lost silently. */
 static nhood_status parse_option(struct reader *reader, nhood_problem *problem, unsigned *given) {
     if (take_flag(reader, problem)) return NHOOD_OK;
     for (int value = 0; value < VALUES; value++) {

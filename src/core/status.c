@@ -1,4 +1,4 @@
-/* Status names and the thread's last error text. */
+/* Names of statuses, and each thread's last error text. */
 #include "base.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* What the library owes the process it runs in: threads that leave its signals alone, calls that are not cancelled halfway,
- * and locks that a forked child can use. */
+/* How the library behaves in the application's process: its threads do not take signals, its calls are not cancelled
+ * halfway, and a forked child can use its locks. */
 #ifndef NH_THREAD_H
 #define NH_THREAD_H
 
@@ -7,9 +7,9 @@
 
 #include <pthread.h>
 
-/* As pthread_create with default attributes, but with every signal blocked, so that signals of the process go to the
- * application's threads. Signals of the thread's own faults stay open, as the application may have a handler for them.
- * Returns 0 or the error number. os_posix.c, os_windows.c */
+/* As pthread_create with default attributes, but with signals blocked, so that those sent to the process go to the
+ * application's threads. Signals of the thread's own faults are not blocked, as the application may handle them. Returns 0
+ * or the error number. Defined in os_posix.c and os_windows.c. */
 int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument);
 
 /* ---- cancellation ---- */
@@ -24,8 +24,8 @@ void nh_cancel_allow(const int *before);
 
 /* ---- fork ---- */
 
-/* Part of everything that threads share. A fork waits for `lock`, so that the child finds what it guards whole and the lock
- * free. In the child, after that, `child` repairs what another thread was doing. */
+/* Each structure that threads share has one. A fork waits for `lock`, so that the child finds the lock free and what it
+ * guards consistent. Then `child` runs in the child process and repairs what other threads left unfinished. */
 struct nh_fork_guard {
     struct nh_fork_guard *next, *previous;
     pthread_mutex_t *lock;      /* NULL: none */
@@ -33,16 +33,16 @@ struct nh_fork_guard {
     void *owner;
 };
 
-/* Guards are locked in the order in which they were added: whoever holds two of these locks took the older one first. None may
- * be held for long, nor while guards are added or removed. MEMORY. */
+/* A fork takes the locks in the order in which guards were added, so a thread that needs two of them must take the older
+ * one first. None may be held for long, nor while a guard is added or removed. MEMORY. */
 nhood_status nh_fork_guard_add(struct nh_fork_guard *guard);
-void nh_fork_guard_remove(struct nh_fork_guard *guard); /* fine for one of zeros */
+void nh_fork_guard_remove(struct nh_fork_guard *guard); /* does nothing for a zeroed guard */
 
-/* Counts forks from here on; guards do that, too. MEMORY. */
+/* Starts to count forks; nh_fork_guard_add does so, too. MEMORY. */
 nhood_status nh_fork_watch(void);
 
-/* How many forks lie between the process that loaded the library and this one: threads that were started at another count
- * are not here. */
+/* The number of forks between the process that loaded the library and this one. Threads that were started at another count
+ * do not exist in this process. */
 unsigned nh_fork_count(void);
 
 #endif

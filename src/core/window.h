@@ -1,7 +1,7 @@
-/* The definition of a neighborhood, once, for host and device (NVRTC compiles this file too).
+/* The definition of a neighborhood, for both host and device: NVRTC compiles this file, too.
  *
- * Positions here are positions inside one dilation group: token i of an axis is position i div d of group
- * i mod d. Callers split tokens into groups; nothing below knows about dilation except nh_axis_group_length. */
+ * Positions are those inside one dilation group: with dilation d, token i of an axis is position i div d of group
+ * i mod d. Callers split tokens into groups; only nh_axis_group_length below knows about dilation. */
 #ifndef NH_WINDOW_H
 #define NH_WINDOW_H
 
@@ -11,7 +11,7 @@
 #define NH_FN static inline
 #endif
 
-/* Kernels whose axes are known to be shorter than 2^31 tokens may compute in int: divisions are dear there. */
+/* Kernels whose axes are known to be shorter than 2^31 tokens may use int, as 64-bit divisions are slow on GPUs. */
 #ifndef NH_POSITION
 #define NH_POSITION long long
 #endif
@@ -40,8 +40,8 @@ NH_FN struct nh_range nh_window_range(NH_POSITION group_length, NH_POSITION wind
     return range;
 }
 
-/* Queries that attend the key at `position`: a contiguous range, because begin and end of nh_window_range
- * never decrease with the query. Derived by solving begin(j) <= position < end(j) for j. */
+/* Queries that attend the key at `position`. They are a contiguous range, because begin and end of nh_window_range never
+ * decrease from query to query. It is found by solving begin(j) <= position < end(j) for the query j. */
 NH_FN struct nh_range nh_inverse_range(NH_POSITION group_length, NH_POSITION window,
                                        NH_POSITION stride, int causal, NH_POSITION position) {
     struct nh_range range;
@@ -72,8 +72,8 @@ NH_FN struct nh_range nh_inverse_range(NH_POSITION group_length, NH_POSITION win
     return range;
 }
 
-/* The same on a periodic axis, whose window is never shifted: positions may lie before 0 or beyond the group, and count
- * modulo its length, which the stride divides. */
+/* Keys that the query at `position` >= 0 attends on a periodic axis, whose windows are never shifted. They may lie before
+ * 0 or beyond the group, and count modulo its length, which the stride divides. */
 NH_FN struct nh_range nh_periodic_range(NH_POSITION window, NH_POSITION stride,
                                         NH_POSITION position) {
     struct nh_range range;
@@ -82,26 +82,26 @@ NH_FN struct nh_range nh_periodic_range(NH_POSITION window, NH_POSITION stride,
     return range;
 }
 
-/* Queries that attend the key at `position` >= 0 of a periodic axis: the blocks of `stride` queries whose window begins at or
- * before it and ends behind it. Positions as above. */
+/* Queries that attend the key at `position` >= 0 on a periodic axis: those of all blocks of `stride` queries whose window
+ * contains the key. They, too, count modulo the group's length. */
 NH_FN struct nh_range nh_periodic_inverse_range(NH_POSITION window, NH_POSITION stride,
                                                 NH_POSITION position) {
     struct nh_range range;
     NH_POSITION last =
-        position + window / 2 - stride / 2; /* first query of a block; >= 0, as stride <= window */
+        position + window / 2 - stride / 2; /* blocks that see it begin in (last - window, last] */
     NH_POSITION past =
-        window / stride + 1; /* blocks that keep the division below from less than 0 */
+        window / stride + 1; /* blocks added so that the dividend below is not negative */
     range.begin = ((last - window + past * stride) / stride - past + 1) * stride;
     range.end = (last / stride + 1) * stride;
     return range;
 }
 
-/* What the row at a position has to do with: a query's keys or, `inverse`, the queries of a key. On a periodic axis positions
- * may be from -group_length on. */
+/* What the row at a position sees: the keys of a query or, with `inverse`, the queries of a key. On a periodic axis the
+ * position is at least -group_length. */
 NH_FN struct nh_range nh_seen_range(NH_POSITION group_length, NH_POSITION window,
                                     NH_POSITION stride, int causal, int periodic, int inverse,
                                     NH_POSITION position) {
-    if (periodic) { /* a length further on, where no division is of less than 0 */
+    if (periodic) { /* moved by one group length, so that no dividend is negative */
         struct nh_range range =
             inverse ? nh_periodic_inverse_range(window, stride, position + group_length)
                     : nh_periodic_range(window, stride, position + group_length);
@@ -113,13 +113,13 @@ NH_FN struct nh_range nh_seen_range(NH_POSITION group_length, NH_POSITION window
                    : nh_window_range(group_length, window, stride, causal, position);
 }
 
-/* How often a group's length fits between `from` and a position, rounded down. */
+/* The number of laps of a periodic axis by which a position is ahead of `from`, rounded down. */
 NH_FN NH_POSITION nh_laps(NH_POSITION position, NH_POSITION from, NH_POSITION group_length) {
     NH_POSITION laps = (position - from) / group_length;
     return position - from < laps * group_length ? laps - 1 : laps;
 }
 
-/* What of a range lies in [begin, end); if nothing, the empty range there that is nearest. */
+/* The part of a range that lies in [begin, end) or, if there is none, the nearest empty range there. */
 NH_FN struct nh_range nh_part_of_range(struct nh_range range, NH_POSITION begin, NH_POSITION end) {
     if (range.begin < begin) range.begin = begin;
     if (range.begin > end) range.begin = end;
@@ -128,8 +128,9 @@ NH_FN struct nh_range nh_part_of_range(struct nh_range range, NH_POSITION begin,
     return range;
 }
 
-/* What of a range tensors have that cover the positions `have` of a group and, on a periodic axis, the same of every lap. There
- * it must be in one piece: that of the lap in which the range ends. Ends never decrease from row to row, as those of ranges. */
+/* The part of a range that the tensors cover; they cover the positions `have` of a group and, on a periodic axis, the same
+ * positions of every lap. On a periodic axis the caller makes sure that this part lies in one piece, in the lap in which
+ * the range ends. Like those of ranges, its ends never decrease from row to row. */
 NH_FN struct nh_range nh_covered_part(struct nh_range range, struct nh_range have,
                                       NH_POSITION group_length, int periodic) {
     NH_POSITION shift = 0;

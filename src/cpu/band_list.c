@@ -1,5 +1,5 @@
-/* Cuts a band of weights into steps the band kernel takes: runs of outputs whose source ranges begin
- * together or one by one, and end together or one by one. */
+/* Cuts a band of weights into the steps of the band kernel: runs of outputs whose source ranges begin together or one row
+ * later each, and end together or one row later each. */
 #include "geometry.h"
 
 static void append(struct nh_band_list *list, const struct nh_band *band) {
@@ -7,8 +7,8 @@ static void append(struct nh_band_list *list, const struct nh_band *band) {
     list->count++;
 }
 
-/* The longest step that starts at output 0 of begin[] and end[]: as far as both rise evenly, and all its outputs have
- * a source row in common, or nearly. */
+/* The longest step from output 0 of begin[] and end[] on: as long as both rise evenly, and no output begins after the end of
+ * the first one's range. */
 static struct nh_band longest(const int32_t *begin, const int32_t *end, int32_t count,
                               int32_t most) {
     int32_t limit = count < most ? count : most, outputs = 1, lead = 0, trail = 0;
@@ -52,7 +52,7 @@ void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0
     }
 }
 
-/* Appends the bands of lanes [first, last), whose first keys rise evenly, by `step`. */
+/* Appends the steps for lanes [first, last), whose first keys rise by `step` from lane to lane. */
 static void scatter_run(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
                         int32_t most_outputs, int32_t first, int32_t last, int32_t step,
                         struct nh_band_list *list) {
@@ -61,7 +61,7 @@ static void scatter_run(const struct nh_vector *vector, int32_t lanes, int32_t s
         int32_t end = lane_end(vector, lane, slot1);
         if (end > end_key) end_key = end;
     }
-    int32_t low = first, high = first; /* lanes [low, high) take `key`; neither ever falls */
+    int32_t low = first, high = first; /* lanes [low, high) attend `key`; neither ever decreases */
     while (key < end_key) {
         int32_t begin[NH_MOST_BAND] = {0}, end[NH_MOST_BAND] = {0}, count = 0;
         for (int32_t l = low, h = high; count < most_outputs && key + count < end_key; count++) {

@@ -1,4 +1,4 @@
-/* Opens the CPU device: which instruction set, how many threads; measures its ceilings. */
+/* Opens the CPU device with its instruction set and threads, and measures its peak rates. */
 #include "cpu.h"
 
 #include "kernels.h"
@@ -39,7 +39,7 @@ static const struct nh_kernels levels[] = {
 enum { LEVELS = sizeof levels / sizeof levels[0] };
 
 #if defined(NH_HAS_SVE)
-/* Bits of an SVE vector, as this thread runs; 0 without SVE. */
+/* The number of bits of an SVE vector in this thread; 0 without SVE. */
 static int sve_bits(void) {
     if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return 0;
     const int length = prctl(PR_SVE_GET_VL);
@@ -48,8 +48,9 @@ static int sve_bits(void) {
 #endif
 
 #if defined(NH_HAS_AMX)
-/* Whether the processor has tiles of bf16, and AVX-512 the conversion to it, and the kernel lets the process use them: it saves the 8 KB of registers of
- * those threads alone that touch them, and asks to be told beforehand. Asking again changes nothing. */
+/* Whether the processor has AMX tiles of bf16 and the AVX-512 conversion to bf16, and Linux permits the process to use tiles.
+ * Linux saves the 8 KB of tile registers only for threads that use them, so the process must request permission first.
+ * Requesting it again changes nothing. */
 static bool has_amx(void) {
     enum { TILES = 18, AVX512_BF16 = 1 << 5, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
     enum { ARCH_REQUEST_PERMISSION = 0x1023 }; /* ARCH_REQ_XCOMP_PERM, Linux 5.16 */
@@ -61,7 +62,7 @@ static bool has_amx(void) {
 }
 #endif
 
-/* The last one is what every machine has. SVE is compiled for one length of vectors and takes exactly that one. */
+/* Every machine has the last level. SVE kernels are compiled for one vector length and run only with exactly that one. */
 static bool has_level(const char *name) {
 #if defined(__x86_64__)
     unsigned a, b, c = 0, d; /* F16C has no name in __builtin_cpu_supports of clang 14 */
@@ -92,8 +93,8 @@ static nhood_status unknown_level(const char *cap) {
     return nh_error(NHOOD_ERR_ARGUMENT, "options.isa = '%s' is not one of %s", cap, names);
 }
 
-/* Chooses the best instruction set that the machine has and that is no better than `cap`; "generic" is the last one
- * everywhere. */
+/* Chooses the best instruction set that the machine has and that is no better than `cap`; NULL is no limit. "generic" stands
+ * for the last one on every architecture. */
 static nhood_status choose_level(const char *cap, const struct nh_kernels **kernels) {
     int first = 0;
     while (cap && first < LEVELS && strcmp(cap, levels[first].name) != 0)
@@ -189,11 +190,11 @@ static void copy_body(void *arg, int64_t index, int32_t worker) {
            job->bytes);
 }
 
-/* Takes the best of a few runs of some milliseconds each: a ceiling, not an average. */
+/* Takes the best of a few runs of some milliseconds each, because it measures a peak, not an average. */
 nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,
                             nhood_ceilings *ceilings) {
     const struct nh_cpu *cpu = device->backend;
-    size_t bytes = (size_t)32 << 20; /* well beyond the last-level cache's share of one core */
+    size_t bytes = (size_t)32 << 20; /* much more than one core's share of the last-level cache */
     struct ceiling_job *job = nh_allocate(device->host, sizeof *job);
     if (!job) return NHOOD_ERR_MEMORY;
     job->kernels = dtype == NHOOD_DTYPE_F64 ? cpu->kernels->f64 : cpu->kernels->f32;

@@ -1,4 +1,4 @@
-/* The CPU device: features, chosen kernels, threads. */
+/* The CPU device: its kernels and its threads. */
 #ifndef NH_CPU_H
 #define NH_CPU_H
 
@@ -10,7 +10,7 @@ struct nh_kernels;
 
 struct nh_cpu {
     const struct nh_host *host;
-    /* Those of the chosen instruction set; those that it includes follow. */
+    /* of the chosen instruction set; the rows after it are those of lesser instruction sets */
     const struct nh_kernels *kernels;
     struct nh_pool *pool;
     int32_t threads;
@@ -20,8 +20,8 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
                          struct nh_device *device);
 void nh_cpu_close(struct nh_device *device);
 extern const struct nh_timing nh_cpu_timing;
-/* Calls body(arg, index, worker) for every index in [0, count): on the context's workers, or on this
- * thread if `alone` is set or there is only one index or worker. */
+/* Calls body(arg, index, worker) for every index in [0, count), on the context's workers, or on this thread if `alone` is
+ * set or there is only one index or worker. */
 void nh_cpu_run(const struct nh_cpu *cpu, bool alone, int64_t count, nhood_parallel_body body,
                 void *arg);
 nhood_status nh_cpu_measure(const struct nh_device *device, int32_t dtype,

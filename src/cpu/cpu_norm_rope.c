@@ -1,4 +1,5 @@
-/* RMS norm and rotary positions on the CPU: parts of the tokens over threads, then the sum of their weight gradients. */
+/* RMS norm and rotary positions on the CPU: threads take parts of the tokens, then the weight gradients of the parts are
+ * added up. */
 #include "cpu_norm_rope.h"
 
 #include "cpu.h"
@@ -26,7 +27,7 @@ static void part_body(void *arg, int64_t index, int32_t worker) {
     job->plan->kernels->norm_rope(&job->run, index, worker);
 }
 
-/* In the order of the parts, which depend on the problem alone. */
+/* Adds up in the order of the parts, which depend only on the problem, so that results do not depend on threads. */
 static void store_weight_gradient(const struct cpu_norm_rope *plan, double *sums, void *d_weight) {
     const int64_t channels = plan->problem.channels;
     for (int64_t part = 1; part < plan->parts; part++)
@@ -59,7 +60,8 @@ static void destroy(struct nh_norm_rope_operation *operation) {
     nh_release(plan->host, plan);
 }
 
-/* How tokens are divided: so that a part is worth a thread's while and sums of weight gradients stay small. */
+/* Divides the tokens into parts that are large enough to occupy a thread, and so few that the sums of weight gradients stay
+ * small. */
 static void choose_parts(struct cpu_norm_rope *plan) {
     enum { LEAST_ELEMENTS = 1 << 14, MOST_PARTS = 1024, MOST_SUMS = 1 << 20 };
     const struct nh_norm_rope *problem = &plan->problem;
@@ -71,7 +73,7 @@ static void choose_parts(struct cpu_norm_rope *plan) {
     plan->alone = problem->tokens * problem->heads * problem->dim < 4 * LEAST_ELEMENTS;
 }
 
-/* The kernels of the best instruction set that has a norm_rope; the last set always has one. */
+/* The kernels of the best instruction set that has norm_rope; the last one always has it. */
 static const struct nh_tile_kernels *choose_kernels(const struct nh_cpu *cpu, bool wide) {
     const struct nh_kernels *set = cpu->kernels;
     while (!(wide ? set->f64 : set->f32)->norm_rope)

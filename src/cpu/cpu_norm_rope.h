@@ -4,7 +4,7 @@
 #include "norm_rope.h"
 #include "solver.h"
 
-/* RMS norm and rotary positions on the CPU. MEMORY. */
+/* Builds RMS norm and rotary positions for the CPU. MEMORY. */
 nhood_status nh_cpu_norm_rope_build(const struct nh_norm_rope *problem,
                                     const struct nh_device *device,
                                     struct nh_norm_rope_operation **operation);

@@ -1,4 +1,4 @@
-/* Times operations on the CPU as a caller would, with the caches as the run before left them. */
+/* Times operations on the CPU as a caller would, with the caches as the previous run left them. */
 #include "cpu.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
-/* cpu.fused: forward and backward without ever writing attention weights.
+/* cpu.fused: forward and backward without writing attention weights to memory.
  *
- * Queries fill the lanes of vectors, so that for window slot n the keys of a vector's queries are a shifted
- * load of keys packed by channel: no multiply-add is wasted on keys outside a window. Values, and all
- * gradients, are band products over packed rows (isa/band.h). Forward: paper section 3.2, on a CPU. */
+ * Queries fill the lanes of vectors, so that for window slot n the keys of a vector's queries are one shifted load of keys
+ * packed by channel, and no multiply-add is wasted on keys outside a window. The products with values and all gradients
+ * are band products over packed rows (isa/band.h). The forward is the fused one of section 3.2 of the 2024 paper. */
 #include "cpu_solvers.h"
 #include "tiled.h"
 

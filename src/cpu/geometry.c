@@ -25,7 +25,7 @@ void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
             if (!extra) permuted->strides[tensor].axis[a] = problem->strides[tensor].axis[from[a]];
         }
     }
-    /* Extra tokens: their one stride in slot 0, wherever the caller's rank put it. */
+    /* The token stride of extra tokens goes to axis 0. Where the caller has it depends on the rank. */
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
         if (tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V || tensor == NHOOD_D_EXTRA_K ||
             tensor == NHOOD_D_EXTRA_V)
@@ -49,7 +49,8 @@ double nh_boxed_keys(const struct nh_axis *axis) {
     return axis->periodic || keys < (double)axis->key.length ? keys : (double)axis->key.length;
 }
 
-/* Whether a window of the group, which begins at most at the box's last key of some turn, ends behind its first key of the next. */
+/* Whether some window of the group begins no later than the box's last key of some lap and ends after its first key of the
+ * next lap. */
 static bool group_meets_box_twice(const struct nh_axis *axis, int64_t group) {
     const struct nh_group_keys keys = nh_group_keys(axis, group);
     const struct nh_range queries = nh_axis_covered(axis, &axis->query, group);
@@ -60,7 +61,7 @@ static bool group_meets_box_twice(const struct nh_axis *axis, int64_t group) {
     for (int64_t turn = -2; turn <= 2; turn++) {
         const int64_t last = keys.first + keys.count - 1 + turn * keys.turn;
         const int64_t next = keys.first + (turn + 1) * keys.turn;
-        const int64_t earliest = next + 1 - axis->window; /* begin of a window that has `next` */
+        const int64_t earliest = next + 1 - axis->window; /* first start of a window with `next` */
         const int64_t from = nh_max(block, -nh_floor_div(-(earliest + before), axis->stride));
         if (from <= last_block && from * axis->stride - before <= last) return true;
     }
@@ -69,7 +70,8 @@ static bool group_meets_box_twice(const struct nh_axis *axis, int64_t group) {
 
 bool nh_meets_box_twice(const struct nh_axis *axis) {
     if (!axis->periodic || nh_is_whole(axis, &axis->key)) return false;
-    /* The groups differ in whether they have one more query, or key, at either end of the boxes: at these places. */
+    /* Groups differ only in whether they have one more query or key at either end of the boxes. The groups at the boxes' ends
+     * stand for all. */
     const struct nh_box *box[] = {&axis->query, &axis->key};
     bool twice = group_meets_box_twice(axis, 0);
     for (int i = 0; i < 2; i++) {
@@ -79,7 +81,7 @@ bool nh_meets_box_twice(const struct nh_axis *axis) {
     return twice;
 }
 
-/* Appends the places of a dilation group of `length` tokens, or of one that looks like such a group. */
+/* Appends the places of a dilation group with tables like those of a group of `length` tokens. */
 static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
                       struct nh_order *order) {
     const int32_t base = order->length;
@@ -96,7 +98,7 @@ static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
     }
 }
 
-/* Recognises lanes that stand still up to a lane and move on from there, or the other way round. */
+/* Whether the lanes up to some lane start at the same key and those after it at consecutive keys, or the other way round. */
 static bool find_turn(struct nh_vector *vector, int32_t lanes) {
     int32_t still = 1, moving = 1;
     while (still < lanes && vector->index[still] == 0)
@@ -113,8 +115,8 @@ static bool find_turn(struct nh_vector *vector, int32_t lanes) {
     return true;
 }
 
-/* As many queries from `first` on as fit one vector: their first keys must lie within `lanes` keys. 2^fold_log places of the
- * middle axis have them side by side. */
+/* Makes a vector of as many queries from `first` on as fit: their first keys must lie within `lanes` keys. The lanes hold
+ * these queries 2^fold_log times, for as many places of the middle axis. */
 static void make_vector(const struct nh_order *order, int32_t first, int32_t limit, int32_t lanes,
                         int32_t fold_log, struct nh_vector *vector) {
     int32_t count = 1;
@@ -169,7 +171,7 @@ static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry 
     return NHOOD_OK;
 }
 
-/* Whether the keys of two vectors lie alike, so that their band lists are the same. */
+/* Whether the keys of two vectors are arranged alike, so that their band lists are the same. */
 static bool same_lanes(const struct nh_vector *one, const struct nh_vector *other) {
     return one->count == other->count && !memcmp(one->index, other->index, sizeof one->index) &&
            !memcmp(one->keys, other->keys, sizeof one->keys);
@@ -183,7 +185,8 @@ static enum nh_row_kind row_kind(const struct nh_vector *vector, int32_t window,
     return vector->turn == lanes - 1 - window / 2 ? NH_ROW_LAST : NH_ROW_NONE;
 }
 
-/* Makes the band lists of every vector for the whole window; runs of vectors that look alike share theirs. They stay empty where the window is taken in chunks. */
+/* Makes the band lists of every vector for the whole window. Consecutive vectors with keys arranged alike share theirs. The
+ * lists stay empty if the window is processed in chunks. */
 static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *geometry) {
     int32_t window = geometry->order[2].window, total = 0;
     int32_t vectors = geometry->tile_vector[geometry->tile[2].kept];
@@ -216,14 +219,14 @@ static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *g
     return NHOOD_OK;
 }
 
-/* Whether no key is attended by queries before place `first` and by others from it on: between dilation groups, and between
- * blocks of a window as wide as its stride. */
+/* Whether no key is attended both by queries before place `first` and by queries from it on. That is so between dilation
+ * groups, and between blocks of queries if the window is as wide as the stride. */
 static bool parts_keys(const struct nh_order *order, int32_t first) {
     return first == order->length || order->begin[first] >= order->end[first - 1];
 }
 
-/* Returns the end of the tile that begins at `first`. It has `size` queries, or fewer where a cut before that
- * parts the keys, and does not reach beyond `last`. */
+/* Returns the end of the tile that begins at `first`: the last cut that parts the keys within `size` queries or, if there is
+ * none, `size` queries on. It is at most `last`. */
 static int32_t cut_tile(const struct nh_order *order, int32_t first, int32_t size, int32_t last) {
     const int32_t limit = (int32_t)nh_min((int64_t)first + size, last);
     int32_t end = limit;
@@ -232,7 +235,7 @@ static int32_t cut_tile(const struct nh_order *order, int32_t first, int32_t siz
     return end > first ? end : limit;
 }
 
-/* Cuts the places from the part's first one on; with tile->first NULL only counts. */
+/* Cuts the part's places up to `last` into tiles. If tile->first is NULL, the tiles are only counted. */
 static void cut_part(const struct nh_order *order, int32_t size, const struct nh_axis_part *part,
                      int32_t last, struct nh_tile_axis *tile) {
     for (int32_t first = part->place; first < last; tile->kept++) {
@@ -241,15 +244,15 @@ static void cut_part(const struct nh_order *order, int32_t size, const struct nh
     }
 }
 
-/* The size of the tiles when an axis is cut into as many as tiles of `most` queries would be, but as evenly as whole units allow,
- * so that no thread gets a larger one than the others. */
+/* The size of the tiles if an axis is cut into as many as tiles of `most` queries would be, but as evenly as whole units
+ * allow, so that threads get equal work. */
 static int32_t even_size(int32_t length, int32_t most, int32_t unit) {
     if (most >= length) return length;
     const int64_t tiles = nh_ceil_div(length, nh_max(1, most)), units = nh_ceil_div(length, unit);
     return (int32_t)nh_max(1, nh_min(most, nh_ceil_div(units, tiles) * unit));
 }
 
-/* Cuts the kept units of all parts into tiles, which also describe the units that are not kept. */
+/* Cuts the kept unit of each part into tiles. */
 static nhood_status cut_tiles(const struct nh_host *host, const struct nh_order *order,
                               int32_t size, struct nh_tile_axis *tile) {
     for (int pass = 0; pass < 2; pass++) {
@@ -279,9 +282,8 @@ static nhood_status cut_tiles(const struct nh_host *host, const struct nh_order 
     return NHOOD_OK;
 }
 
-/* Finds what repeats itself in a dilation group of `length` tokens: periods of whole tiles and whole blocks of the stride, from where
- * windows are no longer shifted to where they are again. Returns the length of a group that looks like it without the periods that are
- * not kept. */
+/* Finds the periods of a dilation group of `length` tokens. A period consists of whole tiles and whole blocks of the stride,
+ * and lies where windows are not shifted at a border. Returns the number of tokens of the group that are kept. */
 static int64_t set_periods(const struct nh_axis *axis, int64_t length, int32_t size,
                            struct nh_axis_part *part) {
     const int64_t stride = axis->stride, border = axis->window + stride;
@@ -303,7 +305,8 @@ static int64_t set_periods(const struct nh_axis *axis, int64_t length, int32_t s
     return length - part->skipped * period;
 }
 
-/* Appends `groups` dilation groups of `length` tokens, the first of which is `group`: by tiles of several whole ones, or one by one. */
+/* Appends `groups` dilation groups of `length` tokens, the first of which is `group`, in units of as many whole groups as fit
+ * a tile, or one by one. */
 static void add_part(const struct nh_axis *axis, int64_t group, int64_t groups, int64_t length,
                      int32_t size, struct nh_order *order, struct nh_tile_axis *tile) {
     if (groups == 0) return;
@@ -321,7 +324,7 @@ static void add_part(const struct nh_axis *axis, int64_t group, int64_t groups, 
     add_part(axis, group + units * of_unit, groups - units * of_unit, length, size, order, tile);
 }
 
-/* Appends the places of the queries of a dilation group of a boxed axis, and of the keys that they attend. */
+/* Appends the places of the queries of a boxed axis's dilation group, and of the keys that they attend. */
 static void add_boxed_group(const struct nh_axis *axis, int64_t group, struct nh_order *order) {
     const struct nh_range queries = nh_axis_covered(axis, &axis->query, group);
     const struct nh_group_keys keys = nh_group_keys(axis, group);
@@ -360,8 +363,8 @@ static int32_t attended_keys(const struct nh_axis *axis, int64_t group) {
     return (int32_t)(attended.end - attended.begin);
 }
 
-/* Adds the places of all dilation groups as one unit or, on a long axis, only of those that differ; before there are tables, only
- * counts them. */
+/* Adds the places of all dilation groups as one unit or, on a long axis, only of those that are kept. If order->token is
+ * NULL, the places are only counted. */
 static void add_places(const struct nh_axis *axis, bool is_long, int32_t size,
                        struct nh_order *order, struct nh_tile_axis *tile) {
     const int64_t longer = axis->length % axis->dilation, shorter = axis->length / axis->dilation;
@@ -393,7 +396,7 @@ static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *
                               int32_t size, struct nh_order *order, struct nh_tile_axis *tile) {
     const bool boxed = nh_is_boxed(axis);
     order->window = (int32_t)axis->window;
-    add_places(axis, is_long, size, order, tile); /* counts them */
+    add_places(axis, is_long, size, order, tile); /* only counts the places */
     const size_t length = (size_t)order->length;
     size_t places = 5 * length;
     if (boxed) places += (size_t)order->keys + (size_t)axis->dilation + 1;
@@ -410,7 +413,8 @@ static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *
     return cut_tiles(host, order, size, tile);
 }
 
-/* Query vectors per block: as many as the kernels take, but beyond LEAST_ROWS only as many as leave half of an L1 of 32 KiB to keys. */
+/* Query vectors per block: as many as the kernels allow, but more than LEAST_ROWS only if they leave half of an L1 of 32 KiB
+ * to keys. */
 static int32_t choose_rows(const struct nh_problem *problem,
                            const struct nh_geometry_options *options) {
     enum { LEAST_ROWS = 4, QUERY_BYTES = 16384 };
@@ -442,8 +446,8 @@ static nhood_status make_axes(const struct nh_host *host, const struct nh_geomet
     return NHOOD_OK;
 }
 
-/* Where each key row is met in one sweep along the middle axis (one place on the slow axis, one query head per
- * key head), a ring of the rows that a block needs will do, and no row is packed twice within a tile. */
+/* If each key row of a tile is needed in a single sweep along the middle axis (one token on the slow axis, one query head
+ * per key head), a ring of the rows that a block needs suffices, and no row is packed twice within a tile. */
 static void choose_packed_rows(struct nh_geometry *geometry) {
     const struct nh_order *order = &geometry->order[1];
     geometry->rolling = geometry->problem.axis[0].query.length == 1 &&
@@ -461,8 +465,8 @@ static void choose_packed_rows(struct nh_geometry *geometry) {
     }
 }
 
-/* The number of scores of one query vector that are kept at a time. With four rows of f32 AVX-512 vectors, 192 slots are 48 KiB:
- * they stay in L1 or just beyond, and a 13x13 window needs no online rescaling. */
+/* The number of slots of one query vector whose scores are kept at a time. For four f32 AVX-512 vectors, 192 slots are
+ * 48 KiB, which stay in L1 or just beyond, and a 13x13 window needs no online rescaling. */
 enum { MOST_SLOTS = 192, MOST_CHUNK = 256 };
 
 static void choose_blocking(struct nh_geometry *geometry,
@@ -480,7 +484,7 @@ static void choose_blocking(struct nh_geometry *geometry,
     geometry->band_vectors = most >= 4 ? 4 : most >= 2 ? 2 : 1;
     geometry->band_outputs = options->band_budget / geometry->band_vectors;
     if (geometry->band_outputs > NH_MOST_BAND) geometry->band_outputs = NH_MOST_BAND;
-    /* The last vector of an odd count is taken by itself. */
+    /* If a row has an odd number of vectors, its last one is processed alone. */
     const bool single = geometry->vectors_k % 2 != 0 || geometry->vectors_v % 2 != 0;
     if (single && geometry->band_outputs > options->single_outputs)
         geometry->band_outputs = options->single_outputs;

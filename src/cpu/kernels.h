@@ -1,47 +1,48 @@
-/* The kernels of each instruction set: one table per instruction set, one column per real type. */
+/* The kernels: a table for each instruction set and real type. */
 #ifndef NH_KERNELS_H
 #define NH_KERNELS_H
 
 #include "geometry.h"
 #include "norm_rope.h"
 
-/* Work items of a pass, in units of one batch entry and kv head. A backward pass runs in rounds of a few
- * units, because every tile keeps its own partial gradients of the keys in its halo until they are added
- * up: in a fixed order, so that results depend on neither threads nor rounds. */
+/* The work tiles of a pass, which are the tiles of each unit; a unit is one batch entry and kv head. A backward pass runs in
+ * rounds of a few units, because every tile keeps its own partial gradients of the keys in its halo until they are added
+ * up. That happens in a fixed order, so that results depend on neither threads nor rounds. */
 struct nh_tile_run {
     const struct nh_geometry *geometry;
     const nhood_io *io;
     void *scratch; /* one per worker */
     int64_t scratch_reals;
-    void *bias;    /* tables as reals, fwd and bwd: times log2(e) */
-    void *d_bias;  /* running sums */
-    void *partial; /* of every tile of the round, or of every worker, where nothing is added up */
+    void *bias;    /* bias tables as reals */
+    void *d_bias;  /* running sums of their gradients */
+    void *partial; /* partial gradients: of each tile of the round, or of each worker */
     int64_t partial_reals;
     bool partial_of_worker;
     int64_t first_unit, units;
 };
 
-/* RMS norm and rotary positions: a part is so many tokens. */
+/* A pass of RMS norm and rotary positions. It is divided into parts of part_tokens tokens. */
 struct nh_norm_rope_run {
     const struct nh_norm_rope *problem;
     const nhood_norm_rope_io *io;
     void *scratch; /* one per worker */
     int64_t scratch_reals, part_tokens;
-    double *sums; /* weight gradients of each part, [channels]; NULL: not wanted */
+    double *sums; /* weight gradients [part][channels]; NULL if they are not wanted */
 };
 
-/* The template, compiled for one instruction set and one real type (f64 problems use f64, others f32), or the matrix kernels. */
+/* The template of src/cpu/isa, compiled for one instruction set and one real type (f64 problems use f64, others f32), or the
+ * matrix kernels. */
 struct nh_tile_kernels {
-    int32_t lanes;          /* reals per vector */
-    int32_t most_rows;      /* query vectors per block */
-    int32_t band_budget;    /* accumulators of the band kernel: outputs times vectors of a row */
-    int32_t single_outputs; /* most outputs of a band of one vector */
-    bool one_place;         /* nothing is folded: a query vector has queries of one place */
-    /* Thread scratch for a geometry, in reals. */
+    int32_t lanes;       /* reals per vector */
+    int32_t most_rows;   /* query vectors per block */
+    int32_t band_budget; /* most accumulators of the band kernel: outputs times vectors of a row */
+    int32_t single_outputs; /* most outputs of a band whose rows are one vector */
+    bool one_place; /* axes are not folded: queries of a vector have one place on the others */
+    /* scratch of one worker for a geometry, in reals */
     int64_t (*scratch_reals)(const struct nh_geometry *geometry);
-    /* One work item: a tile of one batch entry and kv head, with every query head of the group. */
+    /* Computes one work tile: a tile of one batch entry and kv head, with every query head of the group. */
     void (*tile)(const struct nh_tile_run *run, int64_t item, int32_t worker);
-    /* Reals of one tile's partial gradients; 0 for passes without any. */
+    /* size of one tile's partial gradients in reals; 0 for passes without them */
     int64_t (*partial_reals)(const struct nh_geometry *geometry);
     /* Adds up partial gradients after a round: jobs [0, reduce_jobs), independent of each other. */
     int64_t (*reduce_jobs)(const struct nh_tile_run *run);
@@ -49,21 +50,22 @@ struct nh_tile_kernels {
     /* Reads the bias tables before the first round, stores their gradient after the last. */
     void (*begin)(const struct nh_tile_run *run);
     void (*finish)(const struct nh_tile_run *run);
-    /* For the ceilings: multiply-adds on registers; returns how many were done. */
+    /* For nhood_device_measure: computes multiply-adds in registers, and returns their number. */
     int64_t (*multiply_add)(int64_t rounds);
-    /* Thread scratch, in reals, and one part of the tokens. NULL where a lesser instruction set's serve as well: with AVX-512, as
-     * memory is the limit, and for f64 with AVX2, which is for checks of gradients. The library stays below 2 MB. */
+    /* RMS norm and rotary positions: the scratch of one worker in reals, and the pass over one part. NULL where those of a
+     * lesser instruction set suffice, which keeps the library below 2 MB: with AVX-512, as memory is the limit, and for f64
+     * with AVX2, as f64 is for checks of gradients. */
     int64_t (*norm_rope_reals)(const struct nh_norm_rope *problem);
     void (*norm_rope)(const struct nh_norm_rope_run *run, int64_t part, int32_t worker);
 };
 
-/* Heads of a batch entry that a round covers. Items count them fastest, then tiles, then batch entries: the
- * heads of a tile lie side by side in memory. */
+/* Heads of a batch entry that a round covers. Work tiles are numbered by heads first, then by tiles, then by batch entries,
+ * because the heads of a tile lie side by side in memory. */
 static inline int64_t nh_round_heads(const struct nh_tile_run *run) {
     return nh_min(run->units, run->geometry->problem.kv_heads);
 }
 
-/* Work item of tile t of the round's unit u. */
+/* The number of a unit's tile among the work tiles of the round. */
 static inline int64_t nh_round_item(const struct nh_tile_run *run, int64_t unit, int64_t tile) {
     int64_t heads = nh_round_heads(run);
     return (unit / heads * run->geometry->tiles + tile) * heads + unit % heads;
@@ -73,7 +75,7 @@ struct nh_kernels {
     const char *name; /* "generic", "avx2", "avx512", "amx", "neon", "sve256", "sve512" */
     const struct nh_tile_kernels *f32, *f64;
     const struct nh_tile_kernels
-        *bf16; /* of forwards that nh_tiled_kernels gives them; NULL: none */
+        *bf16; /* for the forwards that nh_tiled_kernels selects; NULL: none */
 };
 
 extern const struct nh_tile_kernels nh_tile_generic_f32, nh_tile_generic_f64;

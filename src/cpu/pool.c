@@ -1,6 +1,6 @@
-/* An execute publishes a job and takes part in it. Indices are handed out by an atomic counter, in runs that become shorter,
- * so a slow core simply takes fewer. A thread that has nothing to do spins for a while before it sleeps on a condition variable: a
- * backward pass publishes two jobs a round, and waking a thread takes as long as a short job. */
+/* The thread that calls nh_pool_run publishes a job and takes part in it. An atomic counter hands out indices in runs that
+ * become shorter, so a slow core takes fewer. A thread without work spins for a while before it sleeps on a condition
+ * variable, because a backward pass publishes two jobs a round, and waking a thread takes as long as a short job. */
 #include "pool.h"
 
 #include "thread.h"
@@ -12,27 +12,27 @@
 struct nh_pool {
     const struct nh_host *host;
     pthread_mutex_t owner; /* held by the thread whose job runs */
-    pthread_mutex_t lock;  /* held to sleep, and to change what others may be sleeping on */
+    pthread_mutex_t lock;  /* held to go to sleep, and to change what others may wait for */
     pthread_cond_t start, done;
-    atomic_uint_fast64_t job; /* number of the current job; its fields below stand before it does */
+    atomic_uint_fast64_t job; /* number of the current job, set after the fields of the job below */
     atomic_int busy;          /* workers that have not finished it */
     atomic_bool stop;
     int64_t count;
     nhood_parallel_body body;
     void *arg;
     atomic_llong next;
-    unsigned forks;  /* when the workers were started */
-    int32_t workers; /* without the caller */
+    unsigned forks;  /* nh_fork_count() when the workers were started */
+    int32_t workers; /* does not include the caller */
     struct worker {
         struct nh_pool *pool;
         pthread_t thread;
         int32_t index;
-        uint64_t seen; /* number of the last job that it took part in */
+        uint64_t seen; /* number of the last job that the worker took part in */
     } worker[];
 };
 
-/* Neighboring tiles read the same memory, and each prefetches for the next, so a thread takes a run of indices: a quarter of its
- * share of those left. Returns the first index of the run; `count` or more if none is left. */
+/* A thread takes a run of indices, a quarter of its share of those left, because neighboring tiles read the same memory and
+ * each prefetches for the next. Returns the first index of the run; `count` or more if none is left. */
 static int64_t take_run(struct nh_pool *pool, int64_t *end) {
     long long first = atomic_load(&pool->next);
     do
@@ -48,7 +48,8 @@ static void take_part(struct nh_pool *pool, int32_t worker) {
             pool->body(pool->arg, index, worker);
 }
 
-/* This many looks take 20 to 50 us, about as long as waking a thread. Other threads that want the core get it meanwhile. */
+/* How often a thread checks for work before it sleeps. This takes 20 to 50 us, about as long as waking a thread. It yields the
+ * core between checks. */
 enum { LOOKS = 100 };
 
 static bool has_news(const void *arg) {
@@ -61,7 +62,7 @@ static bool is_done(const void *arg) {
     return !atomic_load(&pool->busy);
 }
 
-/* Waits until over(arg). The thread that makes it true signals `told`. */
+/* Waits until over(arg) is true. The thread that makes it true signals `told`. */
 static void await(struct nh_pool *pool, pthread_cond_t *told, bool (*over)(const void *arg),
                   const void *arg) {
     for (int look = 0; look < LOOKS; look++) {
@@ -83,13 +84,13 @@ static void *worker_main(void *argument) {
         self->seen = atomic_load(&pool->job);
         take_part(pool, self->index);
         if (atomic_fetch_sub(&pool->busy, 1) > 1) continue;
-        pthread_mutex_lock(&pool->lock); /* the caller is before its look at busy, or asleep */
+        pthread_mutex_lock(&pool->lock); /* the caller has not yet read busy, or sleeps */
         pthread_cond_signal(&pool->done);
         pthread_mutex_unlock(&pool->lock);
     }
 }
 
-/* Starts the workers, or as many as the system allows. Each takes part in jobs from here on. */
+/* Starts the workers, or as many as the system allows. */
 static void start_workers(struct nh_pool *pool, int32_t wanted) {
     while (pool->workers < wanted) {
         struct worker *worker = &pool->worker[pool->workers];

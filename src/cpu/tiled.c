@@ -1,4 +1,4 @@
-/* Builds and runs the tiled operation behind cpu.fused and cpu.unfused. */
+/* Builds and runs the tiled operation of cpu.fused and cpu.unfused. */
 #include "tiled.h"
 
 #include "dtype.h"
@@ -12,9 +12,9 @@ struct tiled {
     struct nh_geometry geometry;
     size_t real_bytes;
     int64_t scratch_reals, bias_reals, partial_reals;
-    int64_t units, round_units; /* batch entries times kv heads: all, and per round */
-    bool adds_up;               /* partial gradients after each round */
-    bool reduces;               /* has anything to do after a round */
+    int64_t units, round_units; /* pairs of a batch entry and a kv head: all, and per round */
+    bool adds_up;               /* adds up partial gradients after each round */
+    bool reduces;               /* has a reduction to run after each round */
     bool alone;                 /* too little work to wake other threads */
 };
 
@@ -84,8 +84,8 @@ static void tiled_destroy(struct nh_operation *operation) {
 /* Below this much work, waking threads costs more than it saves (tens of microseconds). */
 static const double alone_flops = 2e6;
 
-/* A round must keep every thread busy; beyond that, partial gradients should stay in the threads' caches until they
- * are added up. */
+/* The units of a round. They must keep every thread busy; apart from that, partial gradients should stay in the threads'
+ * caches until they are added up. */
 static int64_t choose_round(const struct tiled *plan) {
     if (!plan->adds_up) return plan->units;
     const int64_t room = (int64_t)plan->cpu->threads << 20; /* bytes */
@@ -93,7 +93,7 @@ static int64_t choose_round(const struct tiled *plan) {
     int64_t items = plan->cpu->threads == 1 ? 1 : 3 * plan->cpu->threads;
     int64_t busy = nh_ceil_div(items, plan->geometry.tiles);
     int64_t units = nh_min(plan->units, nh_max(busy, room / nh_max(1, unit_bytes)));
-    int64_t heads = plan->geometry.problem.kv_heads; /* whole batch entries, or less than one */
+    int64_t heads = plan->geometry.problem.kv_heads; /* whole batch entries, or part of one */
     return units < heads ? units : units / heads * heads;
 }
 

@@ -1,12 +1,11 @@
-/* The tiled CPU operation: one geometry, one instruction set's kernels, and the loop over tiles. */
+/* The tiled CPU operation: a geometry, the kernels of an instruction set, and the loop over work tiles. */
 #ifndef NH_TILED_H
 #define NH_TILED_H
 
 #include "cpu.h"
 #include "geometry.h"
 
-/* Values of a config: the axis whose consecutive queries fill the lanes, and the tile's queries per axis
- * (lane axis last). */
+/* Values of a config: the lane axis, and the extents of a tile of queries, with the lane axis last. */
 enum {
 #define KNOB NH_KNOB_AS_INDEX
 #include "tiled_knobs.def"
@@ -16,7 +15,7 @@ extern const struct nh_knob nh_tiled_knobs[];
 
 struct nh_tile_kernels;
 
-/* The kernels that a problem gets on the device. */
+/* The kernels that compute a problem on the device. */
 const struct nh_tile_kernels *nh_tiled_kernels(const struct nh_problem *problem,
                                                const struct nh_device *device);
 

@@ -1,4 +1,4 @@
-/* The tiles that the CPU kernels try, and how long they are expected to take. */
+/* The candidates of the tiled CPU solvers, and their estimates. */
 #include "cpu_solvers.h"
 #include "tiled.h"
 
@@ -15,8 +15,8 @@ const struct nh_knob nh_tiled_knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
-/* Places, tile extents and scratch counts are 32-bit. Slots are numbered from the first key on, which takes that none is absent
- * between others; only weights in memory and biases ask for their numbers. */
+/* Places, tile extents and scratch counts are 32-bit. Slots of a window are numbered from its first key in the box on, so no
+ * key between others may be absent; only weights in memory and biases depend on the numbers. */
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device) {
     (void)device;
     for (int a = 0; a < NH_AXES; a++) {
@@ -37,8 +37,8 @@ const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_de
     return nh_scale_refusal(problem);
 }
 
-/* Whether the matrix kernels take a problem: those where they were measured to be faster than the f32 kernels. Tiles have 16 queries and
- * 32 keys of a row: along axes of few tokens or short windows most of that is empty. */
+/* Whether the matrix kernels compute a problem: where they were measured to be faster than the f32 kernels. Their tiles have
+ * 16 queries and 32 keys of a row, most of which would be empty along short axes or with short windows. */
 static bool matrix_serves(const struct nh_problem *problem) {
     enum { LEAST_DIM = 32, LEAST_GROUP = 32, LEAST_WINDOW = 9, LEAST_KEYS = 64 };
     if (problem->dtype != NHOOD_DTYPE_BF16 || problem->op != NHOOD_OP_FWD || problem->has_bias ||
@@ -77,8 +77,8 @@ static double halo(const struct nh_axis *axis, double queries) {
     return queries / group * of_group;
 }
 
-/* The share of the vectors along an axis whose lanes neither start one key after the other nor all at one: those at the borders
- * of each dilation group, where windows stand still, or move in strides. */
+/* The share of an axis's vectors that are ragged: their lanes start neither at consecutive keys nor all at the same key. Those
+ * are the vectors at the borders of dilation groups, where windows are shifted, or with strides. */
 static double ragged_share(const struct nh_axis *axis, double lanes) {
     double group = (double)axis->query.length / (double)axis->dilation;
     bool wide = (double)axis->window >= (double)axis->length / (double)axis->dilation;
@@ -89,13 +89,13 @@ static double ragged_share(const struct nh_axis *axis, double lanes) {
     return ragged < 1 ? ragged : 1;
 }
 
-/* The share of the lanes that have a query: cuts that part keys come anywhere, others after whole vectors. */
+/* The share of lanes that hold a query. Tiles whose cuts part the keys may end anywhere; others consist of whole vectors. */
 static double lane_share(const struct nh_axis *axis, double tile, bool apart, int32_t lanes) {
     double length = apart ? tile : (double)axis->query.length;
     return length / (ceil(length / lanes) * lanes);
 }
 
-/* How many times as many lanes have queries where several places share a vector, but for the key rows that not all of them
+/* The gain of folded axes: how many times as many lanes hold queries, less the loss by key rows that not all folded places
  * attend. */
 static double fold_gain(const struct nh_problem *permuted, const struct nh_config *config,
                         int32_t lanes) {
@@ -106,8 +106,9 @@ static double fold_gain(const struct nh_problem *permuted, const struct nh_confi
     return places * window / (window + places - 1);
 }
 
-/* The queries of a tile along an axis, on average. *apart says whether no key is met from two of them, as cuts come between dilation
- * groups, or blocks of a window as wide as its stride, where one of these fits `size`. */
+/* The mean number of queries of a tile along an axis. *apart tells whether no key is attended from two tiles. That is so if a
+ * dilation group fits `size` or, with a window as wide as the stride, a block of queries does, as tiles then end between
+ * them. */
 static double tile_length(const struct nh_axis *axis, int64_t size, bool *apart) {
     int64_t length = axis->query.length, part = nh_ceil_div(length, axis->dilation);
     if (axis->stride == axis->window) part = axis->window;
@@ -118,13 +119,13 @@ static double tile_length(const struct nh_axis *axis, int64_t size, bool *apart)
 
 struct shape {
     double tiles, queries, keys, lane_share, ragged_share;
-    double kept_keys; /* packed at a time, see choose_packed_rows */
-    double near_keys; /* .. and met again by the next blocks */
-    bool apart;       /* tiles store the gradients of their keys */
+    double kept_keys; /* keys that are packed at a time, see choose_packed_rows */
+    double near_keys; /* of these, keys that the next blocks use again */
+    bool apart;       /* no key is in two halos: tiles store the gradients of their keys */
 };
 
-/* The number of keys that a block meets, away from borders. Where a row is longer than one vector's keys, they lie in one more line of
- * every channel. */
+/* The number of keys that a block uses, away from borders. If a tile is wider than a vector, the keys of one vector may lie
+ * in one more cache line of every channel. */
 static double block_keys(const struct nh_problem *permuted, double tile, int32_t lanes) {
     enum { LINE_REALS = 16, ROWS = 4 };
     const struct nh_axis *axis = permuted->axis;
@@ -146,7 +147,7 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         bool apart;
         int64_t length = axis->query.length;
         double mean = tile_length(axis, nh_min(config->value[NH_KNOB_TILE_0 + a], length), &apart);
-        /* Windows of a periodic axis go on at its other end, which is of another tile, or of the same again. */
+        /* Windows of a periodic axis continue at its other end, which belongs to another tile or to the same one. */
         shape.apart &= apart && !(axis->periodic && axis->stride < axis->window);
         shape.tiles *= (double)length / mean;
         shape.queries *= mean;
@@ -160,40 +161,40 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     return shape;
 }
 
-/* Tiles are chosen for this many threads whatever the context has: sums of gradients follow the tiles, and
- * results must not depend on the number of threads. */
+/* Tiles are chosen for this number of threads, whatever the context has: the order in which gradients are added up follows
+ * from the tiles, and results must not depend on the number of threads. */
 enum { NOMINAL_THREADS = 4 };
 
-/* The number of vector operations per packed element. Along another axis than the last, queries lie rows or planes apart, and have to be
- * gathered from as many places. */
+/* The number of vector operations per packed element. If the lane axis is not the last one, consecutive queries lie rows or
+ * planes apart, and have to be gathered. */
 static double packing_operations(const struct nh_config *config) {
     return config->value[NH_KNOB_LANE_AXIS] < NH_AXES - 1 ? 0.42 : 0.32;
 }
 
-/* The threads' time over the tiles' when `items` are dealt out. Nobody knows the threads (see above): a geometric mean in which
- * one thread counts twice as much as the nominal number, so that fewer tiles are taken where they save one thread
- * more than half of what they cost four. */
+/* The factor by which idle threads in the last wave lengthen a pass of `items` work tiles. As the number of threads is not
+ * considered (see above), it is the geometric mean of the factors for one thread, which is 1, twice, and for
+ * NOMINAL_THREADS. */
 static double idleness(double items) {
     double waves = ceil(items / NOMINAL_THREADS);
     return cbrt(waves * NOMINAL_THREADS / items);
 }
 
-/* How often `bytes` must be halved to fit. */
+/* How often `bytes` must be halved to fit into `kib`. */
 static double doublings(double bytes, double kib) {
     double share = bytes / (kib * 1024);
     return share > 1 ? log2(share) : 0;
 }
 
-/* Cycles-free model, in nanoseconds of one thread at a nominal 3 GHz with two multiply-add units:
- *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak, less with ragged lanes, whose keys are
- *                permuted and whose band products come in pieces
- *     weights    the exponential and its neighbours, about 14 vector operations per score vector
- *     packing    some vector operations per packed element, on halo and queries alike; a key whose gradients are stored counts
- *                as seven, and as thirteen if they have to be added up from several tiles, through memory
- *     halo       packed keys are written and read further out the more there are, and in a backward their gradients: each use
- *                costs more. Packing goes through all that are kept, products through those that blocks meet one after the other
- * then shared among the threads that get a tile. The constants were fitted on machines with AVX-512; they rank configs, they
- * do not promise times. */
+/* A model of the time in nanoseconds, for a nominal 3 GHz and two multiply-add units per thread:
+ *     products   multiply-adds over the lanes that hold a query, at 75 % of the peak; less with ragged vectors, whose keys are
+ *                permuted and whose band products have more steps
+ *     weights    the softmax, about 14 vector operations per vector of scores
+ *     packing    some vector operations per packed element of halo and queries. A key whose gradients are stored counts as
+ *                seven, or as thirteen if they are added up from several tiles, through memory
+ *     caches     the more packed keys (and in a backward their gradients) are kept, the further out in the caches they lie and
+ *                the more each use costs. Packing uses all keys that are kept, products those that consecutive blocks share
+ * The sum is divided among the threads. The constants were fitted on machines with AVX-512. They serve to rank configs, not to
+ * predict times. */
 double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
                          const struct nh_device *device, const struct nh_config *config,
                          struct nh_count *count) {
@@ -222,22 +223,22 @@ double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
 }
 
-/* The size that stands for all of a long axis, as the tables of a plan hold several tiles. */
+/* The tile size that replaces the whole of a long axis, because the tables of a plan hold several tiles. */
 enum { MOST_OF_LONG_AXIS = NH_LONG_AXIS / 8 };
 
-/* The queries of a tile along the lane axis and along the others; 0 means the whole axis. */
+/* The extents of a tile along the lane axis and along the others; 0 means the whole axis. */
 static const struct size {
     int32_t other, lane;
 } sizes[] = {{0, 0},    {0, 64},   {64, 64}, {32, 64}, {16, 64}, {8, 64},
              {64, 128}, {16, 128}, {0, 32},  {32, 32}, {16, 32}, {8, 32}};
 
-/* Problems of three axes also have these tiles: long along the others and one or two vectors wide, `lane` being vectors. */
+/* Further tiles for problems of three axes: long along the other axes, and one or two vectors wide. `lane` counts vectors. */
 static const struct size narrow_sizes[] = {{0, 1}, {24, 1}, {16, 1}, {8, 1}, {24, 2}, {16, 2}};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 enum { NARROW_SIZES = sizeof narrow_sizes / sizeof narrow_sizes[0] };
 enum { MOST_CONFIGS = NH_AXES * (SIZES + NARROW_SIZES) };
 
-/* Whether a config is there already: sizes clamped to short axes coincide. */
+/* Whether config[last] is among those before it, as different sizes coincide when they are clamped to short axes. */
 static bool known(const struct nh_config *config, int last) {
     for (int i = 0; i < last; i++)
         if (!memcmp(&config[i], &config[last], sizeof config[i])) return true;
@@ -260,13 +261,13 @@ static struct nh_config sized_config(const struct nh_problem *problem, int32_t l
     return config;
 }
 
-/* Returns how many. */
+/* Lists all configs and returns their number. */
 static int all_configs(const struct nh_problem *problem, int32_t lanes,
                        struct nh_config config[MOST_CONFIGS]) {
-    enum { MOST_SLOW = 8 }; /* three axes multiply the halo: a wide tile is short along the first */
+    enum { MOST_SLOW = 8 }; /* halos of three axes are large: wide tiles are short there */
     int count = 0;
     for (int32_t lane_axis = NH_AXES - 1; lane_axis >= 0; lane_axis--) {
-        /* Weights in memory are laid out along the last axis; a unit axis has no lanes to offer. */
+        /* Weights in memory are laid out along the last axis. An axis with one query would fill one lane. */
         bool last = lane_axis == NH_AXES - 1;
         if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].query.length == 1))
             continue;
@@ -289,7 +290,7 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
     int count = all_configs(problem, nh_tiled_kernels(problem, device)->lanes, all);
-    /* cpu.unfused is estimated alike */
+    /* The estimate of cpu.unfused is the same function. */
     nh_least_first(&nh_solver_cpu_fused, problem, device, all, count);
     count = (int)nh_min(count, capacity);
     memcpy(config, all, (size_t)count * sizeof *config);

@@ -1,5 +1,4 @@
-/* cpu.unfused: the operators pn, nn and in, with attention weights in memory. The same tiles and products
- * as cpu.fused. */
+/* cpu.unfused: the operators pn, nn and in, with attention weights in memory. Tiles and products are those of cpu.fused. */
 #include "cpu_solvers.h"
 #include "tiled.h"
 

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-/* A compiler at work takes some hundred megabytes, and more threads than these add little. */
+/* A running compiler takes some hundred megabytes, and more threads than these gain little. */
 enum { MOST_THREADS = 8 };
 
 struct work {
@@ -24,7 +24,7 @@ static void build_one(const struct work *work, struct nh_build *build) {
     const struct nh_problem *view = nh_solver_view(choice->solver, work->problem, &room);
     build->status = choice->solver->build(choice->solver, view, work->device, &choice->config,
                                           &build->operation);
-    /* The error text is the thread's own. */
+    /* Each thread has its own error text, so it is copied. */
     if (build->status)
         snprintf(build->reason, sizeof build->reason, "%.*s", (int)sizeof build->reason - 1,
                  nhood_last_error());

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { SLOTS = 256 }; /* a power of two; problems that share a slot drive each other out */
+enum { SLOTS = 256 }; /* a power of two; problems that share a slot evict each other */
 
 struct entry {
     const struct nh_device *device;
@@ -40,7 +40,7 @@ void nh_choice_cache_destroy(struct nh_choice_cache *cache) {
     nh_release(cache->host, cache);
 }
 
-/* FNV-1a by words. Canonical problems have zeros for padding; if one had not, it would just not be found. */
+/* FNV-1a by words. The padding of canonical problems is zero; a problem with other padding would merely not be found. */
 static size_t slot_of(const struct nh_request *request) {
     uint64_t hash = NH_HASH_START ^ (uintptr_t)request->device, word;
     const char *at = (const char *)request->problem;
@@ -58,7 +58,7 @@ static bool fits(const struct entry *entry, const struct nh_request *request, co
            !memcmp(&entry->problem, request->problem, sizeof entry->problem);
 }
 
-/* Without memory, nothing is remembered. */
+/* Returns NULL without memory; the choice is then not remembered. */
 static struct entry *make_entry(const struct nh_host *host, const struct nh_request *request,
                                 const char *only, uint64_t wisdom_version,
                                 const struct nh_choice *choice) {
@@ -75,7 +75,7 @@ static struct entry *make_entry(const struct nh_host *host, const struct nh_requ
 nhood_status nh_choice_cache_choose(struct nh_choice_cache *cache, const struct nh_request *request,
                                     struct nh_choice *choice) {
     const char *only = request->only ? request->only : "";
-    /* Before choosing: what changes meanwhile makes the entry old, not wrong. */
+    /* Read before choosing, so that a change of wisdom meanwhile makes the entry outdated, not wrong. */
     uint64_t wisdom_version = nh_wisdom_version(request->wisdom);
     size_t slot = slot_of(request);
     pthread_mutex_lock(&cache->lock);
@@ -85,7 +85,7 @@ nhood_status nh_choice_cache_choose(struct nh_choice_cache *cache, const struct 
     pthread_mutex_unlock(&cache->lock);
     if (found) return NHOOD_OK;
     nhood_status status = nh_planner_choose(request, choice);
-    if (status) return status; /* so `only` names a solver, and has room in an entry */
+    if (status) return status; /* from here on `only` names a solver, so it fits an entry */
     struct entry *made = make_entry(cache->host, request, only, wisdom_version, choice);
     if (!made) return NHOOD_OK;
     pthread_mutex_lock(&cache->lock);

@@ -1,5 +1,6 @@
-/* A contest: candidates enter in the order of their estimates, then run in turns, so that a slow spell of the
- * machine hits all alike. Who is clearly behind drops out; the median of each one's runs is what counts. */
+/* Times candidates in a contest. They enter in the order of their estimates and then run in rounds, interleaved, so that a
+ * slow phase of the machine affects all of them alike. Those that are clearly slower drop out. The result of each is the
+ * median of its runs. */
 #include "measure.h"
 
 #include "build_many.h"
@@ -14,21 +15,21 @@ enum {
     LEAST_SAMPLES = 7,
     MOST_SAMPLES = 63,
 };
-/* So many times slower than the fastest by one run: not worth another. */
+/* A candidate whose first run is more than this factor slower than the fastest one is not run again. */
 static const double hopeless = 10;
-/* Short operations get more than the least number of samples, up to this much time. */
+/* Short operations get more than LEAST_SAMPLES samples, until this much time is spent. */
 static const double enough_s = 0.1;
 
 struct contestant {
     bool out;
-    int samples; /* 0: it has not entered */
+    int samples; /* 0: it has not entered the contest */
     double sample_ns[MOST_SAMPLES], median_ns;
-    double fastest_ns; /* of all runs, the warm-up too */
+    double fastest_ns; /* of all runs, including the warm-up */
 };
 
 struct contest {
     const struct nh_request *request;
-    struct nh_problem problem; /* the request's, packed */
+    struct nh_problem problem; /* the request's with packed tensors */
     struct nh_scratch scratch;
     double start_s, budget_s;
     int count;
@@ -36,7 +37,7 @@ struct contest {
     struct contestant *contestant; /* one for each of build */
 };
 
-/* When this share of the budget has gone. */
+/* The time at which this share of the budget is spent. */
 static double time_of(const struct contest *contest, double share) {
     return contest->budget_s > 0 ? contest->start_s + share * contest->budget_s : INFINITY;
 }
@@ -73,8 +74,8 @@ static double fastest_of_all(const struct contest *contest) {
     return ns;
 }
 
-/* The more samples, the less behind one may be: 10 times the best after one, 3.25 after two, 1.18 after seven. Of few
- * runs the fastest tells more than the median: whatever else the machine does only ever adds. */
+/* A candidate with more samples must be closer to the best: within a factor of 10 after one, 3.25 after two and 1.18 after
+ * seven. With few runs the fastest says more than the median, as disturbances only ever add time. */
 static void drop_out(struct contest *contest) {
     for (int i = 0; i < contest->count; i++) {
         struct contestant *contestant = &contest->contestant[i];
@@ -93,7 +94,7 @@ static void explain_failure(const struct contest *contest, int i, const char *re
            choice->solver->name, config, reason);
 }
 
-/* Warms up and takes the first sample; the warm-up is sample enough for one that is hopelessly slow. */
+/* Warms up and takes the first sample. If the warm-up is hopelessly slow, it counts as the sample. */
 static nhood_status enter(struct contest *contest, int i) {
     const struct nh_build *build = &contest->build[i];
     struct contestant *contestant = &contest->contestant[i];
@@ -127,7 +128,7 @@ static nhood_status enter_all(struct contest *contest) {
     return entered ? NHOOD_OK : failure;
 }
 
-/* Are the medians to be trusted? On a machine that does other things they stray from the fastest runs. */
+/* Whether the medians can be trusted. On a machine with other load they differ from the fastest runs. */
 static bool steady(const struct contest *contest) {
     const struct contestant *best = NULL;
     for (int i = 0; i < contest->count; i++) {
@@ -184,7 +185,7 @@ static nhood_status remember(const struct contest *contest) {
     return status;
 }
 
-/* Those worth a run, least estimate first. */
+/* Lists the candidates worth a run, the one with the least estimate first. */
 static nhood_status list_contestants(struct contest *contest) {
     struct nh_choice choice[MOST_CONTESTANTS];
     struct nh_request packed = *contest->request;
@@ -204,7 +205,7 @@ static nhood_status list_contestants(struct contest *contest) {
     return NHOOD_OK;
 }
 
-/* Wisdom's key says nothing about strides, so what is measured is the problem its text names. */
+/* Wisdom's key has no strides, so the problem is measured as its text describes it, with packed tensors. */
 static nhood_status pack(const struct nh_problem *given, struct nh_problem *packed) {
     char text[NH_WISDOM_PROBLEM_BYTES];
     nhood_problem parsed;
@@ -228,8 +229,8 @@ static nhood_status run_all(struct contest *contest) {
     return remember(contest);
 }
 
-/* Builds begin within two fifths of the budget, first runs take at most another one: the rest is for telling the good
- * candidates apart. What a compiler at work takes longer is not taken from the runs, nor is the wait for other contests. */
+/* Builds begin within the first two fifths of the budget, and candidates enter within the next fifth. The rest serves to
+ * tell the good ones apart. Compilations that end late and the wait for other contests do not shorten the time for runs. */
 nhood_status nh_measure(const struct nh_request *request, double budget_s, pthread_mutex_t *alone) {
     const struct nh_device *device = request->device;
     if (!device->timing)

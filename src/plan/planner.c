@@ -1,4 +1,4 @@
-/* Choosing, explaining and building candidates. The least estimate wins unless wisdom knows better. */
+/* Chooses, explains and builds candidates. The least estimate wins unless wisdom has measured times. */
 #include "planner.h"
 
 #include "wise_choice.h"
@@ -14,13 +14,13 @@ bool nh_asked(const struct nh_request *request, const struct nh_solver *solver) 
            (!request->only || strcmp(request->only, solver->name) == 0);
 }
 
-/* "name: reason", joined by semicolons. */
+/* Appends "name: reason"; several of them are separated by semicolons. */
 static void join(char *text, size_t capacity, const char *name, const char *reason) {
     size_t used = strlen(text);
     snprintf(text + used, capacity - used, "%s%s: %s", used ? "; " : "", name, reason);
 }
 
-/* Values for which a solver has no knobs are 0, so that configs can be compared as a whole. */
+/* Values beyond a solver's knobs are set to 0, so that configs can be compared as a whole. */
 static int candidates_of(const struct nh_request *request, const struct nh_solver *solver,
                          const struct nh_problem *view, double below_ns, struct nh_config *config,
                          int capacity) {
@@ -40,7 +40,7 @@ static const char *refusal_of(const struct nh_request *request, const struct nh_
     return nh_solver_refusal(solver, view, request->device);
 }
 
-/* NULL, or why the solver is not asked for a problem that it may take. A request for this solver alone asks it. */
+/* NULL, or why the solver is not asked even if it takes the problem. A request for this solver alone asks it. */
 static const char *left_to_another(const struct nh_request *request,
                                    const struct nh_solver *solver) {
     if (!solver->left_to || request->only) return NULL;
@@ -51,18 +51,18 @@ static const char *left_to_another(const struct nh_request *request,
 
 /* ---- the best of each solver ---- */
 
-/* What solvers have answered, by rows of the table. */
+/* The answers of the solvers, by rows of the table. */
 struct survey {
     uint32_t asked;
     const char *refusal[NH_MOST_SOLVERS];   /* NULL: it takes the problem */
-    struct nh_choice best[NH_MOST_SOLVERS]; /* no solver: none below what it was asked for */
+    struct nh_choice best[NH_MOST_SOLVERS]; /* without a solver: no config was found */
 };
 
 static bool is_row(const struct nh_request *request, int row) {
     return row < NH_MOST_SOLVERS && request->table[row];
 }
 
-/* Moves on to the config that the solver prefers among those that take about as long as the least estimate. */
+/* Replaces *best by the config that the solver prefers among those that take about as long. */
 static void prefer(const struct nh_request *request, const struct nh_problem *view,
                    const struct nh_config *config, int count, struct nh_choice *best) {
     const struct nh_solver *solver = best->solver;
@@ -78,7 +78,7 @@ static void prefer(const struct nh_request *request, const struct nh_problem *vi
     }
 }
 
-/* wanted: NULL, or a config; true if the solver still proposes it. */
+/* Asks a solver for its best config below below_ns. `wanted` is NULL or a config; returns whether the solver proposes it. */
 static bool ask(const struct nh_request *request, int row, double below_ns,
                 const struct nh_config *wanted, struct survey *survey) {
     const struct nh_solver *solver = request->table[row];
@@ -103,7 +103,7 @@ static bool ask(const struct nh_request *request, int row, double below_ns,
     return proposed;
 }
 
-/* Whether the solver has a config; no solver is asked twice. */
+/* Whether the solver has a config below below_ns. A solver that was asked before is not asked again. */
 static bool offers(const struct nh_request *request, int row, double below_ns,
                    struct survey *survey) {
     if (!nh_asked(request, request->table[row])) return false;
@@ -111,14 +111,14 @@ static bool offers(const struct nh_request *request, int row, double below_ns,
     return survey->best[row].solver;
 }
 
-/* Compares estimates; ties go to the earlier row. */
+/* Whether the row's estimate is less than the other's. Ties go to the earlier row. */
 static bool precedes(const struct survey *survey, int row, int other) {
     double ns = survey->best[row].estimate_ns, other_ns = survey->best[other].estimate_ns;
     return ns < other_ns || (ns == other_ns && row < other);
 }
 
-/* Returns the row with the least estimate among those that `rows` names by their bits, or -1 if none takes the problem. A solver is
- * asked only for what would be less than all before it, so that most need not search. */
+/* Returns the row with the least estimate among those whose bits are set in `rows`, or -1 if none takes the problem. Each
+ * solver is asked only for configs below the least estimate so far, so that most need not search. */
 static int least_of(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     int least = -1;
     for (int row = 0; is_row(request, row); row++) {
@@ -132,8 +132,8 @@ static int least_of(const struct nh_request *request, uint32_t rows, struct surv
 
 /* ---- what wisdom knows ---- */
 
-/* Whether the solver with the least estimate is one of `rows`. More of these are asked only if those already asked do not
- * decide it. */
+/* Whether the solver with the least estimate is one of `rows`. Those of them that were not asked yet are asked only if the
+ * others do not decide it. */
 static bool prefers(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     uint32_t asked = survey->asked & rows;
     int other = least_of(request, ~rows, survey);
@@ -147,9 +147,9 @@ static bool prefers(const struct nh_request *request, uint32_t rows, struct surv
     return false;
 }
 
-/* The fastest candidate that wisdom knows, if its solver would still propose it: wisdom may be older than the solver.
- * Records without any of the solver that the estimate prefers say nothing against it: they come from a contest held to one
- * solver, or are older than it. */
+/* Chooses the fastest candidate in wisdom that its solver still proposes, as wisdom may be older than the solver. If wisdom
+ * has no record of the solver with the least estimate, it is not used: its records then come from measuring one solver
+ * alone, or are older than that solver. */
 static bool choose_by_wisdom(const struct nh_request *request, struct survey *survey,
                              struct nh_choice *choice) {
     struct nh_wisdom_key key;
@@ -271,7 +271,7 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_choice
 
 /* ---- building ---- */
 
-/* The choices that could not be built. The reason of the last one is the last error. */
+/* The choices that could not be built. nhood_last_error has the reason of the last one. */
 struct failures {
     nhood_status first;
     const char *last; /* its solver's name */
@@ -301,7 +301,7 @@ static nhood_status build_one(const struct nh_request *request, const struct nh_
     return status;
 }
 
-/* Lists the best candidate of each solver but `solver`, the least estimate first. Returns how many there are. */
+/* Lists the best candidate of each solver except `solver`, the one with the least estimate first. Returns their number. */
 static int rank_others(const struct nh_request *request, const struct nh_solver *solver,
                        struct nh_choice *choice) {
     struct survey survey;

@@ -4,10 +4,10 @@
 
 #include <math.h>
 
-/* Numbers are made once per tensor and repeated: making them takes longer than moving them. */
+/* Each tensor repeats this many random numbers, because making numbers takes longer than copying them. */
 enum { PATTERN_ELEMENTS = 1 << 17 };
 
-/* xorshift64; uniform in [-sqrt(3), sqrt(3)), variance 1. */
+/* xorshift64: uniform in [-sqrt(3), sqrt(3)), which has variance 1. */
 static double next_number(uint64_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 7;

@@ -10,17 +10,17 @@ struct nh_scratch {
     void *clock;
 };
 
-/* Packed tensors of the problem, the optional outputs too. Inputs hold random numbers of variance 1, since the power
- * that a device draws, and so its clock, follows the data; LSE is that of equal weights, so that nothing overflows.
- * MEMORY or DEVICE; must be freed in either case. */
+/* Makes packed tensors of the problem, including optional outputs. Inputs are random numbers of variance 1, because the
+ * power that a device draws, and with it the clock, depends on the data. LSE is that of equal weights, so that nothing
+ * overflows. MEMORY or DEVICE; *scratch must be freed even then. */
 nhood_status nh_scratch_create(const struct nh_device *device, const struct nh_problem *problem,
                                struct nh_scratch *scratch);
 void nh_scratch_free(struct nh_scratch *scratch);
 
-/* Makes room for a workspace. */
+/* Makes the workspace at least this large. MEMORY or DEVICE. */
 nhood_status nh_scratch_reserve(struct nh_scratch *scratch, size_t workspace_bytes);
 
-/* Runs an operation, whose workspace must have been reserved. *ns is the time that the device took. */
+/* Runs an operation whose workspace was reserved. *ns is the time on the device. */
 nhood_status nh_scratch_run(const struct nh_scratch *scratch, const struct nh_operation *operation,
                             double *ns);
 

@@ -1,5 +1,5 @@
-/* The table of records, hashed twice: by device and problem, so that all records of a key share a bucket, and by all that
- * names a record, so that one is found among any number. */
+/* The table of records has two hash indices: by device and problem, so that all records of a key share a bucket, and by all
+ * four names of a record, so that it is found quickly even if its key has many. */
 #include "wisdom.h"
 
 #include "hash.h"
@@ -10,7 +10,7 @@
 
 enum { FIRST_BUCKETS = 64 };
 
-/* Over the text and the zero behind it. */
+/* Continues a hash over the text and its terminating zero, which separates it from the next text. */
 static uint64_t hash_more(uint64_t hash, const char *text) {
     return nh_hash(hash, text, strlen(text) + 1);
 }
@@ -85,7 +85,7 @@ uint64_t nh_wisdom_version(struct nh_wisdom *wisdom) {
     return version;
 }
 
-/* ---- the table, under the lock ---- */
+/* ---- the table; callers hold the lock ---- */
 
 static size_t slot_of(const struct nh_wisdom *wisdom, uint64_t hash) {
     return hash & (wisdom->buckets - 1);
@@ -117,7 +117,7 @@ static void link_entry(struct nh_wisdom *wisdom, struct nh_wisdom_entry *entry) 
     *head = entry;
 }
 
-/* Doubles the buckets; without memory the chains just grow longer. */
+/* Doubles the number of buckets; without memory, only the buckets' lists grow longer. */
 static void grow(struct nh_wisdom *wisdom) {
     struct nh_wisdom larger = {.host = wisdom->host, .buckets = 2 * wisdom->buckets};
     if (make_buckets(&larger)) {

@@ -1,4 +1,4 @@
-/* Wisdom in files. */
+/* Loads wisdom from files and saves it to them. */
 #include "file_io.h"
 #include "os.h"
 #include "wisdom_table.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Saving takes milliseconds, on a busy disk a second: a process that holds the lock for longer than this has been stopped. */
+/* Saving takes milliseconds, or a second on a busy disk. A process that holds the lock for longer than this is stopped. */
 static const double patience_s = 30;
 
 static nhood_status refuse(const char *path, const char *what) {
@@ -31,10 +31,8 @@ static bool write_text(int file, const void *text) {
     return nh_file_write(file, text, strlen(text));
 }
 
-/* ---- one at a time ---- */
-
-/* Locks a file beside the one to be replaced, as that one is another after each save. Returns the lock, or -1 and the reason
- * where files cannot be locked: then writers at the same time may lose what others wrote, but never harm the file. */
+/* Locks a file beside the one to be replaced, because each save replaces that one by another file. Returns the lock, or -1
+ * and the reason if it cannot be locked: simultaneous writers may then lose each other's records, but not damage the file. */
 static int lock_file(const char *path, char name[NH_PATH_BYTES], int *error) {
     const double deadline_s = nh_steady_s() + patience_s;
     struct timespec pause = {.tv_nsec = 1000000};
@@ -57,7 +55,7 @@ static nhood_status save_alone(struct nh_wisdom *wisdom, const char *path, bool 
     char *text = NULL;
     size_t length = 0;
     int64_t accepted;
-    /* The merge goes into a table of its own: saving must not change the wisdom from which plans are made. */
+    /* The merge uses a separate table, as saving must not change the wisdom from which plans are made. */
     nhood_status status = nh_wisdom_create(host, &merged);
     if (!status && !replace) status = nh_wisdom_load(merged, path, &accepted);
     if (status == NHOOD_ERR_CACHE_MISS) status = NHOOD_OK;

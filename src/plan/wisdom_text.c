@@ -1,4 +1,4 @@
-/* Wisdom as text, there and back. */
+/* Writes and reads wisdom as text. */
 #include "wisdom_table.h"
 
 #include <stdio.h>
@@ -61,7 +61,7 @@ nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *lengt
 
 enum { FIELDS = 6, REASON_BYTES = 256 };
 
-/* The fields of a line: names, and the most bytes of each with the zero that is set behind it. */
+/* The fields of a line: their names, and the most bytes of each with its terminating zero. */
 static const struct {
     const char *name;
     size_t bytes;
@@ -72,7 +72,7 @@ static const struct {
                     {"median", 20},
                     {"samples", 20}};
 
-/* Cuts the line at its blanks. */
+/* Splits the line at its blanks, in place. Returns false and the reason if it is not well formed. */
 static bool split(char *line, char *field[FIELDS], char reason[REASON_BYTES]) {
     int count = 0;
     for (char *at = line;; at++) {
@@ -114,7 +114,7 @@ static bool read_count(const char *name, const char *text, int64_t *value,
     return true;
 }
 
-/* Returns false and the reason if the line is not taken. *status is MEMORY if that is not the line's fault. */
+/* Returns false and the reason if the line is not well formed. Else adds it; *status is MEMORY if that fails. */
 static bool read_line(struct nh_wisdom *wisdom, char *line, char reason[REASON_BYTES],
                       nhood_status *status) {
     char *field[FIELDS], problem[NH_WISDOM_PROBLEM_BYTES];
@@ -139,7 +139,7 @@ static bool read_line(struct nh_wisdom *wisdom, char *line, char reason[REASON_B
 
 nhood_status nh_wisdom_read(struct nh_wisdom *wisdom, const char *text, const char *origin,
                             int64_t *accepted) {
-    /* The longest legal line, and some more, so that a longer one is seen to be too long. */
+    /* More than the longest legal line, so that a longer one is recognized although it is cut. */
     enum { LINE_BYTES = 1200 };
     char line[LINE_BYTES], reason[REASON_BYTES];
     *accepted = 0;

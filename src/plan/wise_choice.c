@@ -18,7 +18,7 @@ static int order_of(const struct nh_wisdom_record *record, const struct nh_wise_
     return order ? order : strcmp(record->config, other->config);
 }
 
-/* The search for a record. There is none yet as long as `samples` is 0. */
+/* A search for the first record after `after`. While found.choice.samples is 0, there is none. */
 struct search {
     const struct nh_wise_choice *after;
     struct nh_wise_choice found;
@@ -58,7 +58,7 @@ void nh_wise_next(const struct nh_request *request, const struct nh_wisdom_key *
     }
 }
 
-/* The rows of solvers that have records. Records of one solver mostly follow one another, so the last row is remembered. */
+/* Collects the rows of solvers with records. Records of a solver mostly follow each other, so the last row is kept. */
 struct rows {
     const struct nh_request *request;
     int last; /* -1: none */

@@ -1,4 +1,4 @@
-/* Choosing among the candidates that wisdom knows of a problem. */
+/* Visits the candidates that wisdom knows for a problem, from the fastest to the slowest. */
 #ifndef NH_WISE_CHOICE_H
 #define NH_WISE_CHOICE_H
 
@@ -6,18 +6,18 @@
 
 /* The candidate of a record. */
 struct nh_wise_choice {
-    struct nh_choice choice; /* no solver: there is none, or none left */
-    int row;                 /* the solver's, in the table */
+    struct nh_choice choice; /* without a solver: there is no further record */
+    int row;                 /* of the solver in the table */
     char solver[NH_WISDOM_SOLVER_BYTES], config[NH_CONFIG_BYTES];
 };
 
-/* Goes on to the next slower record, from zeros to the fastest, that names a solver of the request and a config in
- * its words, whether it would propose that today or not. Equal times are decided by names, so that the order of the
- * records does not matter. */
+/* Moves to the next slower record or, from a zeroed *wise, to the fastest one. Skips records whose solver the request does
+ * not ask or whose config the solver cannot read; whether the solver would still propose the config is not checked. Equal
+ * times are ordered by names, so that the result does not depend on the order of records. */
 void nh_wise_next(const struct nh_request *request, const struct nh_wisdom_key *key,
                   struct nh_wise_choice *wise);
 
-/* The solvers with timed candidates, as bits by rows of the table. */
+/* The solvers with records of this key, as bits by rows of the table. */
 uint32_t nh_wise_rows(const struct nh_request *request, const struct nh_wisdom_key *key);
 
 #endif

@@ -1,7 +1,7 @@
-/* The truth: every operation as the top of nhood.h states it, in f64, one query at a time, with no tricks.
- * All tests compare against this file, and it is the last solver on the CPU: it refuses nothing.
+/* The reference: every operation exactly as the top of nhood.h defines it, in f64, one query at a time, without
+ * optimizations. Tests compare the other solvers with it. On the CPU it is the last resort, as it refuses nothing.
  *
- * Gradients and `in` are accumulated in f64 copies of the outputs, kept in the workspace. */
+ * Gradients and the results of `in` are accumulated in f64 copies of the outputs, which are kept in the workspace. */
 #include "reference.h"
 
 #include "dtype.h"
@@ -15,7 +15,7 @@ struct reference {
     struct nh_problem problem;
     const struct nh_host *host;
     int64_t sum_offset
-        [NHOOD_TENSOR_COUNT]; /* where in the workspace a tensor's f64 copy starts, in doubles */
+        [NHOOD_TENSOR_COUNT]; /* start of a tensor's f64 copy in the workspace, in doubles; -1: none */
     int64_t sum_count;
 };
 
@@ -49,7 +49,7 @@ static void store(const struct run *run, int32_t tensor, int64_t index, double v
     nh_store_f64(nh_tensor_dtype(run->problem, tensor), run->io->data[tensor], index, value);
 }
 
-/* The f64 copy is packed in the order the final store walks it, see store_sums. */
+/* The f64 copy is packed in the order in which store_sums reads it. */
 static double *sum_at(const struct run *run, int32_t tensor, int64_t row, int64_t width) {
     return run->sums + run->plan->sum_offset[tensor] + row * width;
 }
@@ -68,8 +68,8 @@ static void query_set(struct query *query, const struct nh_problem *problem, int
     }
 }
 
-/* The key of slot n in the key tensors; false if a causal window leaves the slot unused, or the key box does not have the key.
- * *bias is the index into a head's table. */
+/* Finds the key of a slot in the key tensors. False if a causal window leaves the slot unused or the key box lacks the key.
+ * *bias is the index into a head's bias table. */
 static bool slot_key(const struct nh_problem *problem, const struct query *query, int64_t slot,
                      int64_t key[NH_AXES], int64_t *bias) {
     int64_t bias_step = 1;
@@ -277,8 +277,8 @@ static nhood_status reference_run(const struct nh_operation *operation, const nh
     return NHOOD_OK;
 }
 
-/* About 4 ns per multiply-add: a scalar load, conversion and f64 arithmetic through function calls. Keys that a key box does not have
- * are visited, too. */
+/* A multiply-add takes about 4 ns: a scalar load, a conversion and f64 arithmetic through function calls. Keys that the key
+ * box lacks are visited, too. */
 static double estimate(const struct nh_solver *solver, const struct nh_problem *problem,
                        const struct nh_device *device, const struct nh_config *config,
                        struct nh_count *count) {

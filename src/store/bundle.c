@@ -39,7 +39,8 @@ static nhood_status read_origin(struct nh_bundle *bundle, uint64_t file_bytes, u
     return NHOOD_OK;
 }
 
-/* From `offset` on; returns where the entries end. Without rows they are only counted. */
+/* Reads the headers of entries from `offset` on into bundle->row or, if that is NULL, only counts them. Returns where the
+ * entries end. */
 static uint64_t scan(struct nh_bundle *bundle, uint64_t offset, uint64_t file_bytes) {
     struct nh_bundle_row row;
     for (bundle->count = 0; nh_entry_read_header(bundle->file, offset, file_bytes, &row.header) &&
@@ -62,7 +63,7 @@ static nhood_status read_index(struct nh_bundle *bundle) {
     uint64_t end = scan(bundle, start, file_bytes);
     bundle->row = nh_allocate(bundle->host, (size_t)bundle->count * sizeof *bundle->row);
     if (!bundle->row) return NHOOD_ERR_MEMORY;
-    /* Only up to there: what another program does to the file meanwhile must not make more rows. */
+    /* Reads only up to `end`, so that the rows suffice even if another program has changed the file meanwhile. */
     end = scan(bundle, start, end);
     qsort(bundle->row, (size_t)bundle->count, sizeof *bundle->row, compare_rows);
     if (end != file_bytes)

@@ -7,12 +7,12 @@
 #include <errno.h>
 #include <string.h>
 
-/* Change it with the meaning of any field: older entries are then ignored and overwritten. */
+/* Increase it when the meaning of a field changes: older entries are then ignored and overwritten. */
 enum { SCHEMA = 1 };
 
 static const char magic[8] = "nhoodent";
 
-/* Against forgery stand the owner and mode of folders and files. */
+/* Detects damage, not forgery: against that, the owner and the rights of the store's folder are checked. */
 uint64_t nh_entry_hash(const void *data, size_t bytes) {
     return nh_hash(NH_HASH_START, data, bytes);
 }

@@ -1,4 +1,4 @@
-/* One file per entry, named by the hash of its key; the key inside the entry tells apart two keys of one hash. */
+/* Each entry is a file, named by the hash of its key. The key in the entry tells keys with equal hashes apart. */
 #include "store.h"
 
 #include "entry.h"
@@ -24,7 +24,7 @@ static struct name entry_name(const char *key) {
     return name;
 }
 
-/* Unique also among hosts that share the folder: process, time and a count. */
+/* A name from the process, the time and a count, so that it is unique even if several hosts share the folder. */
 static struct name unfinished_name(struct nh_store *store) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -70,7 +70,7 @@ bool nh_store_read(struct nh_store *store, const char *key, void **payload, size
     bool found = nh_entry_read_header(file, 0, file_bytes, &header) &&
                  file_bytes == sizeof header + header.key_bytes + header.payload_bytes &&
                  nh_entry_read(store->host, file, 0, &header, key, payload, bytes);
-    /* The time of modification is that of the last use; failing to set it only ages the entry. */
+    /* The time of modification stands for the last use. If it cannot be set, the entry only seems older. */
     if (found) (void)nh_os_touch(file);
     close(file);
     return found;

@@ -1,8 +1,8 @@
-/* A content-addressed store on disk: bytes under a key, one file per entry, shared by any number of processes.
+/* A store on disk of byte strings under keys, with one file per entry, for any number of processes.
  *
- * Nothing here can fail a caller: a folder that cannot be used, a full disk or a damaged entry make a read miss
- * or a write do nothing, and the caller makes its bytes anew. No lock is needed for correctness: an entry is
- * written under a unique name and renamed into place, so a reader sees a whole entry or none. */
+ * No function fails: if the folder cannot be used, the disk is full or an entry is damaged, a read finds nothing or a write
+ * does nothing, and the caller makes its bytes anew. No lock is needed: an entry is written under a unique name and then
+ * renamed, so a reader sees a whole entry or none. */
 #ifndef NH_STORE_H
 #define NH_STORE_H
 
@@ -12,24 +12,24 @@
 
 struct nh_store {
     const struct nh_host *host;
-    /* The open folder; -1: no store. */
+    /* descriptor of the open folder; -1: there is no store */
     int folder;
-    /* Entries beyond this many bytes in all are removed, least recently read first. */
+    /* If all entries exceed this many bytes, the least recently used are removed. */
     int64_t most_bytes;
-    /* Cleared by the first failing write, which is logged; reads go on. */
+    /* cleared by the first write that fails, which is logged; reads go on */
     atomic_bool writable;
-    /* Makes the names of unfinished entries unique within the process. */
+    /* makes the names of unfinished entries unique within the process */
     atomic_uint serial;
 };
 
-/* Opens a folder and creates it (mode 0700) with its parents where needed; "" or NULL: no store. A folder
- * that others own or may write to is refused, since whoever writes entries decides what code runs. A store
- * that cannot be opened is logged once and stays off. */
+/* Opens a folder, which is created with mode 0700 if needed, as are its parents; for "" or NULL there is no store. A folder
+ * that others own or may write to is refused, because whoever writes entries decides what code runs. If it cannot be
+ * opened, a warning is logged, and there is no store. */
 void nh_store_open(struct nh_store *store, const struct nh_host *host, const char *folder,
                    int64_t most_bytes);
 void nh_store_close(struct nh_store *store);
 
-/* True if the key has an entry: *payload (the caller releases with nh_release) holds its *bytes. */
+/* True if the key has an entry. *payload then holds its *bytes, which the caller releases with nh_release. */
 bool nh_store_read(struct nh_store *store, const char *key, void **payload, size_t *bytes);
 
 /* Writes or replaces the key's entry. */

@@ -1,5 +1,5 @@
-/* Finds the oldest entry by scanning the folder again for each removal: no list to allocate, and a store holds
- * tens of entries. */
+/* Scans the folder again for each removal to find the oldest entry. This needs no list, and a store holds only tens of
+ * entries. */
 #include "store_prune.h"
 
 #include "os.h"

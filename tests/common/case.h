@@ -1,4 +1,4 @@
-/* A problem with its tensors in memory: filled at random, or shared with another case's inputs. */
+/* A problem with its tensors in memory. Inputs are random, or those of another case. */
 #ifndef CASE_H
 #define CASE_H
 
@@ -33,7 +33,8 @@ static inline void case_set(struct test_case *c, int tensor, int64_t i, double v
     }
 }
 
-/* f32 and f64 problems, packed tensors. Aborts the test program on a bad text: that is a bug in the test. */
+/* Creates a case with packed tensors for an f32 or f64 problem. Aborts the program if the text is not legal, as that is a bug in
+ * the test. */
 static inline void case_create(struct test_case *c, const char *text, uint64_t seed) {
     memset(c, 0, sizeof *c);
     if (nhood_problem_parse(text, &c->problem)) {
@@ -57,7 +58,7 @@ static inline void case_destroy(struct test_case *c) {
         free(c->io.data[tensor]);
 }
 
-/* Plans (solver NULL: the planner's choice) and executes once, with a workspace full of NaN patterns. */
+/* Plans a case (by the planner's choice if `solver` is NULL) and executes it once, with a workspace full of NaN. */
 static inline nhood_status case_run_on(nhood_context *context, int32_t device, struct test_case *c,
                                        const char *solver) {
     nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
@@ -79,7 +80,7 @@ static inline nhood_status case_run(nhood_context *context, struct test_case *c,
     return case_run_on(context, 0, c, solver);
 }
 
-/* Largest difference of a tensor between two cases of the same shape; a NaN in either counts as infinite. */
+/* The largest difference of a tensor between two cases of the same shape; infinite if either has a NaN. */
 static inline double case_difference(const struct test_case *a, const struct test_case *b,
                                      int tensor) {
     double worst = 0;

@@ -10,10 +10,11 @@
 struct fake_state fake;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Kernels are their names, libraries count, contexts and streams are addresses, contexts one per device. */
+/* Handles are pointers: of a kernel to its name, of a library to a number; those of contexts and streams are only addresses.
+ * There is one context per device. */
 enum { NAMES = 256, UNASKED_SHARED_BYTES = 48 << 10, MOST_SHARED_BYTES = 232448 };
 static char names[NAMES][64];
-static int shared_bytes_allowed[NAMES]; /* as the driver does, for launches by that name */
+static int shared_bytes_allowed[NAMES]; /* dynamic shared memory, by kernel name */
 static int name_count, context_memory[FAKE_DEVICES], stream_memory;
 
 static bool fails(const char *name) {
@@ -112,7 +113,7 @@ static nh_cu_result fake_primary_retain(nh_cu_context *context, nh_cu_device dev
     MAY_FAIL("primary_retain");
     *context = (nh_cu_context)(void *)&context_memory[device];
     add_to(&fake.primary_references, 1);
-    usleep(200); /* as the driver takes its time: others come meanwhile */
+    usleep(200); /* loading takes time, in which other threads may come */
     return 0;
 }
 
@@ -125,7 +126,7 @@ static nh_cu_result fake_primary_release(nh_cu_device device) {
 static _Thread_local nh_cu_context pushed[8];
 static _Thread_local int depth, capture_mode;
 
-/* The caller's own context is one of device 0. */
+/* The context that is current on this thread. The caller's own one belongs to device 0. */
 static nh_cu_context current_context(void) {
     if (depth) return pushed[depth - 1];
     return fake.context_current ? (nh_cu_context)(void *)&context_memory[0] : NULL;
@@ -249,7 +250,7 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
     const unsigned *grid = config->grid, *block = config->block;
     (void)extra;
     MAY_FAIL("launch");
-    /* The hardware's limits. */
+    /* These are the limits of the hardware. */
     if (!grid[0] || grid[0] > INT32_MAX || !grid[1] || grid[1] > 65535 || !grid[2] ||
         grid[2] > 65535 || !block[0] || block[0] > 1024)
         return FAKE_ERROR;
@@ -269,7 +270,7 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
         launch->stream = config->stream;
         launch->overlaps = config->attributes && config->attribute->id == NH_CU_LAUNCH_OVERLAPS;
         launch->device = current_device();
-        if (strncmp(launch->kernel, "peak", 4) != 0) { /* they have other parameters */
+        if (strncmp(launch->kernel, "peak", 4) != 0) { /* these have other parameters */
             launch->args = *(const struct nh_cuda_args *)parameters[0];
             memcpy(launch->region, (const char *)parameters[0] + sizeof launch->args,
                    sizeof launch->region);
@@ -288,7 +289,7 @@ static nh_cu_result fake_tensor_map(struct nh_cu_tensor_map *map, int type, uint
     (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     MAY_FAIL("tensor_map");
     memset(map, 0, sizeof *map);
-    /* The driver's own conditions. */
+    /* The driver requires this. */
     if ((uintptr_t)address % 16 || rank < 1 || rank > 5) return FAKE_ERROR;
     for (uint32_t i = 0; i < rank; i++) {
         bool stride_bad = i + 1 < rank && (stride_bytes[i] % 16 || stride_bytes[i] >> 40);
@@ -311,7 +312,7 @@ static nh_cu_result fake_tensor_map_im2col(struct nh_cu_tensor_map *map, int typ
     const uint32_t box[5] = {channels, 1, 1, 1, 1};
     MAY_FAIL("tensor_map_im2col");
     if (rank < 3 || rank > 5 || !pixels || pixels > 1024) return FAKE_ERROR;
-    /* Corners hold a signed number of 16, 8 and 5 bits for 3, 4 and 5 axes: the driver's own condition. */
+    /* The driver requires that corners fit a signed number of 16, 8 and 5 bits for 3, 4 and 5 axes. */
     const int limit = 1 << (rank == 3 ? 15 : rank == 4 ? 7 : 4);
     for (uint32_t i = 0; i + 2 < rank; i++)
         if (lower_corner[i] < -limit || lower_corner[i] >= limit || upper_corner[i] < -limit ||
@@ -425,7 +426,7 @@ void fake_driver_table(struct nh_driver *driver) {
 #include "driver.def"
 #undef X
 
-/* What the tool asks of a driver besides. Memory holds nothing. */
+/* Further functions that the tool needs of a driver. Device memory has no contents. */
 #define PUBLIC(symbol, parameters, ...)                                                            \
     __attribute__((visibility("default"))) nh_cu_result symbol parameters;                         \
     nh_cu_result symbol parameters {                                                               \
@@ -440,7 +441,7 @@ PUBLIC(cuMemsetD8_v2, (nh_cu_pointer to, unsigned char value, size_t bytes), (vo
        (void)bytes)
 PUBLIC(cuCtxSynchronize, (void), (void)0)
 
-/* NVRTC asks for one and reads its size: there is nothing in it. */
+/* NVRTC asks for an export table and reads its size. This one is empty. */
 static const size_t export_table = sizeof export_table;
 PUBLIC(cuGetExportTable, (const void **table, const void *id), (void)id, *table = &export_table)
 #endif

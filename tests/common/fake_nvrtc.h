@@ -1,5 +1,5 @@
-/* An NVRTC that compiles nothing: a library of its own, to be named in options.nvrtc. Its "machine code" is a text
- * that depends on the source and the options, and it can be told to fail. */
+/* An NVRTC that compiles nothing. It is a library of its own, to be named in options.nvrtc. Its machine code is a text that
+ * depends on the source and the options. It can be made to fail. */
 #ifndef FAKE_NVRTC_H
 #define FAKE_NVRTC_H
 
@@ -10,14 +10,14 @@ enum fake_nvrtc_fault {
     FAKE_NVRTC_CREATE_FAILS,
     FAKE_NVRTC_COMPILE_FAILS,
     FAKE_NVRTC_NOTE,    /* compiles, with a note that the code is not to be used */
-    FAKE_NVRTC_NO_CODE, /* compiles, to nothing */
+    FAKE_NVRTC_NO_CODE, /* succeeds, but gives no code */
     FAKE_NVRTC_CODE_FAILS,
 };
 
 /* Exported by the library as `fake_nvrtc`. */
 struct fake_nvrtc {
     enum fake_nvrtc_fault fault;
-    /* every compilation takes this long, to let others come second */
+    /* each compilation takes this long, so that other threads come second */
     int compile_us;
     atomic_int compiled, programs_open;
 };

@@ -1,5 +1,5 @@
-/* A problem of RMS norm and rotary positions with its tensors, all in one piece of memory, and what they have to become: computed in
- * f64 from the definition in nhood_norm_rope.h, pair by pair. */
+/* A problem of RMS norm and rotary positions with its tensors, all in one block of memory, and the expected results, which are
+ * computed in f64 from the definition in nhood_norm_rope.h, pair by pair. */
 #ifndef NORM_ROPE_CASE_H
 #define NORM_ROPE_CASE_H
 
@@ -25,7 +25,7 @@ enum {
 struct norm_rope_case {
     nhood_norm_rope_problem problem;
     bool in_place; /* Y is X */
-    /* Bytes into the memory, of the tensor's first element, and elements around it. */
+    /* offset of each tensor's element 0 in the memory, and size of the memory, both in bytes */
     size_t offset[CASE_TENSORS], bytes;
     char *memory, *expected_memory;
     bool *written; /* by byte: outputs */
@@ -73,7 +73,7 @@ static inline nhood_strides case_strides(const nhood_norm_rope_problem *p, int t
     return s;
 }
 
-/* The element of a head, of tokens counted through batch and axes. */
+/* The index of a head's first element. Tokens are counted through batch and axes. */
 static inline int64_t case_element(const nhood_norm_rope_problem *p, int tensor, int64_t token,
                                    int64_t head) {
     const nhood_strides s = case_strides(p, tensor);
@@ -92,7 +92,7 @@ static inline int64_t case_tokens(const nhood_norm_rope_problem *p) {
     return tokens;
 }
 
-/* Lowest and highest element. */
+/* The lowest and the highest index of an element. */
 static inline void case_range(const nhood_norm_rope_problem *p, int tensor, int64_t range[2]) {
     range[0] = 0;
     if (tensor == CASE_WEIGHT || tensor == CASE_D_WEIGHT) {
@@ -124,7 +124,7 @@ static inline void case_expect(struct norm_rope_case *c, int tensor, int64_t ele
     memset(c->written + c->offset[tensor] + element * (int64_t)bytes, 1, bytes);
 }
 
-/* Channels of the pair, the axis that rotates it (-1: none) and its place in the axis' table. */
+/* The channels of a pair, the axis that rotates it (-1: none) and its index in the axis's table. */
 static inline void case_pair(const nhood_norm_rope_problem *p, int64_t pair, int64_t channel[2],
                              int *axis, int64_t *place) {
     int64_t rotated = 0, first = 0;
@@ -143,7 +143,7 @@ static inline void case_pair(const nhood_norm_rope_problem *p, int64_t pair, int
     }
 }
 
-/* Cosine and sine of a pair at a token. */
+/* The cosine and the sine of a pair at a token. */
 static inline void case_angle(const struct norm_rope_case *c, int64_t token, int axis,
                               int64_t place, double angle[2]) {
     const nhood_norm_rope_problem *p = &c->problem;
@@ -161,7 +161,7 @@ static inline double case_weight(const struct norm_rope_case *c, int64_t channel
     return c->problem.has_weight ? case_get(c, c->memory, CASE_WEIGHT, channel) : 1;
 }
 
-/* One norm's rows: heads first .. first + count - 1 of a token. */
+/* Computes the expected values of heads first .. first + count - 1 of a token, which share a norm. */
 static inline void case_expect_row(struct norm_rope_case *c, int64_t token, int64_t first,
                                    int64_t count, double *d_weight) {
     const nhood_norm_rope_problem *p = &c->problem;
@@ -226,7 +226,7 @@ static inline void case_expect_all(struct norm_rope_case *c) {
     free(d_weight);
 }
 
-/* Lays out and fills the tensors; what lies between their elements is NaN. */
+/* Lays out and fills the tensors. The memory between their elements is filled with NaN. */
 static inline void case_create(struct norm_rope_case *c, uint64_t *random) {
     enum { GUARD = 64 };
     const nhood_norm_rope_problem *p = &c->problem;
@@ -282,7 +282,8 @@ static inline nhood_norm_rope_io case_io(const struct norm_rope_case *c, char *m
                                 .d_weight = at[CASE_D_WEIGHT]};
 }
 
-/* The largest difference of an output from what it has to be, over its largest value; infinity if anything else was written. */
+/* The largest difference of an output from its expected value, over the largest of these; infinity if anything else was
+ * written. */
 static inline double case_error(const struct norm_rope_case *c, const char *memory, int tensor) {
     const int32_t dtype = case_dtype(&c->problem, tensor);
     const size_t bytes = nh_dtype_bytes(dtype);
@@ -302,7 +303,7 @@ static inline double case_error(const struct norm_rope_case *c, const char *memo
     return worst / largest;
 }
 
-/* A random problem: all dtypes, ranks, norms and kinds of pairs, strides of all kinds, heads of odd and of usual sizes. */
+/* Draws a problem of any dtype, rank, norm, kind of pairs and kind of strides, with usual and unusual head dims. */
 static inline void case_random(struct norm_rope_case *c, uint64_t *random) {
     static const int64_t usual[] = {16, 32, 64, 80, 96, 128, 256};
     nhood_norm_rope_problem *p = &c->problem;
@@ -346,7 +347,7 @@ static inline void case_random(struct norm_rope_case *c, uint64_t *random) {
         int64_t step = p->dim + (kind == 3 ? pad : 0);
         if (kind < 2) continue; /* packed */
         strides[t]->head = step;
-        step *= p->heads * (kind == 2 ? 3 : 1); /* of a joined projection */
+        step *= p->heads * (kind == 2 ? 3 : 1); /* as in a joint projection of q, k and v */
         for (int a = p->rank - 1; a >= 0; a--) {
             strides[t]->axis[a] = input && kind == 4 && a == 0 ? -step : step;
             step *= p->length[a];

@@ -1,4 +1,4 @@
-/* Random problems for tests of choices and estimates, which compute nothing. */
+/* Random problems for tests of choices and estimates, which do not compute them. */
 #ifndef RANDOM_PROBLEM_H
 #define RANDOM_PROBLEM_H
 
@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* The text of a forward or backward pass, small or large; windows, strides, dilations and causal axes of all kinds. */
+/* Writes the text of a small or large forward or backward problem, with windows, strides, dilations and causal axes of all
+ * kinds. */
 static inline void random_problem(uint64_t *state, char *text, size_t capacity) {
     static const char *const dtypes[] = {"f16", "bf16", "f32"};
     static const int dims[] = {32, 64, 128, 200};

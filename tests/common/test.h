@@ -1,4 +1,4 @@
-/* What every test program shares: checks that count and say where they failed, and random numbers. */
+/* Shared by all test programs: checks, which are counted and print where they failed, and random numbers. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Checks are made by threads, too. */
+/* Atomic, because threads make checks, too. */
 static atomic_int test_passed, test_failed;
 
 #define CHECK(condition, ...)                                                                      \
@@ -21,7 +21,7 @@ static atomic_int test_passed, test_failed;
         }                                                                                          \
     } while (0)
 
-/* Memory of 64 bytes' alignment, which C11 has a function for, and Windows another. */
+/* Memory aligned to 64 bytes. Windows lacks the function of C11. */
 static inline void *test_allocate(size_t bytes) {
 #if defined(_WIN32)
     return _aligned_malloc(bytes, 64);

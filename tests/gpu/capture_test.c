@@ -1,7 +1,7 @@
-/* Executing CUDA plans inside a graph capture, on many streams and threads at once, one after the other in one workspace,
- * and planning while a capture runs: always the bits of a plain execute.
+/* Executes CUDA plans inside a graph capture, on many streams and threads at once, and one after the other in one workspace, and
+ * plans while a capture runs. Results must have the same bits as those of a plain execute.
  *
- * usage: capture_test [solver..]; without, all of them. */
+ * usage: capture_test [solver..]; without solvers, all of them. */
 #include "cuda_api.h"
 #include "test.h"
 
@@ -9,7 +9,7 @@
 
 enum { THREADS = 4, ROUNDS = 25, TURNS = 3 };
 
-/* The last is for a solver that refuses "det", and fits one of its tiles: there is one order to add that up. */
+/* The last one is for a solver that refuses "det". It fits one of its tiles, so there is only one order of additions. */
 static const char *const problems[] = {
     "fwd:f16:b2h4k2d64:33x30:w7x7:det", "fwd:bf16:b1h2d128:9x12x14:w3x5x5:s1x2x2:det",
     "fwd:f32:b2h2d32:500:w31:c1:det",   "bwd:f16:b2h4k2d64:33x30:w7x7:det",
@@ -18,13 +18,13 @@ static const char *const problems[] = {
     "fwd:f16:b4h4d64:256:w101:det",     "bwd:f16:b1h2d64:16x16:w11x11:det",
     "bwd:bf16:b2h4d64:100:w31"};
 
-/* One execute's tensors and workspace on the device. */
+/* The tensors and the workspace of an execute on the device. */
 struct execution {
     nhood_io io;
     size_t bytes[NHOOD_TENSOR_COUNT];
 };
 
-/* Bits that are numbers of every dtype, near 1 in size: the same for the same seed. */
+/* Fills memory with bits that are numbers near 1 in every dtype. Equal seeds give equal bits. */
 static void fill(void *memory, size_t bytes, uint64_t seed) {
     uint16_t *host = malloc(bytes + 2);
     for (size_t i = 0; i < (bytes + 1) / 2; i++)
@@ -56,7 +56,7 @@ static void execution_destroy(struct execution *e) {
     device_free(e->io.workspace);
 }
 
-/* All tensors of `a` and `b` hold the same bits, inputs and what an output's dtype leaves over included. */
+/* Whether all tensors of `a` and `b` have the same bits, including inputs and the memory that an output's dtype does not use. */
 static int same_bits(const struct execution *a, const struct execution *b) {
     int same = 1;
     for (int32_t t = 0; same && t < NHOOD_TENSOR_COUNT; t++) {
@@ -99,8 +99,8 @@ static void check_capture(const char *name, const nhood_problem *problem, const 
     execution_destroy(&e);
 }
 
-/* Rounds of executes in one workspace, each on tensors of its own, with nothing between them: none begins before the one
- * before it has ended, and what is read afterwards is there. */
+/* Enqueues rounds of executes in one workspace, each on tensors of its own, without anything between them. Checks that none
+ * begins before the previous one has ended, and that results are complete when they are read. */
 static void check_turns(const char *name, const nhood_problem *problem, const nhood_plan *plan) {
     struct execution alone[TURNS] = {0}, turn[TURNS] = {0};
     void *workspace[TURNS] = {0};
@@ -160,7 +160,8 @@ static void check_threads(const char *name, const nhood_problem *problem, const 
     }
 }
 
-/* A new context has no kernel: planning compiles and loads one while this thread captures in the strictest mode. */
+/* Checks planning with a new context, which has no kernels and so compiles and loads some, while this thread captures in the
+ * strictest mode. */
 static void check_planning(const char *name, const nhood_problem *problem,
                            const nhood_plan_options *options) {
     nhood_context_options cold = {.struct_size = sizeof cold, .cache = ""};

@@ -1,8 +1,8 @@
-/* The tiles that estimates count, against those that the kernels of a counting build meet and mask
- * (tile_note.cuh): every CUDA solver that counts, on problems with borders, strides, dilations that do not divide
- * lengths, causal axes, shared heads and extra tokens. Needs a GPU, or tests/emulator in its place.
+/* Compares the tiles that estimates count with those that the kernels of a counting build multiply and mask (tile_note.cuh), for
+ * every CUDA solver that counts tiles, on problems with borders, strides, dilations that do not divide lengths, causal axes,
+ * shared heads and extra tokens. Needs a GPU or, in its place, tests/emulator.
  *
- * usage: count_test [configs [solver..]]: so many configs of each solver and problem (2), of these solvers alone */
+ * usage: count_test [configs [solver..]]: the number of configs of each solver and problem (2), and only these solvers */
 #include "launch.h"
 #include "problem.h"
 #include "registry.h"
@@ -15,7 +15,7 @@
 
 enum { SKIPPED = 77, NOTED_TILES = 512, MOST_CONFIGS = 64 };
 
-/* cuMemcpyDtoH: the library itself never reads. */
+/* cuMemcpyDtoH, which the library itself does not use. */
 static nh_cu_result (*copy_out)(void *, nh_cu_pointer, size_t);
 
 static const char *const problems[] = {
@@ -36,7 +36,7 @@ static const char *const problems[] = {
     "bwd:f32:b1h1d32:15x13:w5x7:s2x1",
     "bwd:bf16:b2h4k2d32:11x19:w5x7:x70",
     "bwd:f16:b1h1d200v256:50:w9:x20",
-    /* warpgroups of the backward that pass over tiles */
+    /* warpgroup skipping in the backward */
     "bwd:bf16:b1h1d32:12x12x12:w5x5x5",
     "bwd:bf16:b1h1d32:24x33:w13x13",
     /* parts of a grid, periodic axes */
@@ -56,7 +56,7 @@ struct noted {
     double tiles, masked;
 };
 
-/* Adds up the tables of all launches. */
+/* Adds up the counts of all launches. */
 static struct noted read_tables(const struct nh_cuda_operation *operation, const nhood_io *io) {
     struct noted noted = {0, 0};
     for (int32_t i = 0; i < operation->count; i++) {
@@ -78,7 +78,7 @@ static struct noted read_tables(const struct nh_cuda_operation *operation, const
     return noted;
 }
 
-/* Once, where timing would run it twice. */
+/* Runs a config once, where timing would run it twice. */
 static struct noted run(const struct nh_problem *problem, const struct nh_device *device,
                         struct nh_operation *operation) {
     struct nh_scratch scratch;
@@ -118,7 +118,7 @@ static void check_config(const char *text, const struct nh_problem *problem,
     operation->destroy(operation);
 }
 
-/* What new solvers do not get out of by counting nothing. */
+/* Whether a solver works by tiles, so that a new one cannot evade this test by counting none. */
 static bool by_tiles(const struct nh_solver *solver) {
     static const char *const without_tiles[] = {"cuda.gemm", "cuda.naive", "cuda.short",
                                                 "cuda.short90"};
@@ -127,7 +127,7 @@ static bool by_tiles(const struct nh_solver *solver) {
     return true;
 }
 
-/* Whether the solver is among the names, which end in NULL; without any, all are. */
+/* Whether the solver is among the names, which end with NULL. If there are none, every solver is. */
 static bool is_asked_for(const struct nh_solver *solver, char *const *name) {
     for (char *const *at = name; *at; at++)
         if (strcmp(solver->name, *at) == 0) return true;

@@ -1,5 +1,4 @@
-/* The CUDA driver and the library for test programs: the driver loaded at run time, one device, and helpers that end the
- * program on errors. */
+/* The CUDA driver for test programs, loaded at run time, with one device, and helpers that end the program on errors. */
 #ifndef CUDA_API_H
 #define CUDA_API_H
 
@@ -48,7 +47,7 @@ static struct {
 #undef X
 } cuda;
 
-/* Ends the program unless the call succeeded: nothing that follows would mean anything. */
+/* Ends the program unless the call succeeded. */
 static inline void must(int result, const char *what) {
     const char *text = NULL;
     if (!result) return;
@@ -59,7 +58,7 @@ static inline void must(int result, const char *what) {
 
 #define MUST(call) must(cuda.call, #call)
 
-/* Opens device 0 and makes its primary context current; false where there is no driver or no device. */
+/* Opens device 0 and makes its primary context current. False if there is no driver or no device. */
 static inline int cuda_api_open(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *found;
     int device;
@@ -76,7 +75,7 @@ static inline int cuda_api_open(void) {
     return 1;
 }
 
-/* A context that knows the device as CUDA_DEVICE. Ends the program, as skipped, where there is none. */
+/* A context with the device as CUDA_DEVICE. Ends the program as a skipped test if there is no device. */
 static inline nhood_context *open_context(void) {
     nhood_context *context;
     if (!cuda_api_open()) {

@@ -1,5 +1,5 @@
-/* Tensors past 2^31 elements, on every CUDA solver: a few hundred rows of each result, the last ones included, against
- * a plain f64 evaluation of the definition. No reference could compute all of it.
+/* Tests tensors of more than 2^31 elements on every CUDA solver. Compares some rows of each result, including the last ones,
+ * with a plain f64 evaluation of the definition, as a reference for all rows would take too long.
  *
  * usage: gpu_large_test           the problems listed below
  *        gpu_large_test N SEED    N random ones of rank 3, forward and backward in turn */
@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-/* A backward evaluates every key of every query that sees a key, so its random windows are smaller. Along an axis a key is
- * seen by up to 3/2 w queries at a border, and by up to a stride more. */
+/* For a backward, every key of every query that attends a key is evaluated, so its random windows are smaller. Along an axis a
+ * key is attended by up to 3/2 w queries at a border, and by up to a stride more. */
 enum { SAMPLES = 60, MOST_DIM = 128, MOST_WINDOW = 147, MOST_WINDOW_BWD = 45, MOST_KEYS = 512 };
 static const double tolerance = 0.02; /* bf16 rounds results of size 1 to 2^-9 */
 
@@ -19,13 +19,13 @@ static const char *const problems[] = {
     "fwd:bf16:b1h1k1d128:270x256x256:w3x3x3",
     "bwd:bf16:b2h20d64:1024x1024:w3x3",
     "bwd:bf16:b1h1d64:40000000:w5",
-    /* for solvers that hold whole dilation groups: many short sequences */
+    /* many short sequences, for solvers that keep whole dilation groups in shared memory */
     "fwd:bf16:b16400h8d64:256:w31",
     "bwd:bf16:b16400h8d64:256:w31",
 };
 
-/* Random numbers that repeat after a count to which no power of two is a multiple: an offset that lost its high bits
- * lands on other numbers. */
+/* Random numbers repeat with a period that divides no power of two, so that an offset that has lost its high bits finds other
+ * numbers. */
 enum { PERIOD = 20000008 };
 
 struct large {
@@ -53,7 +53,7 @@ static void fill(void *memory, int64_t elements, int tensor) {
     }
 }
 
-/* A query or key: batch entry, place on the axes, head. */
+/* A query or key: its batch entry, its position on the axes, and its head. */
 struct place {
     int64_t batch, at[3], head;
 };
@@ -95,7 +95,7 @@ static int in_window(const struct large *l, const struct place *query, const str
     return 1;
 }
 
-/* The places near p that attend it, or that it attends; windows reach less than their length to either side. */
+/* Lists the tokens that p attends or that attend it, all of which are less than a window away. */
 static int neighbors(const struct large *l, const struct place *p, int attended,
                      struct place found[MOST_KEYS]) {
     int64_t reach[3] = {0}, low[3] = {0}, high[3] = {0};
@@ -118,7 +118,7 @@ static int neighbors(const struct large *l, const struct place *p, int attended,
     return count < MOST_KEYS ? count : MOST_KEYS;
 }
 
-/* One query by the definition: its output, and the natural logarithm of its weights' sum. */
+/* Computes one query by the definition: its output, and as the result its LSE. */
 static double attend(const struct large *l, const struct place *query, double o[MOST_DIM]) {
     struct place key[MOST_KEYS];
     double q[MOST_DIM], row[MOST_DIM], weight[MOST_KEYS], sum = 0;
@@ -139,7 +139,7 @@ static double attend(const struct large *l, const struct place *query, double o[
     return log(sum);
 }
 
-/* P and dS of one query and key. */
+/* Computes P and dS of a pair of a query and a key. */
 static void gradient_of_score(const struct large *l, const struct place *query,
                               const struct place *key, double *p, double *d_s) {
     double q[MOST_DIM], k[MOST_DIM], v[MOST_DIM], o[MOST_DIM], d_o[MOST_DIM];
@@ -200,7 +200,7 @@ static void check_place(const struct large *l, const struct place *p) {
     compare(l, NHOOD_D_V, p, sum_v);
 }
 
-/* The last places of all, and random ones, most of them past 2^31 elements. */
+/* The rows to compare: the very last ones, and random ones, most of which are past 2^31 elements. */
 static struct place sample(const struct large *l, int number, uint64_t *state) {
     struct place p = {.batch = l->problem.batch - 1, .head = l->problem.heads - 1};
     for (int a = 0; a < l->problem.rank; a++)
@@ -237,7 +237,7 @@ static int execute(struct large *l, nhood_context *context, const char *solver, 
     return !status;
 }
 
-/* Tensors filled; for a backward also O and LSE, by the first solver that gives them. */
+/* Allocates and fills the tensors. O and LSE of a backward are computed by the first solver that can. */
 static int prepare(struct large *l, nhood_context *context, const char *text) {
     size_t room = 0, total = 0, needed = 0;
     memset(l, 0, sizeof *l);
@@ -293,8 +293,8 @@ static void check_problem(nhood_context *context, const char *text) {
 
 enum { TEXT_SIZE = 128 };
 
-/* A problem of rank 3 whose tensors have 2^31 elements and up to a tenth more: long and short clips, windows of 3 to 7 along
- * each axis; one axis in four is strided, dilated or causal. */
+/* Draws a problem of rank 3 whose tensors have 2^31 elements and up to a tenth more: long and short clips, with windows of 3 to 7
+ * along each axis. One axis in four is strided, dilated or causal. */
 static void draw(char text[TEXT_SIZE], const char *op, int most_window, uint64_t *state) {
     int64_t window[3], stride[3], dilation[3], length[3], dim = 32 << test_between(state, 0, 2);
     int64_t heads = test_between(state, 1, 24), batch = test_between(state, 1, 2);

@@ -14,7 +14,7 @@
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20, LARGE = 4 << 20 };
 
-/* The number after `key` in a file, or the first one if key is empty; negative if there is none. */
+/* The number after `key` in a file, or the first number if `key` is ""; negative if there is none. */
 static double number_in_file(const char *path, const char *key) {
     FILE *file = fopen(path, "r");
     if (!file) return -1;
@@ -27,7 +27,7 @@ static double number_in_file(const char *path, const char *key) {
     return value;
 }
 
-/* Linux promises memory that it does not have, so malloc alone does not tell; containers may have less. */
+/* Free memory of the host. Linux grants more memory than it has, so malloc does not tell, and containers may have less. */
 static double host_room(void) {
     double room = number_in_file("/proc/meminfo", "MemAvailable:") * 1024;
     double limit = number_in_file("/sys/fs/cgroup/memory.max", "");
@@ -47,14 +47,14 @@ double buffer_room(const nhood_device_info *device) {
     return device->kind == NHOOD_DEVICE_CUDA ? cuda_room() : host_room();
 }
 
-/* Large memory on huge pages where the system gives them to who asks, as numpy's arrays from LARGE on are. */
+/* Allocates large memory on huge pages if the system gives them on request, as numpy does for arrays from LARGE on. */
 static void *host_allocate(size_t bytes) {
     size_t alignment = bytes >= LARGE ? HUGE_PAGE : ALIGNMENT;
     size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     if (rounded < bytes) return NULL;
     void *data = system_allocate(alignment, rounded ? rounded : alignment);
 #if defined(MADV_HUGEPAGE)
-    if (data && bytes >= LARGE) (void)madvise(data, rounded, MADV_HUGEPAGE); /* a wish */
+    if (data && bytes >= LARGE) (void)madvise(data, rounded, MADV_HUGEPAGE); /* may fail */
 #endif
     return data;
 }

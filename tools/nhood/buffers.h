@@ -1,4 +1,4 @@
-/* Memory of a device. All that the tool knows about where data lives is in buffers.c. */
+/* Memory of a device. Only buffers.c knows whether that is host or CUDA memory. */
 #ifndef BUFFERS_H
 #define BUFFERS_H
 
@@ -9,7 +9,7 @@
 
 struct buffer {
     int32_t device_kind; /* NHOOD_DEVICE_* */
-    /* 64-byte aligned, as the device sees it */
+    /* the address on the device, aligned to 64 bytes */
     void *data;
     size_t bytes;
 };
@@ -17,7 +17,7 @@ struct buffer {
 /* Prepares this thread for memory of the device. False after a message. */
 bool buffer_open(const nhood_device_info *device);
 
-/* Bytes that can still be allocated on the device without pushing anything out; 0 if unknown. */
+/* Bytes that can be allocated on the device without displacing other data; 0 if unknown. */
 double buffer_room(const nhood_device_info *device);
 
 /* Contents are undefined. False, after a message that says what the memory was for. */
@@ -25,7 +25,7 @@ bool buffer_allocate(struct buffer *buffer, const nhood_device_info *device, siz
                      const char *purpose);
 void buffer_free(struct buffer *buffer);
 
-/* After a failed copy of CUDA memory there is a message, and everything that follows on the device fails too. */
+/* If a copy of CUDA memory fails, a message is printed, and all further work on the device fails, too. */
 void buffer_write(const struct buffer *buffer, size_t offset, const void *host, size_t bytes);
 void buffer_read(const struct buffer *buffer, size_t offset, void *host, size_t bytes);
 

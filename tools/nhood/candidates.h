@@ -1,4 +1,4 @@
-/* What the library considers for a problem: every refusal and every candidate. */
+/* All solvers' refusals and candidates for a problem. */
 #ifndef CANDIDATES_H
 #define CANDIDATES_H
 
@@ -6,13 +6,13 @@
 
 enum { SOLVER_BYTES = 64, CONFIG_BYTES = 256 };
 
-/* What one solver, or one of its configs, has to say. */
+/* The refusal of a solver, or one of its candidates. */
 struct candidate {
     char solver[SOLVER_BYTES], config[CONFIG_BYTES];
-    /* a refusal, kept by the solver for ever; NULL for a candidate */
+    /* the reason of a refusal, a constant text of the solver; NULL for a candidate */
     const char *refusal;
     double estimate_ns;
-    /* 0: wisdom does not know it */
+    /* 0 if wisdom does not know it */
     double measured_ns;
     int64_t samples;
     bool chosen;
@@ -26,7 +26,7 @@ struct candidates {
     bool out_of_memory;
 };
 
-/* Asks the library; the status is that of plan_explain, or MEMORY. To be freed in any case. */
+/* Asks the library. Returns the status of nhood_plan_explain, or MEMORY; *candidates must be freed even then. */
 nhood_status candidates_explain(const struct target *target, const nhood_problem *problem,
                                 const nhood_plan_options *options, struct candidates *candidates);
 void candidates_free(struct candidates *candidates);
@@ -35,15 +35,15 @@ void candidates_free(struct candidates *candidates);
 double candidates_least_ns(const struct target *target, const nhood_problem *problem,
                            nhood_status *status);
 
-/* NULL if there is none. */
+/* The next three return NULL if there is none. The candidate that a plan would take: */
 const struct candidate *candidates_chosen(const struct candidates *candidates);
-/* The first of those with the least estimate, with the least measured time. */
+/* The first one with the least estimate, and the first one with the least measured time: */
 const struct candidate *candidates_estimated(const struct candidates *candidates);
 const struct candidate *candidates_fastest(const struct candidates *candidates);
-/* The row of this solver and config; NULL if there is none. */
+/* The candidate of this solver with this config; NULL if there is none. */
 const struct candidate *candidates_find(const struct candidates *candidates, const char *solver,
                                         const char *config);
-/* Whether it is the first of its solver's with the least estimate. */
+/* Whether it is the first of its solver's candidates with the least estimate. */
 bool candidates_is_best_of_solver(const struct candidates *candidates, size_t index);
 
 #endif

@@ -1,4 +1,4 @@
-/* Time, and what a list of timings says. */
+/* Time, and the statistics of timings. */
 #ifndef CLOCK_H
 #define CLOCK_H
 
@@ -9,11 +9,11 @@ double clock_ns(void);
 
 struct summary {
     double median, minimum;
-    /* median of the absolute deviations from the median */
+    /* the median of the absolute deviations from the median */
     double mad;
 };
 
-/* Sorts the samples; count >= 1. */
+/* Summarises count >= 1 samples, and sorts them. */
 struct summary summarise(double *sample, size_t count);
 
 #endif

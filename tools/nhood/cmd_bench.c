@@ -1,4 +1,4 @@
-/* nhood bench: how fast problems are solved, beside what the machine can reach at most at the same time. */
+/* nhood bench: times problems, and measures the machine's peak rates at about the same time. */
 #include "clock.h"
 #include "commands.h"
 #include "cuda.h"
@@ -44,7 +44,7 @@ static void note_choice(void *user, const nhood_candidate *candidate) {
     snprintf(measurement->config, sizeof measurement->config, "%s", candidate->config);
 }
 
-/* Other programs and the clock's frequency only ever take away: the largest of several ceilings counts. */
+/* Measures the peak rates and keeps the largest values, since other programs and lower clocks can only reduce them. */
 static int raise_ceilings(const struct target *target, const nhood_problem *problem,
                           nhood_ceilings *ceilings) {
     /* A CPU computes 16-bit types in f32. */
@@ -74,7 +74,7 @@ static bool add_sample(struct measurement *measurement, double ns) {
     return true;
 }
 
-/* One call. On CUDA the time is between two events on the device, after the caches were emptied. */
+/* Times one call. On CUDA that is the time between two events on the device, after its caches were overwritten. */
 static nhood_status time_call(const struct bench *bench, const nhood_plan *plan, const nhood_io *io,
                               double *ns) {
     bool cuda = bench->target.info.kind == NHOOD_DEVICE_CUDA;
@@ -122,7 +122,7 @@ static int time_plan(const struct bench *bench, const struct suite_problem *prob
     nhood_status status =
         nhood_plan_create(target->context, target->device, &problem->problem, &options, &plan);
     measurement->plan_ns = clock_ns() - start;
-    /* Afterwards: measuring may have changed the choice. */
+    /* Ask after planning, as measuring may have changed the choice. */
     if (!status)
         status = nhood_plan_explain(target->context, target->device, &problem->problem, &options,
                                     note_choice, measurement);
@@ -137,7 +137,7 @@ static int time_plan(const struct bench *bench, const struct suite_problem *prob
     return failed;
 }
 
-/* One round of one problem, between two measurements of the ceilings. */
+/* One round of one problem, between two measurements of the peak rates. */
 static int measure(const struct bench *bench, const struct suite_problem *problem,
                    struct measurement *measurement) {
     const struct target *target = &bench->target;
@@ -160,7 +160,7 @@ struct result {
     struct summary time;
     size_t calls;
     double flops_per_s, bytes_per_s;
-    /* of the ceilings; NaN where these are unknown */
+    /* shares of the peak rates; NaN if these are unknown */
     double flops_share, bytes_share;
 };
 
@@ -233,7 +233,7 @@ static void print_result(const struct bench *bench, const struct suite_problem *
     fflush(stdout);
 }
 
-/* Rounds over the whole list, so that a slow spell of the machine does not hit one problem alone. */
+/* Runs rounds over the whole list, so that a slow phase of the machine does not affect one problem alone. */
 static int measure_all(struct bench *bench, const struct suite *suite,
                        struct measurement *measurements) {
     int failed = 0;

@@ -1,4 +1,4 @@
-/* nhood bundle: compiles the CUDA kernels of problems ahead of time, for GPUs that need not be there. */
+/* nhood bundle: compiles the CUDA kernels of problems ahead of time, for GPUs that need not be present. */
 #include "commands.h"
 #include "message.h"
 #include "output.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Problems are planned side by side; the library itself limits how many kernels compile at once. */
+/* The most problems that are planned at a time. The library limits how many kernels it compiles at a time. */
 enum { MOST_THREADS = 64 };
 
 struct bundle_work {
@@ -27,9 +27,9 @@ struct bundle_work {
     /* the devices to compile for */
     int32_t device[8], devices;
     char device_names[96];
-    /* what follows belongs to whoever holds the lock */
+    /* the lock guards the fields below */
     pthread_mutex_t lock;
-    size_t at; /* in the list */
+    size_t at; /* index in the list */
     double total, done;
     int64_t problems, left_out;
     int failed;
@@ -50,7 +50,7 @@ static int add_text(void *argument, const char *text, const char *origin) {
     return 0;
 }
 
-/* A problem has colons; what has none is a file. */
+/* Reads the arguments: those with colons are problems, others are files. */
 static int read_lists(struct bundle_work *work, int count, char **argument) {
     int failed = 0;
     for (int i = 0; i < count && !failed; i++)
@@ -74,7 +74,7 @@ static int find_devices(struct bundle_work *work) {
     return 0;
 }
 
-/* The next problem that is legal. A text without ranges is what somebody wrote: then it has to be. */
+/* Takes the next legal problem. Illegal ones are left out if they come from ranges, but a text without ranges must be legal. */
 static bool take(struct bundle_work *work, nhood_problem *problem, char text[PROBLEM_BYTES]) {
     while (work->at < work->count && !work->failed) {
         struct ranges *ranges = &work->list[work->at];
@@ -91,7 +91,7 @@ static bool take(struct bundle_work *work, nhood_problem *problem, char text[PRO
     return false;
 }
 
-/* Backward problems take nothing that forward ones do not. */
+/* Adds the kernels of a problem, of its forward and its backward if both are wanted. */
 static nhood_status add(const struct bundle_work *work, nhood_problem *problem) {
     const nhood_plan_options options = {.struct_size = sizeof options, .solver = work->solver};
     nhood_status status = NHOOD_OK;

@@ -1,4 +1,4 @@
-/* nhood calibrate: times a sample of problems on a GPU and fits the library's estimates to what it learns. */
+/* nhood calibrate: times a sample of problems on a GPU and fits the library's estimates to the times. */
 #include "candidates.h"
 #include "clock.h"
 #include "commands.h"
@@ -13,23 +13,24 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The sample: problems of each rank, forward and backward, in turns; in every fourth turn also of f32. Their order is spread over the
- * suites', which go by sizes. */
+/* The sample takes TURNS problems of each rank, forward and backward in turn, and in every fourth turn also of f32. They are
+ * STRIDE apart in the suites, which are ordered by size. */
 enum { TURNS = 40, STRIDE = 17, TURNS_OF_F32 = 4 };
 static const char *const suites[] = {"paper-1d", "paper-2d", "paper-3d"};
 static const int32_t ops[] = {NHOOD_OP_FWD, NHOOD_OP_BWD};
 enum { SUITES = sizeof suites / sizeof *suites, OPS = sizeof ops / sizeof *ops };
 
-/* Even cuda.naive takes a few milliseconds for so many operations. */
+/* The most operations of a problem. Even cuda.naive computes so many in a few milliseconds. */
 static const double most_gflop = 30;
 
-/* Seconds for the candidates of one solver. Their kernels are compiled at the same time, which takes a second. */
+/* Seconds for timing the candidates of one solver. Other kernels are compiled meanwhile, which takes about a second. */
 static const double each_s = 0.3;
 
-/* A solver whose least estimate is so many times the least of all is not timed, as by NHOOD_EFFORT_MEASURE. */
+/* A solver whose least estimate exceeds this multiple of the least of all is not timed, as with NHOOD_EFFORT_MEASURE. */
 static const double unlikely = 4;
 
-/* Problems at a time: while the candidates of one are timed, those of the others are compiled, which takes longer. */
+/* The number of problems at a time. While the candidates of one are timed, those of the others are compiled, which takes
+ * longer. */
 enum { PROBLEMS_AT_A_TIME = 3 };
 
 static const double save_every_ns = 5e9;
@@ -41,8 +42,8 @@ struct calibrate {
     bool dry_run, json;
     double start_ns, saved_ns;
     struct suite sample;
-    pthread_mutex_t lock; /* of the two below, of saved_ns, and of the progress bar */
-    size_t next;          /* problem of the sample */
+    pthread_mutex_t lock; /* guards the two fields below, saved_ns and the progress bar */
+    size_t next;          /* index of the next problem of the sample */
     int failed;
 };
 
@@ -58,7 +59,7 @@ static bool time_is_left(const struct calibrate *calibrate) {
 
 /* ---- the sample ---- */
 
-/* All suites of an operation and type, one behind the other, TURNS problems each. */
+/* Adds TURNS problems of each suite for an operation and type. */
 static int add_suites(struct suite *suite, int32_t op, int32_t dtype) {
     const struct paper_options options = {
         .op = op, .dtype = dtype, .sample = TURNS, .most_gflop = most_gflop};
@@ -100,7 +101,8 @@ static bool is_timed(const struct candidates *candidates, const char *solver) {
     return false;
 }
 
-/* Each solver has a contest of its own: the estimates, which are not to be trusted yet, must not decide who is timed. */
+/* Times the candidates of each solver separately, because the estimates, which cannot be trusted yet, must not decide which
+ * solvers are timed. */
 static int time_problem(struct calibrate *calibrate, const struct suite_problem *problem) {
     struct candidates candidates;
     nhood_status status =
@@ -116,7 +118,7 @@ static int time_problem(struct calibrate *calibrate, const struct suite_problem 
                                             .budget_s = each_s,
                                             .solver = row->solver};
         nhood_plan *plan = NULL;
-        /* A solver that fails here is not part of the fit; the log has said why. */
+        /* A solver that fails here is left out of the fit. The log has the reason. */
         if (nhood_plan_create(calibrate->target.context, calibrate->target.device,
                               &problem->problem, &options, &plan))
             complain(0, "%s, %s: not timed: %s", problem->text, row->solver, nhood_last_error());
@@ -126,7 +128,7 @@ static int time_problem(struct calibrate *calibrate, const struct suite_problem 
     return status ? complain_library(status, problem->text) : 0;
 }
 
-/* The next problem; NULL: there is none, or no time. */
+/* The next problem; NULL if there is none or the time is up. */
 static const struct suite_problem *take_problem(struct calibrate *calibrate) {
     const struct suite *sample = &calibrate->sample;
     if (calibrate->failed || calibrate->next == sample->count || !time_is_left(calibrate))
@@ -174,7 +176,7 @@ static int time_sample(struct calibrate *calibrate) {
 
 /* ---- the fit ---- */
 
-/* What serves the device in contexts that are created from now on. */
+/* Prints which estimates contexts that are created from now on use for the device. */
 static void print_estimates(const struct calibrate *calibrate) {
     const nhood_context_options options = {
         .struct_size = sizeof options, .threads = 1, .describe = calibrate->target.describe};

@@ -1,4 +1,4 @@
-/* nhood info: the library, its devices and its solvers. */
+/* nhood info: prints the library's version, its devices and its solvers. */
 #include "commands.h"
 #include "message.h"
 #include "output.h"

@@ -1,4 +1,4 @@
-/* nhood plan: which solver a problem gets, why, and what else was considered. */
+/* nhood plan: prints which solver is chosen for a problem, why, and what else was considered. */
 #include "candidates.h"
 #include "clock.h"
 #include "commands.h"

@@ -1,4 +1,4 @@
-/* nhood simulate: what the estimates rest on, for a GPU that need not be there. */
+/* nhood simulate: prints estimates and the counts that they are based on, for a GPU that need not be present. */
 #include "candidates.h"
 #include "commands.h"
 #include "message.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Six numbers of 64 bits. */
+/* Enough for six numbers of 64 bits. */
 enum { EXTENTS_BYTES = 128 };
 
 struct simulation {
@@ -24,16 +24,17 @@ struct simulation {
     /* the fastest config that counts tiles; NULL if none does */
     const struct candidate *best;
     struct stride_choice unmasked;
-    /* the same tokens with windows of everything: its products over the problem's, and its predicted time or NAN */
+    /* dense attention of the same tokens: its operations over the problem's, and its predicted time or NAN */
     double dense_bound, dense_ns;
     struct gpus gpus;
     struct sharding sharding[MOST_SHARDINGS];
     int shardings;
 };
 
-/* ---- products that count ---- */
+/* ---- useful products ---- */
 
-/* Query-key pairs on one axis, without what key boxes lack; causal windows are shorter at the start. */
+/* The number of pairs of a query and a key on one axis, without keys that key boxes lack. Causal windows are shorter at the
+ * start of the axis. */
 static double axis_pairs(const nhood_problem *problem, int32_t a) {
     const nhood_axis *axis = &problem->axis[a];
     int64_t queries = covered_length(problem, a, false);
@@ -56,7 +57,7 @@ static double pairs_of(const nhood_problem *problem) {
     return pairs + tokens * (double)problem->extra_tokens;
 }
 
-/* The library counts all slots of causal windows. */
+/* The operations of pairs that exist. nhood_problem_cost counts all slots of causal windows. */
 static double useful_flops(const nhood_problem *problem) {
     nhood_problem full = *problem;
     double flops = 0;
@@ -70,7 +71,7 @@ static double waste_of(const nhood_problem *problem, const struct candidate *row
     return row->product_flops / useful_flops(problem);
 }
 
-/* As printed, and as members of JSON. */
+/* The names of limits, as printed and as members of JSON objects. */
 static const struct {
     const char *name, *member;
 } limits[NHOOD_LIMIT_COUNT] = {
@@ -81,7 +82,7 @@ static const struct {
     [NHOOD_LIMIT_MEMORY] = {"memory", "memory_ns"},
 };
 
-/* The name of the part that binds. */
+/* The name of the part of the device that limits the candidate. */
 static const char *limit_of(const struct candidate *row) {
     int largest = 0;
     for (int limit = 1; limit < NHOOD_LIMIT_COUNT; limit++)
@@ -100,7 +101,7 @@ static const struct candidate *best_counted(const struct candidates *candidates)
     return best;
 }
 
-/* So that windows can be compared with lengths. */
+/* Applies NHOOD_FLAG_CLAMP_WINDOW, so that windows can be compared with lengths. */
 static void clamp_windows(nhood_problem *problem) {
     for (int32_t a = 0; a < problem->rank; a++) {
         nhood_axis *axis = &problem->axis[a];
@@ -117,7 +118,7 @@ static nhood_status compare_with_dense(const struct target *target, struct simul
         dense.axis[a].window = dense.axis[a].length;
         dense.axis[a].stride = dense.axis[a].dilation = 1;
         if (!dense.axis[a].periodic) continue;
-        /* every token sees the same wherever boxes begin, and they may not go around */
+        /* With dense windows it does not matter where boxes begin, and on this axis they may not wrap around. */
         dense.region[a].query_offset = dense.region[a].key_offset = 0;
         dense.axis[a].periodic = 0;
     }
@@ -154,7 +155,7 @@ static bool same_windows(const nhood_problem *one, const nhood_problem *other) {
     return true;
 }
 
-/* As in problem texts: strides, behind windows if they are others than the problem's. */
+/* Strides, and before them windows if they differ from the problem's, as in problem texts. */
 static const char *extents_text(const struct simulation *simulation, char text[EXTENTS_BYTES]) {
     const nhood_problem *problem = &simulation->unmasked.problem;
     size_t used = 0;
@@ -282,7 +283,7 @@ struct request {
     struct gpus gpus;
 };
 
-/* Several GPUs are given shards of a grid, not of a part of it. */
+/* Refuses parts of a grid, as only whole grids are sharded over several GPUs. */
 static int refuse_part(const nhood_problem *problem, const char *text) {
     for (int32_t a = 0; a < problem->rank; a++) {
         const int64_t length = problem->axis[a].length;
@@ -322,7 +323,7 @@ static int simulate_problem(const struct target *target, const char *text, const
 
 int cmd_simulate(int argc, char **argv) {
     struct target target;
-    /* Neighbours of H200s of one host swap halos both ways at 280 GB/s per GPU, in 80 us at least: docs/distributed.md. */
+    /* H200s of one host exchange halos in both directions at 280 GB/s per GPU, in 80 us at least: docs/distributed.md. */
     struct request request = {.svg = NULL, .gpus = {1, 280, 80}};
     target_init(&target);
     target.device_name = NULL;

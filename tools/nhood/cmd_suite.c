@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of a name in the list, from 1; 0 after a message. */
+/* The number of a name in the list, counted from 1; 0 after a message. */
 static int32_t number_of(const char *option, const char *name, const char *const *list, int count) {
     for (int i = 0; i < count; i++)
         if (strcmp(list[i], name) == 0) return i + 1;

@@ -1,4 +1,4 @@
-/* nhood tune: times the candidates of problems and keeps what it learns, in pieces that can be interrupted. */
+/* nhood tune: times the candidates of problems and keeps the times as wisdom. It can be interrupted. */
 #include "candidates.h"
 #include "clock.h"
 #include "commands.h"
@@ -13,21 +13,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is learned reaches the file this often, or less where saving would take more than a twentieth of the time. */
+/* Wisdom is saved this often, or less if saving would take more than a twentieth of the time. */
 #define SAVE_EVERY_NS 5e9
 #define SAVE_SHARE 20
 
 struct tune {
     struct target target;
-    struct target untaught; /* the same device without wisdom: what estimates choose there */
+    struct target untaught; /* the same device without wisdom, to ask for the choice by estimate */
     const char *suite, *file;
     double budget_s, each_s;
     bool again, json;
     int text_width;
     double start_ns, next_save_ns;
-    /* problems: in wisdom before, measured now, not measured though asked for */
+    /* numbers of problems: in wisdom before, measured now, failed to be measured */
     size_t known, measured, failed;
-    /* how many times slower than the fastest the choice by estimate was, per problem */
+    /* per problem, the time of the choice by estimate over that of the fastest */
     double *behind;
     size_t behind_count;
 };
@@ -87,8 +87,8 @@ static int explain(const struct target *target, const struct suite_problem *prob
     return status ? complain_library(status, problem->text) : 0;
 }
 
-/* Among the candidates, the one that a plan would take without wisdom. It need not have the least estimate: of those that
- * take about as long, a plan takes the one that suits most problems. */
+/* Finds the candidate that a plan would take without wisdom. It need not have the least estimate: among those that take about
+ * as long, a plan takes the one that its solver prefers. */
 static int find_expected(const struct tune *tune, const struct suite_problem *problem,
                          const struct candidates *candidates, const struct candidate **expected) {
     struct candidates untaught;
@@ -151,7 +151,7 @@ static double percent_within(const struct tune *tune, double limit) {
     return 100 * (double)within / (double)tune->behind_count;
 }
 
-/* People see how far the estimates can be trusted on what was tuned. */
+/* Prints how good the choices by estimate were for the problems that were tuned. */
 static void print_summary(struct tune *tune, size_t all) {
     size_t done = tune->known + tune->measured, left = all - done - tune->failed;
     if (tune->json) return;
@@ -192,7 +192,7 @@ static int tune_suite(struct tune *tune, const struct suite *suite) {
     return status ? status : failed;
 }
 
-/* Drops what is known of the problems on this device, here and in the file. */
+/* Removes what is known of the problems on this device, in the context and in the file. */
 static int forget(struct tune *tune, const struct suite *suite) {
     for (size_t i = 0; i < suite->count; i++) {
         nhood_status status = nhood_wisdom_forget(tune->target.context, tune->target.device,
@@ -203,7 +203,7 @@ static int forget(struct tune *tune, const struct suite *suite) {
     return status ? complain_library(status, "wisdom was not saved") : 0;
 }
 
-/* Wisdom is of the file named, or of the cache folder, which the context has read. */
+/* Reads wisdom from --file, if that is given. Otherwise the context has read that of the cache folder. */
 static int open_wisdom(struct tune *tune) {
     if (!tune->file) return 0;
     nhood_status status = nhood_wisdom_load(tune->target.context, tune->file, NULL);
@@ -214,7 +214,7 @@ static int run(struct tune *tune, int count, char **texts) {
     struct suite suite = {.count = 0};
     int failed = suite_load(&suite, "tune", count, texts, tune->suite);
     tune->untaught = tune->target;
-    /* With a file, what others say must not count as known. */
+    /* With --file, wisdom from elsewhere must not count. */
     if (!failed) failed = (tune->file ? target_open_untaught : target_open)(&tune->target);
     if (!failed) failed = target_open_untaught(&tune->untaught);
     if (!failed) failed = open_wisdom(tune);

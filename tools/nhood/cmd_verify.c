@@ -1,4 +1,4 @@
-/* nhood verify: every solver against the reference, on given and on random problems. */
+/* nhood verify: checks every solver against the reference, on given and on random problems. */
 #include "commands.h"
 #include "message.h"
 #include "oracle.h"
@@ -19,13 +19,13 @@ struct verify {
     const char *solver;
     int64_t random, per_kernel, seed;
     bool json;
-    /* so far */
+    /* counts so far */
     int64_t problems, runs[MOST_SOLVERS], failures;
     double worst_share;
     char worst_problem[PROBLEM_BYTES];
 };
 
-/* One problem and the seed of its data; random ones come from the seed too. */
+/* A problem and the seed of its data. Random problems are drawn from the seed, too. */
 struct test_case {
     nhood_problem problem;
     char text[PROBLEM_BYTES];
@@ -78,7 +78,7 @@ static void print_run(const struct verify *verify, const struct test_case *test,
     printf(test->random ? " --random 1\n" : " %s\n", test->text);
 }
 
-/* Checks one solver. 0, or an exit status after a message if the check could not be made. */
+/* Checks one solver. Returns 0, or an exit status after a message if the check could not be made. */
 static int verify_solver(struct verify *verify, const struct test_case *test, int32_t index,
                          struct problem_data *given, const struct oracle *oracle) {
     struct target *target = &verify->target;
@@ -125,7 +125,7 @@ static int verify_solver(struct verify *verify, const struct test_case *test, in
     return 0;
 }
 
-/* The reference is checked against itself only when asked for: what that shows is its rounding. */
+/* Whether a solver is to be checked. The reference is checked against itself only on request, which shows its rounding. */
 static bool is_wanted(const struct verify *verify, int32_t index) {
     int32_t kind;
     const char *name = nhood_solver_name(index, &kind);
@@ -133,7 +133,7 @@ static bool is_wanted(const struct verify *verify, int32_t index) {
     return verify->solver ? strcmp(name, verify->solver) == 0 : strcmp(name, "reference") != 0;
 }
 
-/* Which solvers will check the problem; returns how many. */
+/* Finds the solvers that take the problem, and returns their number. */
 static int find_solvers(const struct verify *verify, const nhood_problem *problem,
                         bool takes[MOST_SOLVERS]) {
     int count = 0;
@@ -148,7 +148,7 @@ static int find_solvers(const struct verify *verify, const nhood_problem *proble
     return count;
 }
 
-/* With a solver given, random problems are drawn until that many were ones that it takes. */
+/* The most draws per random problem that is wanted, if only those count that the given solver takes. */
 enum { MOST_DRAWS = 2000 };
 
 static bool solver_takes(const struct verify *verify, const nhood_problem *problem) {

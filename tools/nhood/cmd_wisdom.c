@@ -1,4 +1,4 @@
-/* nhood wisdom: what was measured, as text and in files. */
+/* nhood wisdom: shows, merges and edits wisdom, as text and in files. */
 #include "commands.h"
 #include "message.h"
 #include "output.h"
@@ -18,7 +18,7 @@ struct wisdom {
 
 /* ---- files ---- */
 
-/* Everything the context knows, to be freed; NULL after a message. */
+/* The context's wisdom as text, which must be freed; NULL after a message. */
 static char *export_text(nhood_context *context) {
     size_t length = 0;
     nhood_wisdom_export(context, NULL, 0, &length);
@@ -34,7 +34,7 @@ static char *export_text(nhood_context *context) {
     return NULL;
 }
 
-/* All of stdin, to be freed; NULL after a message. */
+/* The text of stdin, which must be freed; NULL after a message. */
 static char *read_stdin(void) {
     char *text = NULL;
     size_t capacity = 0, length = 0;
@@ -82,14 +82,14 @@ static int save(struct wisdom *wisdom, const char *path, bool replace) {
 
 /* ---- show ---- */
 
-/* A line of the text, cut at its blanks. */
+/* A line of wisdom, split at its blanks. */
 struct record {
     char *device, *problem, *solver, *config;
     double median_ns;
     long long samples;
 };
 
-/* Ends the text at the first such byte and moves *rest behind it, or makes that NULL where there is none. */
+/* Returns *rest, ended at its first byte `at`, and moves *rest behind that byte or, if there is none, sets it to NULL. */
 static char *cut(char **rest, char at) {
     char *text = *rest, *end = text ? strchr(text, at) : NULL;
     *rest = end ? end + 1 : NULL;
@@ -227,7 +227,7 @@ static int run_forget(struct wisdom *wisdom, int count, char **arguments) {
 static const struct {
     const char *name;
     int (*run)(struct wisdom *wisdom, int count, char **arguments);
-    /* starts from the wisdom of --file or of the cache folder */
+    /* begins with the wisdom of --file or of the cache folder */
     bool reads;
 } actions[] = {
     {"show", run_show, true},    {"export", run_export, true}, {"import", run_import, false},

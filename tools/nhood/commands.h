@@ -1,4 +1,4 @@
-/* One function per command: argv holds what follows the command's name; returns the exit status. */
+/* One function per command. argv has the arguments after the command's name. It returns the exit status. */
 #ifndef COMMANDS_H
 #define COMMANDS_H
 

@@ -1,5 +1,5 @@
-/* The tool's own use of the CUDA driver, as any application has: memory, copies and events of one device. The driver
- * is looked for at run time; nothing here is called for a CPU device. */
+/* The tool's own use of the CUDA driver, like that of any application: memory, copies and events of one device. The driver is
+ * loaded at run time. Nothing here is called for a CPU device. */
 #ifndef CUDA_H
 #define CUDA_H
 
@@ -16,14 +16,14 @@ void cuda_free(void *data);
 bool cuda_write(void *to, const void *host, size_t bytes);
 bool cuda_read(const void *from, void *host, size_t bytes);
 
-/* Waits for everything enqueued; false, after a message, if something went wrong on the device. */
+/* Waits until all enqueued work is done. False, after a message, if something failed on the device. */
 bool cuda_wait(void);
 
-/* Time on the device between begin and end on the default stream; end waits. */
+/* Measure the time on the device between begin and end, on the default stream. The end waits for the work. */
 void cuda_timer_begin(void);
 bool cuda_timer_end(double *ns);
 
-/* Replaces what the caches hold, by writing a buffer larger than them. */
+/* Evicts everything from the caches by writing a buffer that is larger than them. */
 void cuda_flush(void);
 
 #endif

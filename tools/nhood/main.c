@@ -1,4 +1,4 @@
-/* nhood, the command-line tool: looks into the library, checks it and measures it, by its public header alone. */
+/* nhood, the command-line tool: inspects, checks and measures the library. It uses only the public headers. */
 #include "commands.h"
 #include "message.h"
 #include "nhood.h"
@@ -73,7 +73,7 @@ static int run(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     int status = run(argc, argv);
-    /* Output that did not arrive, on a full disk say, is a failure too. */
+    /* Output that could not be written, for example to a full disk, is a failure, too. */
     if (fflush(stdout) || ferror(stdout)) return complain(EXIT_FAILURE, "cannot write the output");
     return status;
 }

@@ -1,4 +1,4 @@
-/* What the tool says on stderr, and its exit statuses. */
+/* The tool's messages on stderr, and its exit statuses. */
 #ifndef MESSAGE_H
 #define MESSAGE_H
 
@@ -18,7 +18,7 @@ enum { EXIT_USAGE = 2 /* wrong command line or problem */ };
 /* Prints "nhood: ..." and returns status, so that callers can `return complain(...)`. */
 int complain(int status, const char *format, ...) PRINTF(2, 3);
 
-/* The same with the library's error text for the call that has just failed; the exit status for it. */
+/* The same with the library's error text for the call that has just failed. Returns the exit status for it. */
 int complain_library(nhood_status failure, const char *about);
 
 #endif

@@ -1,12 +1,12 @@
-/* Command lines: each command has a table of its options, from which they are parsed, checked and explained. */
+/* Command lines. Each command has a table of its options, by which they are parsed, checked and explained. */
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One option. The one of flag, text, integer and number that is set says what it takes and where its value goes,
- * which holds the default before. */
+/* An option. Exactly one of flag, text, integer and number is set. It tells the type of the value and points to where it goes,
+ * which has the default before. */
 struct option {
     /* without the dashes; NULL ends a table */
     const char *name;
@@ -27,12 +27,11 @@ struct usage {
     const struct option *own, *shared;
 };
 
-/* Sets the options' values and moves the other arguments to the front of argv; returns how many these are.
- * If there is nothing left to do, because help was printed or the line is wrong, the result is -1 and
- * *exit_status is what the program shall return. */
+/* Sets the options' values, moves the other arguments to the front of argv and returns their number. If there is nothing left
+ * to do, because help was printed or the command line is wrong, returns -1 and sets *exit_status. */
 int options_parse(const struct usage *usage, int argc, char **argv, int *exit_status);
 
-/* The same for commands that need a problem: without one the line is wrong. */
+/* The same for commands that need at least one problem. */
 int options_parse_problems(const struct usage *usage, int argc, char **argv, int *exit_status);
 
 #endif

@@ -1,16 +1,16 @@
-/* Tolerances. An honest result is the exact one for inputs that are off by a few rounding errors. So the f64
- * reference answers a second time, with its inputs moved at random by the roundings that a solver is allowed:
+/* Tolerances. A correct solver's result is the exact one for inputs that are off by a few rounding errors. So the f64
+ * reference runs a second time, with its inputs changed at random by the roundings that a solver is allowed:
  *
  *   every input           (2 + sqrt(r)) u, for sums of r terms in arithmetic with unit roundoff u, whose
  *                         errors add up like a random walk; with TF32 allowed, one roundoff of that more
  *   V, dO and what goes   one roundoff of the storage type (or TF32) more: the softmax weights and their
  *   with them             gradients, which multiply these, may be rounded to it
  *
- * The answer's change is the size of an honest error, whatever the scale, the bias, the cancellation and the
- * number of terms. An element may be off by so many times its root mean square and its largest value over the
- * tensor: the one stands for the many, with room for the tail of a normal distribution, the other for the few
- * elements that are more sensitive, such as those of a softmax between two equal scores. The rounding of the
- * result to its storage type comes on top, and what sums add that the inputs do not show. */
+ * The change of the result has the size of a legitimate error, whatever the scale, the bias, the cancellation and the number of
+ * terms. The limit for an element is a multiple of the change's root mean square over the tensor plus a multiple of its
+ * largest value. The former serves most elements, with room for the tail of a normal distribution, the latter the few that are
+ * more sensitive, such as those of a softmax between two equal scores. The rounding of the result to its storage type is
+ * added, and the errors of sums that do not depend on the inputs. */
 #include "oracle.h"
 
 #include "message.h"
@@ -24,7 +24,7 @@
 #define MEAN_ERRORS 4
 #define LARGEST_ERRORS 2
 
-/* A small tensor gives few changes to average: repeat until it has this many, but not for ever. */
+/* A small tensor has few changes to average, so the second run is repeated until there are this many, up to a limit. */
 enum { ENOUGH_CHANGES = 64, MOST_REPEATS = 8 };
 
 static const char reference[] = "reference";
@@ -39,7 +39,7 @@ static int64_t value_count(const struct problem_data *data, int32_t tensor) {
 
 /* ---- the inputs ---- */
 
-/* An axis as CLAMP_WINDOW makes it, for nhood_window. */
+/* An axis as changed by CLAMP_WINDOW, for nhood_window. */
 static nhood_axis effective_axis(const nhood_axis *axis) {
     nhood_axis clamped = *axis;
     if (clamped.dilation > axis->length) clamped.dilation = axis->length;
@@ -57,7 +57,7 @@ static bool has_key(const nhood_problem *problem, int a, int64_t token) {
     return key >= 0 && key < covered_length(problem, a, true);
 }
 
-/* True if a causal window, or the key box, leaves the slot of the query in this row of A unused: kernels must not read it. */
+/* Whether a causal window or the key box leaves a slot in this row of A unused, so that kernels must not read it. */
 static bool slot_unused(const nhood_problem *problem, const struct view *view, int64_t row,
                         int64_t slot) {
     row /= view->extent[VIEW_HEAD];
@@ -81,7 +81,7 @@ static double draw(const struct problem_data *given, int32_t tensor, int64_t row
     return slot_unused(&given->problem, &given->view[tensor], row, inner) ? NAN : value;
 }
 
-/* One tensor between the problem's own layout and the packed f64 copy. */
+/* Moves a tensor between the problem's own layout and the packed f64 copy. */
 enum direction { DRAW, ENCODE, DECODE };
 
 static bool transfer(struct problem_data *given, struct problem_data *truth, int32_t tensor,
@@ -136,7 +136,7 @@ static double arithmetic_roundoff(const nhood_problem *problem) {
     return storage_roundoff(problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32);
 }
 
-/* The roundoff of factors of f32 products that may be rounded to TF32, whose mantissa is as long as f16's. */
+/* The roundoff of the factors of f32 products if these may be rounded to TF32, whose mantissa is as long as that of f16. */
 static double product_roundoff(const nhood_problem *problem) {
     bool tf32 = problem->dtype == NHOOD_DTYPE_F32 && problem->flags & NHOOD_FLAG_ALLOW_TF32;
     return tf32 ? storage_roundoff(NHOOD_DTYPE_F16) : 0;
@@ -149,7 +149,7 @@ static double query_count(const nhood_problem *problem) {
     return count;
 }
 
-/* Keys of a query, about: backward counts them two and a half times. */
+/* About the number of keys of a query; the backward counts them two and a half times. */
 static double key_count(const nhood_problem *problem) {
     double flops = 0;
     double dims = (double)(problem->dim + (problem->dim_v ? problem->dim_v : problem->dim));
@@ -168,8 +168,8 @@ static double input_error(const nhood_problem *problem, int32_t tensor) {
     return softmax && weighted ? error + weights : error;
 }
 
-/* Error of sums that do not react to the inputs so: that of the weights, of which LSE is the logarithm, and
- * those over all queries, should their terms have one sign. */
+/* The error of sums that changes of the inputs do not show: of the sum of weights, whose logarithm is LSE, and of sums over all
+ * queries if their terms have the same sign. */
 static double sum_error(const nhood_problem *problem, int32_t tensor, double sum) {
     switch (tensor) {
     case NHOOD_LSE: return sqrt(key_count(problem)) * arithmetic_roundoff(problem);

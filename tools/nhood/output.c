@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-/* The next member needs no comma in front. */
+/* the next member is the object's first, so it needs no comma */
 static bool first;
 
 static void quote(const char *text) {

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Lists end at 0. Lengths and windows have one entry per axis. */
+/* Lists end with 0. Lengths and windows have one entry per axis. */
 struct grid {
     const char *name;
     int32_t rank;
-    size_t problems; /* as many as the study had */
+    size_t problems; /* the number of problems of the study */
     int32_t batch[10], heads[10], dim[10];
     int32_t length[48][3], window[24][3];
 };
@@ -105,11 +105,11 @@ static const struct grid grids[] = {
 };
 enum { GRIDS = sizeof grids / sizeof grids[0] };
 
-/* So that the unfused families, which keep every weight in memory, and small devices can take every problem: weights
- * of 2 GiB and tensors of 256 MiB in 16 bits. And so that a device has something to do. */
+/* Limits, so that unfused solvers, which keep every weight in memory, and small devices can compute every problem: weights of
+ * 2 GiB and tensors of 256 MiB in 16 bits. The least size keeps a device busy. */
 static const double most_weights = 0x1p30, most_elements = 0x1p27, least_elements = 0x1p14;
 
-/* The seed of the draw; that of rank r is this plus r. */
+/* The seed of the draw. Rank r uses SEED + r. */
 enum { SEED = 20240307 };
 
 static const struct grid *find_grid(const char *name) {
@@ -154,7 +154,8 @@ static bool fits(const nhood_problem *problem) {
            elements >= least_elements;
 }
 
-/* No dilation, by 2, and the most that the axes take, as networks alternate between the first and the last. */
+/* Adds the problem without dilation, with dilation 2, and with the largest that the axes allow. Networks alternate between the
+ * first and the last. */
 static bool add_dilations(struct list *list, nhood_problem *problem) {
     int64_t most = INT64_MAX;
     for (int a = 0; a < problem->rank; a++) {
@@ -199,7 +200,7 @@ static bool add_grid(struct list *list, const struct grid *grid,
 
 /* ---- the draw ---- */
 
-/* Moves `count` places of the list, each as likely as any other, to the front, in the order they were drawn. */
+/* Moves `count` random entries of `place` to the front, in the order in which they were drawn. All are equally likely. */
 static void draw(struct random *random, size_t *place, size_t places, size_t count) {
     for (size_t i = 0; i < count; i++) {
         size_t other = (size_t)random_integer(random, (int64_t)i, (int64_t)places - 1);
@@ -214,7 +215,7 @@ static int ascending(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* Keeps, of the suite's places in the order they were drawn, the sample's. */
+/* Keeps the sample's entries of the suite's, which are in the order in which they were drawn. */
 static size_t take_sample(const struct list *list, size_t *place, size_t count,
                           const struct paper_options *options) {
     size_t kept = 0;

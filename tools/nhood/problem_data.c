@@ -23,7 +23,7 @@ static size_t span_bytes(const struct problem_data *data, int32_t tensor) {
     return (size_t)data->view[tensor].span * element_bytes(&data->problem, tensor);
 }
 
-/* Tensors that may start anywhere start one element late, so that no kernel gets away with assuming more. */
+/* Tensors that may start anywhere start one element late, so that a kernel that assumes more alignment is found. */
 static size_t margin_bytes(const struct problem_data *data, int32_t tensor) {
     bool unaligned = data->problem.flags & NHOOD_FLAG_UNALIGNED;
     return MARGIN_BYTES + (unaligned ? element_bytes(&data->problem, tensor) : 0);
@@ -143,7 +143,7 @@ int data_intact(const struct problem_data *data, int32_t tensor) {
     unsigned char *bytes = host_memory(buffer->bytes);
     if (!bytes) return -1;
     buffer_read(buffer, 0, bytes, buffer->bytes);
-    /* Put the mark back on every element; then all must be marked. */
+    /* Writes the mark to every element; then all of the memory must be marked. */
     for (int64_t row = 0; row < view->rows; row++) {
         size_t start = margin_bytes(data, tensor) + (size_t)view_row(view, row) * size;
         size_t end = start + (size_t)view->extent[VIEW_INNER] * size;

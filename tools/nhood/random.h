@@ -1,4 +1,4 @@
-/* Random numbers that are the same everywhere: splitmix64. */
+/* Random numbers that are the same on every machine: splitmix64. */
 #ifndef RANDOM_H
 #define RANDOM_H
 
@@ -17,12 +17,12 @@ static inline uint64_t random_bits(struct random *random) {
     return z ^ z >> 31;
 }
 
-/* In [low, high]. */
+/* Uniform in [low, high]. */
 static inline int64_t random_integer(struct random *random, int64_t low, int64_t high) {
     return low + (int64_t)(random_bits(random) % (uint64_t)(high - low + 1));
 }
 
-/* True once in `of` times. */
+/* True with probability 1 / of. */
 static inline bool random_once_in(struct random *random, int64_t of) {
     return random_integer(random, 1, of) == 1;
 }

@@ -23,7 +23,7 @@ static void draw_window(struct random *random, int32_t rank, nhood_axis *axis) {
     axis->window = random_once_in(random, 8) ? 1 : random_integer(random, 1, longest_window[rank]);
 }
 
-/* All of an axis but its window and causality. */
+/* Draws length, stride and dilation of an axis. */
 static void draw_extent(struct random *random, int32_t rank, nhood_axis *axis) {
     static const int64_t longest_rest[] = {0, 200, 24, 9};
     axis->dilation = random_once_in(random, 3) ? random_integer(random, 2, 4) : 1;
@@ -33,7 +33,7 @@ static void draw_extent(struct random *random, int32_t rank, nhood_axis *axis) {
     if (!random_once_in(random, 5)) axis->length += random_integer(random, 1, longest_rest[rank]);
 }
 
-/* Makes a window too large on purpose, most often, which the flag CLAMP_WINDOW makes legal. */
+/* Mostly makes a window too large on purpose, which NHOOD_FLAG_CLAMP_WINDOW makes legal. */
 static void clamp_axis(struct random *random, nhood_problem *problem) {
     problem->flags |= NHOOD_FLAG_CLAMP_WINDOW;
     problem->axis[random_integer(random, 0, problem->rank - 1)].length =
@@ -79,14 +79,14 @@ static void draw_shape(struct random *random, nhood_problem *problem) {
     draw_options(random, problem);
 }
 
-/* Strides of one tensor: its axes in some order in memory, with gaps, some of them walked backwards. */
+/* Draws the strides of a tensor: its axes are in some order in memory, with gaps, and some run backwards. */
 static void draw_strides(struct random *random, const struct view *packed, bool broadcast,
                          nhood_strides *strides) {
     int order[] = {VIEW_HEAD, VIEW_AXIS + 2, VIEW_AXIS + 1, VIEW_AXIS, VIEW_BATCH};
     int64_t stride[VIEW_INNER], step = packed->extent[VIEW_INNER];
     bool gaps = random_once_in(random, 2);
     int64_t unit = random_once_in(random, 2) ? 1 : 8; /* 8 keeps rows aligned for vector loads */
-    if (random_once_in(random, 2))                    /* heads outside the grid */
+    if (random_once_in(random, 2))                    /* tokens lie closer together than heads */
         memcpy(order, (int[]){VIEW_AXIS + 2, VIEW_AXIS + 1, VIEW_AXIS, VIEW_HEAD, VIEW_BATCH},
                sizeof order);
     for (int i = 0; i < VIEW_INNER; i++) {
@@ -100,7 +100,7 @@ static void draw_strides(struct random *random, const struct view *packed, bool 
                                stride[VIEW_HEAD]};
 }
 
-/* Where element 0 of a tensor is in its memory, walked backwards or not, CUDA must be told if it is odd. */
+/* Whether element 0 of a tensor is aligned to 16 bytes if its lowest element is. If not, CUDA must be told. */
 static bool starts_aligned(const nhood_problem *problem, int32_t tensor) {
     enum { CUDA_ALIGNMENT = 16 };
     struct view view;
@@ -121,10 +121,10 @@ static void draw_layout(struct random *random, nhood_problem *problem) {
         bool table = t == NHOOD_BIAS || t == NHOOD_D_BIAS;
         if (table || random_once_in(random, 2) || !view_create(problem, t, &packed) || !packed.rows)
             continue;
-        /* The backward pass gets O and LSE from a forward pass, so they must be able to hold any values. */
+        /* O and LSE of a backward are written by a forward, so their elements must be distinct. */
         bool broadcast = tensor_role(problem, t) == TENSOR_INPUT && t != NHOOD_O &&
                          t != NHOOD_LSE && random_once_in(random, 8);
-        /* A slot that is unused for one query, and so NaN, must not be that of another. */
+        /* A slot that is unused for one query is NaN, so it must not be shared with another query. */
         if (t == NHOOD_A && has_region(problem)) broadcast = false;
         draw_strides(random, &packed, broadcast, &problem->strides[t]);
         if (!starts_aligned(problem, t)) problem->flags |= NHOOD_FLAG_UNALIGNED;
@@ -137,7 +137,7 @@ static bool is_small(const nhood_problem *problem) {
     return nhood_problem_cost(problem, &flops, NULL) == NHOOD_OK && flops <= MOST_FLOPS;
 }
 
-/* Another problem for about the same kernels: tiles are chosen by extents, so that only one axis is drawn again. */
+/* Makes another problem for about the same kernels. Only one axis is drawn again, because tiles are chosen by extents. */
 static void redraw_extents(struct random *random, nhood_problem *problem) {
     const nhood_problem first = *problem;
     do {
@@ -152,7 +152,7 @@ static void redraw_extents(struct random *random, nhood_problem *problem) {
     } while (!is_small(problem));
 }
 
-/* A box of an axis: anywhere, or at one of the ends; short ones leave some windows without a key. */
+/* Draws a box of an axis, anywhere or at one of the ends. Short boxes leave some windows without a key. */
 static void draw_box(struct random *random, const nhood_axis *axis, int64_t *offset,
                      int64_t *length) {
     *length = random_integer(random, 1, axis->length);
@@ -171,8 +171,8 @@ static void draw_periodic(struct random *random, nhood_axis *axis) {
     axis->length = (axis->length + unit - 1) / unit * unit;
 }
 
-/* Draws a part of the grid and periodic axes, for one problem in three; from numbers of their own, so that the others of a seed are what
- * they were before there were any. */
+/* Draws a part of the grid and periodic axes for one problem in three. It uses a separate sequence of random numbers, so that
+ * the other properties of a seed's problem do not depend on it. */
 static void draw_parts(uint64_t seed, uint64_t member, nhood_problem *problem) {
     struct random shared = {~(seed - member)}, own = {~seed};
     const nhood_problem whole = *problem;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads low..high[/step], if that is what starts at `at`; false if it is a plain number or no number. */
+/* Reads low..high[/step] at `at`. False if there is only a number, or none. */
 static bool read_range(const char *text, size_t at, struct ranges *ranges) {
     char *end;
     int64_t low = strtoll(text + at, &end, 10), step = 1;
@@ -62,7 +62,7 @@ double ranges_total(const struct ranges *ranges) {
     return total;
 }
 
-/* The last range runs fastest. */
+/* Advances to the next combination. The last range changes fastest. */
 static void advance(struct ranges *ranges) {
     for (int i = ranges->count - 1; i >= 0; i--) {
         int64_t left = ranges->range[i].high - ranges->range[i].value;
@@ -79,7 +79,7 @@ bool ranges_next(struct ranges *ranges, char problem[PROBLEM_BYTES]) {
     size_t from = 0, used = 0;
     if (ranges->finished) return false;
     for (int i = 0; i < ranges->count; i++) {
-        /* A value has no more digits than the end of its range, which the text holds. */
+        /* A value has no more digits than the end of its range, so the problem fits. */
         used += (size_t)snprintf(problem + used, PROBLEM_BYTES - used, "%.*s%lld",
                                  (int)(ranges->range[i].start - from), ranges->text + from,
                                  (long long)ranges->range[i].value);

@@ -10,7 +10,8 @@
 
 enum { MOST_RANGES = 16 };
 
-/* A problem text whose numbers may be low..high, all from low to high, or low..high/step, every step-th from low on. */
+/* A problem text whose numbers may be low..high, which stands for all from low to high, or low..high/step, which stands for
+ * every step-th from low on. */
 struct ranges {
     char text[PROBLEM_BYTES];
     int count;
@@ -27,7 +28,7 @@ int ranges_parse(struct ranges *ranges, const char *text, const char *origin);
 /* How many problems the text stands for. */
 double ranges_total(const struct ranges *ranges);
 
-/* The next of them; false after the last. */
+/* Writes the next of them; false after the last. */
 bool ranges_next(struct ranges *ranges, char problem[PROBLEM_BYTES]);
 
 #endif

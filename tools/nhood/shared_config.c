@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The rank of a config within its group: a hash, so that no config is preferred in all of them. */
+/* The rank of a config in a group. It is a hash, so that no config is preferred in all groups. */
 static uint64_t rank_of(const char *config, uint64_t group) {
     struct random mix = {group};
     for (const char *at = config; *at; at++)
@@ -28,8 +28,8 @@ static const struct candidate *first_ranked(const struct candidates *candidates,
     return first;
 }
 
-/* What is known of the problem is replaced by one measurement of this config. A line that the library does not take would
- * leave the choice to the estimate, and nobody would know. */
+/* Replaces all wisdom about the problem by one measurement of this config. Checks that the library takes the line: otherwise
+ * the estimate would choose, unnoticed. */
 static int import(const struct target *target, const nhood_problem *problem, const char *text,
                   const struct candidate *candidate) {
     char device[sizeof target->info.description];

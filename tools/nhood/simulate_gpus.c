@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- what travels ---- */
+/* ---- what is sent ---- */
 
 static int64_t kv_heads_of(const nhood_problem *problem) {
     return problem->kv_heads ? problem->kv_heads : problem->heads;
@@ -25,13 +25,13 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Keys on one side of a shard that others have, and how many of its queries, next to them, attend some. */
+/* The keys of other GPUs on one side of a shard, and how many of the shard's queries, next to them, attend some of them. */
 struct side {
     int64_t queries, keys;
 };
 
-/* The shard of one GPU on one axis, with the keys before and behind it. One in the middle, as it has most to do; the last on a causal
- * axis. */
+/* The shard of one GPU on one axis, with the keys before and behind it. It is the one with most work: one in the middle or, on a
+ * causal axis, the last. */
 struct shard {
     int64_t begin, end;
     struct side side[2];
@@ -49,7 +49,7 @@ static int64_t last_key(const nhood_axis *axis, int64_t query) {
     return first + (count - 1) * axis->dilation;
 }
 
-/* Queries at one end of a shard, of a dilation group, that attend keys beyond that end. */
+/* The number of queries of a dilation group at one end of a shard that attend keys beyond that end. */
 static int64_t border_queries(const nhood_axis *axis, const struct shard *shard, bool behind) {
     int64_t low = 0, high = (shard->end - shard->begin + axis->dilation - 1) / axis->dilation;
     while (low < high) {
@@ -68,8 +68,8 @@ static double key_count(const nhood_axis *axis, int64_t query) {
     return (double)((last_key(axis, query) - first_key(axis, query)) / axis->dilation + 1);
 }
 
-/* Queries at the begin of a causal axis see few keys. The last of shards whose queries see about as many keys together, counted
- * of a sample of them. */
+/* The last shard of a causal axis. Queries at the start of the axis attend few keys, so shards are cut where their queries
+ * attend about equally many keys in total, which are counted on a sample of queries. */
 static struct shard last_balanced_shard(const nhood_axis *axis, int64_t shards) {
     enum { MOST_QUERIES = 4096 };
     const int64_t step = (axis->length + MOST_QUERIES - 1) / MOST_QUERIES;
@@ -111,8 +111,8 @@ static struct shard shard_of(const nhood_axis *axis, int64_t shards) {
 
 /* ---- what is computed ---- */
 
-/* What one launch computes: on each axis the shard's queries with its own keys, or those at its begin or end with the keys
- * beyond. False if there are none. */
+/* What one launch computes on each axis: the shard's queries with its own keys, or those at its start or end with the keys
+ * beyond. */
 enum place { OWN, BEFORE, BEHIND, PLACES };
 
 static bool part_of(const nhood_problem *problem, const struct shard shard[3],
@@ -136,7 +136,8 @@ static bool part_of(const nhood_problem *problem, const struct shard shard[3],
     return true;
 }
 
-/* own_ns: of the launch that needs no other GPU's keys; halo_ns: of all others. NaN if one cannot be computed. */
+/* own_ns is the time of the launch that needs no keys of other GPUs, halo_ns that of all other launches. They are NaN if a
+ * launch cannot be computed. */
 static void compute_of(const struct target *target, const nhood_problem *problem,
                        const struct shard shard[3], double *own_ns, double *halo_ns) {
     *own_ns = *halo_ns = 0;
@@ -154,7 +155,7 @@ static void finish(const struct gpus *gpus, double alone_ns, struct sharding *s)
     s->efficiency = alone_ns / ((double)gpus->count * s->total_ns);
 }
 
-/* Axes travel one after the other: what came along one goes on along the next. */
+/* Keys are exchanged axis by axis: those received along one axis are sent on along the next. */
 static struct sharding by_keys(const struct gpus *gpus, const nhood_problem *problem,
                                const int64_t shards[3], const struct shard shard[3],
                                bool everything) {
@@ -177,7 +178,7 @@ static struct sharding by_keys(const struct gpus *gpus, const nhood_problem *pro
     return s;
 }
 
-/* Each GPU computes some of the heads for the whole grid; all tensors travel before or afterwards. */
+/* Each GPU computes some of the heads for the whole grid. All tensors are exchanged before or after that. */
 static struct sharding by_heads(const struct gpus *gpus, const nhood_problem *problem,
                                 double compute_ns) {
     struct sharding s = {"heads", {1, 1, 1}, compute_ns, 0, 0, 0, 0, 0};
@@ -200,7 +201,7 @@ static int compare(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* Whether every GPU has tokens, and no axis is cut that the problem does not have. */
+/* Whether every GPU has tokens, and only axes of the problem are cut. */
 static bool fits(const nhood_problem *problem, const int64_t shards[3]) {
     for (int32_t a = 0; a < 3; a++)
         if (shards[a] > (a < problem->rank ? problem->axis[a].length : 1)) return false;

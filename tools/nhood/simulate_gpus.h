@@ -1,28 +1,29 @@
-/* What a problem would take on several GPUs, its grid sharded over them. */
+/* Predicts the time of a problem whose grid is sharded over several GPUs. */
 #ifndef SIMULATE_GPUS_H
 #define SIMULATE_GPUS_H
 
 #include "target.h"
 
 struct gpus {
-    int64_t count; /* 1: nothing to say */
+    int64_t count; /* 1: there is nothing to predict */
     double link_gb_per_s, latency_us;
 };
 
-/* One way to share the work of a problem. */
+/* One way to divide the work of a problem. */
 struct sharding {
     const char *strategy; /* halo, heads or gather, as in nhood.torch.distributed */
     int64_t shards[3];    /* per axis */
     double compute_ns, travel_ns, total_ns;
-    double sent_bytes; /* by each GPU, of one with neighbours on all sides */
-    double hidden;     /* share of the computing that can go on while keys travel */
+    double sent_bytes; /* by a GPU with neighbors on all sides */
+    double hidden;     /* share of the computation that can overlap with the exchange of keys */
     double efficiency; /* time of one GPU / (GPUs * time of all) */
 };
 
-/* 3,360 GPUs, of at most 4,096, have the most ways to be shared among three axes, 567: as halos, as gather, and one by heads. */
+/* Among up to 4,096 GPUs, 3,360 can be divided over three axes in the most ways, 567. Each counts twice, as halo and as gather,
+ * and there is one way by heads. */
 enum { MOST_GPUS = 4096, MOST_SHARDINGS = 2 * 567 + 1 };
 
-/* Fills in the ways there are, the fastest first, and returns how many. alone_ns: what one GPU takes. */
+/* Lists the possible ways, the fastest first, and returns their number. alone_ns is the time on one GPU. */
 int gpus_shardings(const struct target *target, const struct gpus *gpus,
                    const nhood_problem *problem, double alone_ns,
                    struct sharding sharding[MOST_SHARDINGS]);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Pixels: the panels' side, and where they start. */
+/* The layout in pixels: the side of the panels, and where they start. */
 enum { SIDE = 440, LEFT = 60, RIGHT = 600, TOP = 70, WIDTH = 1080, HEIGHT = 580 };
 enum { MOST_STRIDES = 64 };
 static const char *const whole_color = "#7fbf7b", *const masked_color = "#fdb863",
@@ -38,14 +38,14 @@ static void filled(FILE *file, const double at[2], const double size[2], const c
 
 /* ---- key tiles of a grid ---- */
 
-/* The first dilation group of a problem with two axes: y, then x. */
+/* The first dilation group of a problem with two axes, y before x. */
 struct grid {
     nhood_axis axis[2];
     int64_t query[2], key[2]; /* extents of tiles */
     double scale;             /* pixels a position */
 };
 
-/* A number of the config, "ky=16"; 0 if it has none of that name. */
+/* The value of a knob in a config such as "ky=16"; 0 if the config does not have it. */
 static int64_t knob(const char *config, const char *name) {
     size_t length = strlen(name);
     for (const char *at = config; (at = strstr(at, name)); at += length)
@@ -54,7 +54,8 @@ static int64_t knob(const char *config, const char *name) {
     return 0;
 }
 
-/* False where the config does not name the tiles of a KV loop: the sm_90 solvers' y and z, the sm_80 ones' 1 and 2. */
+/* Finds the tiles of a KV loop by their knobs: y and z of the sm_90 solvers, 1 and 2 of the sm_80 ones. False if the config
+ * has none of them. */
 static bool grid_of(const nhood_problem *problem, const char *config, struct grid *grid) {
     static const char *const names[][2][2] = {{{"qy", "qz"}, {"ky", "kz"}},
                                               {{"q1", "q2"}, {"k1", "k2"}}};
@@ -74,7 +75,8 @@ static bool grid_of(const nhood_problem *problem, const char *config, struct gri
     return true;
 }
 
-/* Whether tiles are of two axes, all of a grid that does not wrap; solvers may take them as one where windows are all of the second. */
+/* Whether the tiles can be drawn: on two axes of a whole grid that is not periodic. Solvers may merge the axes if windows
+ * cover all of the second. */
 static bool has_two_axes(const nhood_problem *problem) {
     const nhood_axis *second = &problem->axis[1];
     for (int32_t a = 0; a < problem->rank; a++) {
@@ -84,7 +86,7 @@ static bool has_two_axes(const nhood_problem *problem) {
     return problem->rank == 2 && (second->window < second->length || second->causal);
 }
 
-/* The fastest config with such tiles; NULL if there is none, or the problem has not two axes. */
+/* The fastest config with such tiles; NULL if there is none, or if the problem does not have two axes. */
 static const struct candidate *find_grid(const struct plot *plot, struct grid *grid) {
     const struct candidate *best = NULL;
     for (size_t i = 0; has_two_axes(plot->problem) && i < plot->candidates->count; i++) {
@@ -115,7 +117,7 @@ static struct visible visible_of(const struct grid *grid, int a, int64_t query) 
     return visible;
 }
 
-/* A box of positions on the two axes. */
+/* Draws a box of positions on the two axes. */
 static void draw_box(FILE *file, const struct grid *grid, const int64_t from[2],
                      const int64_t size[2], const char *color) {
     const double at[2] = {LEFT + (double)from[1] * grid->scale,
@@ -185,7 +187,7 @@ struct curve {
     int count;
 };
 
-/* 1, 2, 3, 4, 6, 8 .. and the longest window; shorter windows take their own length. */
+/* The times for strides of 1, 2, 3, 4, 6, 8 .. and the longest window. Shorter windows limit the stride of their axis. */
 static nhood_status find_curve(const struct plot *plot, struct curve *curve) {
     int64_t longest = 1;
     for (int32_t a = 0; a < plot->problem->rank; a++)

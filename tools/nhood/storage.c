@@ -35,10 +35,10 @@ static uint16_t half_encode(int32_t dtype, double value) {
     double magnitude = fabs(value);
     if (isnan(value)) return (uint16_t)(sign | infinity | 1 << (format.fraction_bits - 1));
     if (isinf(value)) return (uint16_t)(sign | infinity);
-    int exponent = 1 - format.exponent_bias; /* of the subnormal numbers, and the smallest */
+    int exponent = 1 - format.exponent_bias; /* of subnormal and of the smallest normal numbers */
     if (magnitude > 0 && ilogb(magnitude) > exponent) exponent = ilogb(magnitude);
     if (exponent > format.exponent_bias) return (uint16_t)(sign | infinity);
-    /* In units of the last place; a carry runs on into the exponent field, as it should. */
+    /* In units of the last place. A carry correctly goes into the exponent field. */
     int units = (int)nearbyint(ldexp(magnitude, format.fraction_bits - exponent));
     int field = (exponent + format.exponent_bias - 1) << format.fraction_bits;
     return (uint16_t)(sign | (field + units));

@@ -9,12 +9,12 @@ struct strides {
     double product;
 };
 
-/* On a periodic axis the stride divides the length of a dilation group. */
+/* Whether a stride is legal. On a periodic axis it must divide the length of a dilation group. */
 static bool fits(const nhood_axis *axis, int64_t stride) {
     return !axis->periodic || axis->length / axis->dilation % stride == 0;
 }
 
-/* Rising; how many. */
+/* Lists the strides to try in ascending order, and returns their number. */
 static int strides_of(const nhood_axis *axis, int64_t stride[MOST_PER_AXIS]) {
     int count = 0;
     for (int64_t power = 1; power < axis->window && count < MOST_PER_AXIS - 2; power *= 2) {
@@ -32,7 +32,7 @@ static int by_product(const void *a, const void *b) {
     return (first > second) - (first < second);
 }
 
-/* All combinations, least product first; NULL if there is no memory. */
+/* All combinations of strides, the one with the least product first; NULL without memory. */
 static struct strides *combine(const nhood_problem *problem, size_t *count) {
     int64_t stride[3][MOST_PER_AXIS] = {{1}, {1}, {1}};
     int counts[3] = {1, 1, 1};
@@ -73,7 +73,7 @@ static nhood_status try_strides(const struct target *target, const nhood_problem
         *choice = (struct stride_choice){true, *problem, *unmasked,
                                          candidates_estimated(&candidates)->estimate_ns};
     candidates_free(&candidates);
-    /* The solver may not take some strides. */
+    /* The solver need not take all strides. */
     return status == NHOOD_ERR_UNSUPPORTED ? NHOOD_OK : status;
 }
 
@@ -95,7 +95,7 @@ nhood_status stride_search(const struct target *target, const nhood_problem *pro
     return status;
 }
 
-/* false: an axis is too short. */
+/* Rounds windows to multiples of `unit`. False if an axis is too short. */
 static bool round_windows(nhood_problem *problem, int64_t unit) {
     for (int32_t a = 0; a < problem->rank; a++) {
         nhood_axis *axis = &problem->axis[a];

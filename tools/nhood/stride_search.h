@@ -1,4 +1,4 @@
-/* Which strides, or windows, spare a solver all masks. */
+/* Finds strides or windows with which a solver needs no masks. */
 #ifndef STRIDE_SEARCH_H
 #define STRIDE_SEARCH_H
 
@@ -9,18 +9,18 @@ struct stride_choice {
     /* the problem with these strides and windows, and the fastest config for it that masks nothing */
     nhood_problem problem;
     struct candidate config;
-    /* of the fastest config, which may mask */
+    /* the least estimate of all configs, including those that mask */
     double least_ns;
 };
 
-/* The strides of least product, then least predicted time, with which one of the solver's candidates masks no tile.
- * Strides are 1, 2^n, 3 * 2^n and the window: tiles have such extents, and windows of a tile's rows only agree if whole tiles
- * share a stride. Returns what the library does. */
+/* Finds the strides with which one of the solver's candidates masks no tile: those with the least product and, among these,
+ * with the least predicted time. It tries strides of 1, 2^n, 3 * 2^n and the window, as tiles have such extents, and the rows of
+ * a tile have equal windows only if they share a block of the stride. Returns the library's status. */
 nhood_status stride_search(const struct target *target, const nhood_problem *problem,
                            const char *solver, struct stride_choice *choice);
 
-/* For windows that no stride helps: the same with all of them rounded, up where the axis has the room, else down, to multiples
- * of 4, or the next power of two with which the search succeeds. */
+/* The same for problems with windows for which no strides are found. The windows are rounded to multiples of 4, or of the next
+ * power of two with which strides are found: up if the axis has room, else down. */
 nhood_status window_search(const struct target *target, const nhood_problem *problem,
                            const char *solver, struct stride_choice *choice);
 

@@ -23,7 +23,7 @@ int suite_add(struct suite *suite, const char *text, const char *origin) {
     return 0;
 }
 
-/* The line without comment and surrounding blanks. */
+/* The line without its comment and without blanks around it. */
 static char *trim(char *line) {
     line[strcspn(line, "#\r\n")] = '\0';
     line += strspn(line, " \t");

@@ -18,15 +18,15 @@ struct suite {
     size_t count, capacity;
 };
 
-/* Both return 0, or the exit status after a message; `origin` is what the message names. */
+/* Both return 0, or the exit status after a message, which names `origin`. */
 int suite_add(struct suite *suite, const char *text, const char *origin);
-/* Hands on what is on each line of a list of problems, until one returns not 0; returns that, or the exit status after a
- * message. */
+/* Calls the function for the problem on each line of a list, until a call does not return 0. Returns its result, or the exit
+ * status after a message. */
 typedef int suite_line_fn(void *argument, const char *text, const char *origin);
 int suite_lines(const char *path, suite_line_fn *take, void *argument);
-/* One problem a line, from stdin if the path is "-"; blank lines and what follows a '#' are left out. */
+/* Reads one problem per line, from stdin if the path is "-". Blank lines and text after a '#' are left out. */
 int suite_read(struct suite *suite, const char *path);
-/* The problems of a command line and of its --suite (NULL: none), at least one. */
+/* Adds the problems of a command line and of its --suite (NULL: none). There must be at least one. */
 int suite_load(struct suite *suite, const char *command, int count, char **texts, const char *path);
 void suite_free(struct suite *suite);
 

@@ -71,7 +71,7 @@ int target_open(struct target *target) {
     nhood_status status = nhood_context_create(&options, &target->context);
     if (status) return complain_library(status, "context");
     int failed = find_device(target);
-    /* A device that is only described has no memory. */
+    /* A device that is only described has no memory to open. */
     if (!failed && target->info.ordinal >= 0 && !buffer_open(&target->info)) failed = EXIT_FAILURE;
     return failed;
 }

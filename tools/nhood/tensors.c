@@ -9,12 +9,12 @@
 enum { FWD = 1 << NHOOD_OP_FWD, BWD = 1 << NHOOD_OP_BWD, PN = 1 << NHOOD_OP_PN };
 enum { NN = 1 << NHOOD_OP_NN, IN = 1 << NHOOD_OP_IN };
 
-/* What a row of a tensor is for. */
+/* What the rows of a tensor belong to: tokens of the grid, extra tokens, or a bias table. */
 enum rows { GRID, EXTRA, TABLE };
 
 static const struct {
     const char *name;
-    /* the operations that read and write it */
+    /* the operations that read it, and those that write it */
     int inputs, outputs;
     enum rows rows;
     bool kv_heads;
@@ -61,7 +61,7 @@ int64_t covered_length(const nhood_problem *problem, int axis, bool keys) {
     return length ? length : problem->axis[axis].length;
 }
 
-/* Extents of all axes but the innermost, which follows from the number of elements. */
+/* Sets the extents of all axes but the innermost, which follows from the number of elements. */
 static void set_extents(const nhood_problem *problem, int32_t tensor, struct view *view) {
     enum rows rows = tensors[tensor].rows;
     int64_t kv_heads = problem->kv_heads ? problem->kv_heads : problem->heads;

@@ -1,4 +1,4 @@
-/* The tensors of a problem: which there are, their shapes, and where each element lies. */
+/* The tensors of a problem: which ones it has, their shapes, and where each element is in memory. */
 #ifndef TENSORS_H
 #define TENSORS_H
 
@@ -13,27 +13,27 @@ enum tensor_role tensor_role(const nhood_problem *problem, int32_t tensor);
 const char *tensor_name(int32_t tensor);
 int32_t tensor_dtype(const nhood_problem *problem, int32_t tensor);
 
-/* Tokens of an axis that the tensors of queries, or of keys, cover. */
+/* The number of tokens of an axis that the tensors of queries, or of keys, cover. */
 int64_t covered_length(const nhood_problem *problem, int axis, bool keys);
 
-/* Axes of a tensor, slowest first. Axes it lacks have extent 1. */
+/* The axes of a tensor, slowest first. Axes that it does not have have extent 1. */
 enum { VIEW_BATCH, VIEW_AXIS, VIEW_HEAD = VIEW_AXIS + 3, VIEW_INNER, VIEW_AXES };
 
 struct view {
     int64_t extent[VIEW_AXES], stride[VIEW_AXES];
-    /* from the lowest address in use: where element 0 is, and how many elements are spanned */
+    /* counted from the lowest address in use: where element 0 is, and how many elements are spanned */
     int64_t origin, span;
-    /* all axes but the innermost, which is contiguous */
+    /* product of all extents but the innermost, along which elements are contiguous */
     int64_t rows;
 };
 
 /* False, after a message, if the problem is not legal. A view of an unused tensor has no rows. */
 bool view_create(const nhood_problem *problem, int32_t tensor, struct view *view);
 
-/* Element at which a row starts, rows counted in row-major order. */
+/* The element at which a row starts. Rows are numbered in row-major order. */
 int64_t view_row(const struct view *view, int64_t row);
 
-/* "[b,x,..,h,c]": element `inner` of a row, for people. */
+/* Writes the indices "[b,x,..,h,c]" of element `inner` of a row, for messages. */
 enum { PLACE_BYTES = 160 };
 const char *view_place(const struct view *view, int32_t rank, int64_t row, int64_t inner,
                        char text[PLACE_BYTES]);

@@ -5,8 +5,8 @@
 
 #include "forward.h"
 
-/* score := weights before they are normalised. Their sum and that of their products with dP - delta are added to the row's,
- * two chains each. */
+/* Turns scores into weights that are not normalised yet. Their sum, and the sum of their products with dP - delta, are added
+ * to those of the row, in two chains each. */
 static void weigh(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row);
@@ -28,7 +28,7 @@ static void weigh(const struct tile *tile, const struct step *step, int32_t row)
     v_store(s->weighted + row * VL, weighted[0] + weighted[1]);
 }
 
-/* score := P, d_score := dS, from the weights and dP. */
+/* Turns weights and dP into P, in score, and dS, in d_score. */
 static void normalise(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row), *d_score = row_scores(tile, s->d_score, row);
@@ -42,7 +42,7 @@ static void normalise(const struct tile *tile, const struct step *step, int32_t 
     }
 }
 
-/* The products S and dP. */
+/* Computes the products S and dP. */
 static void backward_dots(const struct tile *tile, const struct block *block,
                           const struct step *step) {
     const struct scratch *s = &tile->scratch;
@@ -53,7 +53,7 @@ static void backward_dots(const struct tile *tile, const struct block *block,
               s->v_columns, s->extra_v_columns);
 }
 
-/* One number per query of a row from a tensor of LSE's shape; lanes without a query repeat the last. */
+/* Loads one number per query of a row from a tensor of LSE's shape. Lanes without a query repeat the last one. */
 static vec load_lanes(const struct tile *tile, const struct block *block, int32_t row,
                       int32_t tensor) {
     const int32_t first = block->vector[row]->first, count = block->vector[row]->count;
@@ -76,9 +76,9 @@ static vint coarse_lse(vec lse) {
     return (vint)(v_max(lse, -lse) > limit);
 }
 
-/* Makes P of the row add up to 1 and delta the very sum(P * dP), so that they cancel as they do in exact arithmetic, from sums over
- * the whole window: LSE and O are rounded, and so is delta itself, of which `shift` is the rest. An LSE that is not of this
- * window alone, as of results that the caller has merged, stays. */
+/* Makes P of the row add up to 1, and delta equal to sum(P * dP), from sums over the whole window, so that gradients cancel as
+ * in exact arithmetic: LSE and O are rounded, and so is delta, of which `shift` is the rest. An LSE that is not that of this
+ * window alone, as of results that the caller has merged, is left unchanged. */
 static void settle(const struct tile *tile, int32_t row) {
     const struct scratch *s = &tile->scratch;
     const vec lse = v_load(s->lse + row * VL), sum = v_load(s->sum + row * VL), one = v_set(1);
@@ -93,7 +93,7 @@ static void settle(const struct tile *tile, int32_t row) {
     v_store(s->norm + row * VL, v_select(own, norm, one));
 }
 
-/* Neither counts in sums over the window. */
+/* Masks the scores and dP of slots that a lane does not have, so that they do not count in sums over the window. */
 static void mask_both(const struct tile *tile, const struct block *block, const struct step *step,
                       int32_t row) {
     const struct scratch *s = &tile->scratch;
@@ -145,11 +145,11 @@ static void pack_query_rows(const struct tile *tile, const struct block *block, 
     }
 }
 
-/* rowsum(dO * O) by lane. */
+/* Computes delta = rowsum(dO * O), by lane. */
 static vec row_deltas(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     const int32_t first = block->vector[row]->first, count = block->vector[row]->count;
-    real lanes[2 * NH_LANES] = {0}; /* as above */
+    real lanes[2 * NH_LANES] = {0}; /* room as in load_lanes */
     real *at = lanes;
     for (int32_t p = block->first_of[row]; p < block->first_of[row + 1]; p++, at += count) {
         struct rows o = query_rows(tile, block, p, NHOOD_O, tile->problem->dim_v);
@@ -159,7 +159,7 @@ static vec row_deltas(const struct tile *tile, const struct block *block, int32_
     return v_load(lanes);
 }
 
-/* LSE, delta = rowsum(dO * O), and -dLSE as what is to be subtracted from dP beside it. */
+/* Loads LSE, computes delta = rowsum(dO * O), and sets `shift`, which is subtracted from dP beside delta, to -dLSE. */
 static void pack_softmax_state(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     vec shift = {0};
@@ -175,7 +175,7 @@ static void pack_softmax_state(const struct tile *tile, const struct block *bloc
     v_store(s->weighted + row * VL, (vec){0});
 }
 
-/* Walks a window of several steps once before the gradients do, where any LSE is coarse. */
+/* If some LSE is coarse and the window has several steps, goes through the window once before the gradients do. */
 static void settle_coarse(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     bool any = false;
@@ -191,7 +191,7 @@ static void backward_block(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     const struct nh_problem *problem = tile->problem;
     real scale = (real)problem->scale;
-    /* Rows come before columns: reading line after line waits least for memory. */
+    /* Rows are packed before columns, as reading line after line waits least for memory. */
     pack_query_rows(tile, block, NHOOD_Q, problem->dim, scale, s->q_rows, s->width_k);
     pack_query_columns(tile, block, NHOOD_Q, problem->dim, scale, false, s->q_columns);
     pack_query_rows(tile, block, NHOOD_D_O, problem->dim_v, 1, s->d_o_rows, s->width_v);

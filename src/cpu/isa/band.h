@@ -1,15 +1,16 @@
-/* Band products: consecutive output rows accumulate weighted source rows, each output its own contiguous
- * range of them. P V, dQ = dS K, dK = dS^T Q and dV = P^T dO are all this one product; nh_band (geometry.h)
- * says how the ranges of neighbouring outputs are shifted, so that no weight outside the band is touched. */
+/* Band products: consecutive output rows accumulate weighted source rows, each from its own contiguous range of them. P V,
+ * dQ = dS K, dK = dS^T Q and dV = P^T dO are band products. nh_band (geometry.h) tells how the ranges of neighboring outputs
+ * are shifted, so that no multiply-add is spent outside the band. */
 #ifndef NH_BAND_H
 #define NH_BAND_H
 
 #include "geometry.h"
 #include "simd.h"
 
-/* Accumulators: outputs times vectors of a row. With AVX2, 12 of them, 3 weights and a source vector take all 16 registers; where there
- * is no fused multiply-add, products take some more. The most outputs follow, of 2 and of 4 vectors. f64, which is for checks, has
- * as many as AVX2 also where there are 32 registers: 8 keep two units of multiply-adds busy, and the library is 37 KB smaller. */
+/* Most accumulators, which are outputs times vectors of a row. With AVX2, 12 of them, 3 weights and a source vector take all
+ * 16 registers; without fused multiply-add, products need registers, too. The most outputs for rows of 2 and 4 vectors follow.
+ * f64, which is for checks, has as many as AVX2 even with 32 registers: 8 keep two multiply-add units busy, and the library is
+ * 37 KB smaller. */
 #if NH_VECTOR_REGISTERS == 32 && NH_REAL == 32
 #define BAND_BUDGET 24
 #define BAND_MOST_2 BAND_8
@@ -24,8 +25,8 @@
 #define BAND_MOST_4 BAND_2
 #endif
 
-/* Rows of one vector are those of very small head dims, which f64 and machines without AVX2 take with fewer outputs: the other kernels
- * for them would make the library larger by 70 KB. */
+/* Only very small head dims have rows of one vector. f64 and machines without AVX2 compute them with fewer outputs, as the
+ * other kernels would make the library 70 KB larger. */
 #if NH_REAL == 64 || !(defined(NH_ISA_AVX512) || defined(NH_ISA_AVX2) || NH_VECTOR_REGISTERS == 32)
 enum { SINGLE_OUTPUTS = 4 };
 #define BAND_MOST_1 BAND_4
@@ -34,8 +35,8 @@ enum { SINGLE_OUTPUTS = 8 };
 #define BAND_MOST_1 BAND_8
 #endif
 
-/* The arguments that all steps of a band list share. Each part has its own weights and source rows (a key row of the
- * window, or a query vector that meets the same key row); out is summed over parts. */
+/* The arguments that all steps of a band list share. Each part has its own weights and source rows: a key row of the window,
+ * or a query vector that attends the key row. Sums run over all parts. */
 struct band_product {
     const real *const *weight;
     const real *const *source;
@@ -46,7 +47,8 @@ struct band_product {
     int64_t out_pitch;
 };
 
-/* Adds a source row to outputs [first, last]. The fewer of weights and vectors of the row are held in registers, the others come one by one. */
+/* Adds a source row to outputs [first, last]. Of the weights and the vectors of the row, the fewer are kept in registers, the
+ * others are loaded one by one. */
 INLINE void band_row(const int G, const int V, const int first, const int last, vec sum[8][4],
                      const real *weight, int64_t out_step, const real *source) {
     vec w[8], value[4];
@@ -142,7 +144,7 @@ typedef void band_fn(const struct band_product *product, const struct nh_band *b
     }
 #define BAND_EDGES(G, V) BAND(G, V, 0, 0) BAND(G, V, 0, 1) BAND(G, V, 1, 0) BAND(G, V, 1, 1)
 
-/* [log2 vectors][outputs - 1][lead][trail]; a single output has no ends to cut. */
+/* The kernels, [log2 vectors][outputs - 1][lead][trail]. A single output has neither lead nor trail. */
 /* clang-format off */
 #define BAND_ENTRY(G, V)                                                                           \
     {{BAND_NAME(G, V, 0, 0), BAND_NAME(G, V, 0, 1)}, {BAND_NAME(G, V, 1, 0), BAND_NAME(G, V, 1, 1)}},
@@ -161,10 +163,10 @@ static band_fn *const band_table[3][8][2][2] = {
     {BAND_SINGLE(4) BAND_MOST_4(BAND_ENTRY, 4)}};
 /* clang-format on */
 
-/* Whole rows of the band that are summed up in one chain, in registers. */
+/* The most whole rows of a band that are summed up in one chain, in registers. */
 enum { CHAIN_ROWS = 128 };
 
-/* One band, rows of `vectors` vectors, at most `most` (1, 2 or 4) of them at a time. */
+/* Runs one step for rows of `vectors` vectors, at most `most` (1, 2 or 4) of them at a time. */
 static void band_vectors(const struct band_product *product, const struct nh_band *band,
                          int32_t vectors, int32_t most) {
     for (int32_t v = 0; v < vectors;) {
@@ -174,7 +176,7 @@ static void band_vectors(const struct band_product *product, const struct nh_ban
     }
 }
 
-/* A band of more than one chain: the first piece has its lead, the last its trail. */
+/* Runs a step of more than one chain in pieces. The first piece has the lead, the last one the trail. */
 static void band_chains(const struct band_product *product, const struct nh_band *band,
                         int32_t vectors, int32_t most) {
     struct band_product sum = *product;

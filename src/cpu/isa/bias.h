@@ -1,10 +1,10 @@
-/* Relative bias: added to the scores of a step, its gradient taken from them. */
+/* The relative bias, which is added to the scores of a step, and its gradient, which is summed from dS. */
 #ifndef NH_BIAS_H
 #define NH_BIAS_H
 
 #include "block.h"
 
-/* Index into a head's table of slot 0 of a lane of a place, at key row (slow, middle). */
+/* The index into a head's table of slot 0 of a place's lane at key row (slow, middle). */
 static int64_t bias_index(const struct tile *tile, const struct block *block, int32_t place,
                           int32_t slow, int32_t middle, int32_t lane) {
     const struct nh_geometry *geometry = tile->geometry;
@@ -26,7 +26,7 @@ static void add_bias(const struct tile *tile, const struct block *block, const s
     const real *table = (const real *)tile->run->bias + tile->head * tile->problem->bias_count;
     const struct nh_vector *vector = place_vector(block, place);
     int64_t slot_step = tile->geometry->bias_step[2];
-    if (vector->mode == NH_LANES_SHIFT) { /* what lanes with fewer keys get is of no use */
+    if (vector->mode == NH_LANES_SHIFT) { /* in lanes with fewer keys some results are not used */
         table += bias_index(tile, block, place, slow, middle, 0);
         for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL)
             v_store(at, v_load(at) + v_set(table[slot * slot_step]));
@@ -50,7 +50,7 @@ static void step_bias(const struct tile *tile, const struct block *block, const 
                          place_scores_at(tile, block, step, score, p, slow, middle));
 }
 
-/* Adds dS of a place at one key row to the head's bias gradient, kept by lane so that whole vectors can be added. */
+/* Adds dS of a place at one key row to the head's bias gradient, which is kept by lane so that whole vectors can be added. */
 static void add_bias_gradient(const struct tile *tile, const struct block *block,
                               const struct step *step, int32_t place, int32_t slow, int32_t middle,
                               const real *at) {

@@ -1,10 +1,9 @@
 /* The blocks of a tile and their steps: the loop that every pass shares.
  *
- * A block is up to MOST_ROWS query vectors that share keys: consecutive places of the middle axis at the
- * same vector of the lane axis, one or, where they are folded, several in each; or, where the middle axis is
- * short, consecutive vectors. A step is a box of the block's window whose scores fit the score buffer; each
- * row keeps its scores as [key row][slot][lane], key rows being those of the step that lie in its own window,
- * or in that of any of its places. */
+ * A block is up to MOST_ROWS query vectors that share keys. These are one vector of the lane axis at consecutive places of
+ * the middle axis, with one place or, if the axes are folded, several places each; or, where the middle axis is short,
+ * consecutive vectors. A step is a box of the block's window whose scores fit the score buffer. Each row keeps its scores as
+ * [key row][slot][lane], only for those key rows of the step that lie in its own window, or in that of any of its places. */
 #ifndef NH_BLOCK_H
 #define NH_BLOCK_H
 
@@ -13,20 +12,20 @@
 enum { MOST_PLACES = MOST_ROWS << NH_MOST_FOLD_LOG };
 
 struct block {
-    int32_t rows, slow; /* query vectors; place on the slowest axis */
+    int32_t rows, slow; /* number of query vectors; place on the slowest axis */
     const struct nh_vector *vector[MOST_ROWS];
     int32_t places; /* of the middle axis; row r has [first_of[r], first_of[r + 1]) */
     int32_t first_of[MOST_ROWS + 1];
     int32_t middle[MOST_PLACES];
-    uint32_t lane[MOST_PLACES]; /* the first of each place, counted through the rows */
+    uint32_t lane[MOST_PLACES]; /* the first lane of each place, counted through all rows */
 };
 
 struct step {
     int32_t slow, slow_end, middle, middle_end; /* key rows */
     int32_t slot, slot_end;                     /* slots of the lane axis */
-    bool extra;     /* the "window" is the extra tokens [slot, slot_end) */
-    bool only;      /* the block has no other step */
-    int32_t number; /* of the block's steps, from 1 on */
+    bool extra;                                 /* the keys are the extra tokens [slot, slot_end) */
+    bool only;                                  /* it is the block's only step */
+    int32_t number;                             /* of the block's steps, from 1 on */
     int32_t row_begin[MOST_ROWS], row_count[MOST_ROWS]; /* of the middle axis, by query vector */
     int32_t place_begin[MOST_PLACES], place_end[MOST_PLACES]; /* the same by place */
 };
@@ -45,7 +44,7 @@ static int32_t step_part(const struct step *step, int32_t row, int32_t slow, int
     return (slow - step->slow) * step->row_count[row] + middle - step->row_begin[row];
 }
 
-/* Whether slots of key row (slow, middle) are the first thing that the queries of a place of the block meet. */
+/* Whether the step's slots of key row (slow, middle) are the first keys that a place's queries attend. */
 static bool is_first(const struct tile *tile, const struct block *block, const struct step *step,
                      int32_t place, int32_t slow, int32_t middle) {
     const struct nh_order *order = tile->geometry->order;
@@ -85,7 +84,7 @@ static real *place_scores_at(const struct tile *tile, const struct block *block,
 typedef void block_fn(struct tile *tile, const struct block *block);
 typedef void step_fn(struct tile *tile, const struct block *block, const struct step *step);
 
-/* How many of the vectors form the first block of at most `most` consecutive vectors. */
+/* How many of the consecutive vectors form the first block, at most `most`. */
 static int32_t vectors_together(const struct nh_vector *vector, int32_t count, int32_t most) {
     int32_t n = 1;
     if (vector[0].mode >= NH_LANES_PERMUTE) return 1;
@@ -100,7 +99,7 @@ static int32_t vectors_together(const struct nh_vector *vector, int32_t count, i
     return nh_even_share(n, most);
 }
 
-/* Sets the places of a block: consecutive vectors at one place, or one vector at consecutive places, 2^fold_log in each row. */
+/* Sets the places of a block: consecutive vectors at one place, or one vector at consecutive places, 2^fold_log per row. */
 static void set_places(struct block *block, int32_t fold_log, bool across, int32_t middle,
                        const struct nh_vector *vector) {
     block->rows = 0;
@@ -123,7 +122,7 @@ static void visit_blocks(struct tile *tile, int32_t slow, int32_t middle, int32_
     for (int32_t v = 0; v < count;) {
         const int32_t together =
             across ? vectors_together(vector + v, count - v, tile->geometry->rows) : 1;
-        struct block block; /* made often: what is unused is not zeroed */
+        struct block block; /* blocks are made often, so unused fields are not zeroed */
         block.slow = slow;
         block.places = across ? together : places;
         set_places(&block, tile->geometry->fold_log, across, middle, vector + v);
@@ -167,7 +166,7 @@ static void visit_step(struct tile *tile, const struct block *block, struct step
     visit(tile, block, step);
 }
 
-/* The extra tokens first, then the window, in steps that fit the score buffer. Returns how many. */
+/* Visits the extra tokens and then the window, in steps that fit the score buffer. Returns the number of steps. */
 static int32_t each_step(struct tile *tile, const struct block *block, step_fn *visit) {
     const struct nh_geometry *geometry = tile->geometry;
     const struct nh_order *slow = &geometry->order[0], *middle = &geometry->order[1];
@@ -187,7 +186,7 @@ static int32_t each_step(struct tile *tile, const struct block *block, step_fn *
         if (own > own_rows) own_rows = own;
     }
     if (slots == 0 || own_rows == 0) return number; /* all keys are outside the key box */
-    /* Scores are kept of each query vector's own key rows, not of all that the block meets. */
+    /* Each query vector keeps scores only of its own key rows, not of all those of the block. */
     const int32_t most_rows = slots <= geometry->chunk ? geometry->slots / slots : 1;
     const bool planes = own_rows <= most_rows;
     const int32_t rows_at_once = planes ? rows - first : (int32_t)nh_min(most_rows, rows - first);

@@ -1,13 +1,13 @@
-/* Long sums in chains: the error of a sum grows with the length of its chain of additions. */
+/* Long sums are added up in chains, because the rounding error of a sum grows with the number of additions in a chain. */
 #ifndef NH_CHAIN_H
 #define NH_CHAIN_H
 
 #include "pack.h"
 
-/* Terms (what steps or tiles contribute) that are added up in one chain, before their sum is added to the total. */
+/* The number of terms, which come from steps or tiles, that are added up in a chain before it is added to the total. */
 enum { CHAIN_TERMS = 32 };
 
-/* Meanwhile asks for what lies `ahead` reals on. */
+/* Adds `part` to `sum`, and prefetches what lies `ahead` reals further on. */
 static void add_rows(real *sum, const real *part, int64_t reals, int64_t ahead) {
     enum { LINE = 64 / sizeof(real) };
     const struct rows rows = {.ahead = ahead * (int64_t)sizeof(real)};

@@ -1,21 +1,21 @@
-/* Scores: products of query vectors (queries in the lanes, one channel after the other) with keys packed by
- * channel. Every multiply-add is useful: lane i meets exactly its own keys, at its own start.
- * R query vectors share the loads of N consecutive keys; R * N sums stay in registers. */
+/* Scores: products of query vectors (queries in the lanes, one channel after the other) with keys packed by channel. Every
+ * multiply-add is useful, as each lane is multiplied only with its own keys, from its own first key on. R query vectors share
+ * the loads of N consecutive keys; R * N sums stay in registers. */
 #ifndef NH_DOT_H
 #define NH_DOT_H
 
 #include "geometry.h"
 #include "simd.h"
 
-/* MOST_ROWS: query vectors of a block. A kernel takes R of them, at most DOT_ROWS, so that a larger block meets a key row twice, by halves:
- * what it gains is that fewer of its key rows are shared by one or two query vectors alone, and that gradients of keys are read and
- * written less often.
+/* MOST_ROWS is the most query vectors of a block. A kernel handles R of them, at most DOT_ROWS, so a larger block goes through
+ * a key row twice, by halves. Its gain is that fewer of its key rows are used by only one or two query vectors, and that
+ * gradients of keys are read and written less often.
  *
- * R and the most N for it, by registers: R * N sums, the fewer of R queries and N keys (HOLD_KEYS), one of the others. Where keys have to be
- * permuted or masked, that takes one register more, which with FULL_REGISTERS costs a key.
+ * R and the most N follow from the registers: R * N sums, R queries or N keys, whichever are fewer (HOLD_KEYS), and one of the
+ * others. Keys that must be permuted or masked take one register more, so with FULL_REGISTERS N is one less.
  *
- * A vector that starts at any float straddles two cache lines if it is as long as one, and then costs up to three
- * times an aligned load. Where few rows share it, all N keys are cut from two vectors by shuffles instead (CUT_KEYS). */
+ * An unaligned vector as long as a cache line straddles two lines, and then costs up to three times an aligned load. If few
+ * rows share it, all N keys are cut from two vectors by shuffles instead (CUT_KEYS). */
 #if NH_VECTOR_REGISTERS == 32
 #define MOST_ROWS 4
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
@@ -44,9 +44,10 @@
 #define CUT_KEYS(R) false
 #endif
 
-/* Channels of a product that are summed up in one chain, in registers: the error of a sum grows with the length of its chain. The
- * sums of the chains are added up in the scores, which takes AVX-512, with twice the lanes per multiply-add, relatively longer: chains
- * of 16 made forward passes of head dim 64 up to a quarter slower there (one thread of a Xeon, bench/suites/cpu.txt). */
+/* The channels of a product that are summed up in one chain, in registers, because the error of a sum grows with the length of
+ * its chain. Adding the chains' sums to the scores takes relatively longer with AVX-512, which has twice the lanes per
+ * multiply-add: chains of 16 made forward passes of head dim 64 up to a quarter slower there (one thread of a Xeon,
+ * bench/suites/cpu.txt). */
 #if defined(NH_ISA_AVX512)
 enum { CHAIN_CHANNELS = 32 };
 #else
@@ -58,7 +59,7 @@ typedef void dot_fn(real *const *score, int64_t offset, const real *query, const
                     const struct dot_shape *shape);
 typedef dot_fn *const dot_fns[8]; /* by keys less 1 */
 
-/* What the products of a block with one key row have in common. */
+/* The arguments that all products of a block with one key row share. */
 struct dot_shape {
     dot_fns *border; /* SPLIT: kernels for just these lanes, by rows less 1; NULL: there are none */
     int64_t query_pitch, key_pitch; /* reals from a channel to the next */
@@ -68,18 +69,18 @@ struct dot_shape {
 };
 
 #if HAS_SPLIT_LANES
-/* Split lanes of whole rows at a border (enum nh_row_kind) with windows of 5 and 7 keys: modes of kernels besides enum nh_lane_mode, in
- * which the compiler knows where lanes turn. */
+/* Modes of kernels besides enum nh_lane_mode, for whole rows at a border (enum nh_row_kind) with windows of 5 and 7 keys: in
+ * these, the turn of split lanes is a constant. */
 enum { LANES_FIRST_5 = NH_LANE_MODES, LANES_LAST_5, LANES_FIRST_7, LANES_LAST_7 };
 
-/* As nh_vector's: window / 2 lanes stand still at the first border, and as many besides the last that moves at the other. */
+/* The `turn` of nh_vector for these modes. */
 INLINE int border_turn(const int mode) {
     const int beside = mode == LANES_FIRST_5 || mode == LANES_LAST_5 ? 2 : 3;
     return mode == LANES_FIRST_5 || mode == LANES_FIRST_7 ? beside : VL - 1 - beside;
 }
 #endif
 
-/* Loads key n as each lane meets it. */
+/* Loads, into each lane, key n counted from that lane's first key. */
 INLINE vec key_lanes(const int mode, const real *key, const int n, vint index, int64_t still) {
     if (mode == NH_LANES_SAME) return v_set(key[n]);
 #if HAS_SPLIT_LANES
@@ -104,7 +105,8 @@ INLINE vec key_lanes(const int mode, const real *key, const int n, vint index, i
     return mode == NH_LANES_PERMUTE ? v_permute(keys, index) : keys;
 }
 
-/* Adds one channel to the sums, or begins them with it. Either keys or queries are held in registers, the others come one by one. */
+/* Adds one channel to the sums, or begins them with it. Either keys or queries are kept in registers, the others are loaded
+ * one by one. */
 INLINE void dot_channel(const int R, const int N, const int mode, const bool begin,
                         vec sum[DOT_ROWS][8], const real *query, const real *key, vint index,
                         int64_t still) {
@@ -202,9 +204,9 @@ static dot_fn *const dot_table[DOT_ROWS][8][NH_LANE_MODES] = {
 #endif
 /* clang-format on */
 
-/* Kernels for split lanes that are a whole row's at a border, or NULL if there are none. */
+/* The kernels for split lanes of a whole row at a border, or NULL if there are none. */
 #if HAS_SPLIT_LANES
-/* The numbers of rows and keys that dot_span takes of windows of 5 and 7. */
+/* The kernels for the numbers of rows and keys that dot_span uses with windows of 5 and 7. */
 /* clang-format off */
 #define BORDER_BOTH(F, M) F(3, 3, M) F(4, 2, M) F(4, 3, M) F(5, 1, M) F(5, 2, M) F(6, 1, M) F(6, 2, M)
 #define BORDER_5(F, M) F(1, 5, M) F(2, 5, M) F(3, 2, M) BORDER_BOTH(F, M)

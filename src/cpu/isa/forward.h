@@ -1,5 +1,5 @@
-/* Forward: scores, online softmax, values. The scale is folded into the packed queries; log2(e) is not, as queries rounded
- * after it would move all scores of a row, and LSE would be rounded twice on its way to base 2 and back. */
+/* Forward: scores, online softmax, values. The scale is folded into the packed queries. log2(e) is not, because the rounding of
+ * queries multiplied by it would shift all scores of a row, and LSE would be rounded twice on its way to base 2 and back. */
 #ifndef NH_FORWARD_H
 #define NH_FORWARD_H
 
@@ -17,7 +17,7 @@
 #define LOWEST (-FLT_MAX)
 #endif
 
-/* Finds the lanes of the row whose places attend a key row of the middle axis. */
+/* The lanes of the row whose places attend a key row of the middle axis. */
 static vint attending(const struct block *block, const struct step *step, int32_t row,
                       int32_t middle) {
     int32_t place = block->first_of[row], end = block->first_of[row + 1], low = 0, high = VL;
@@ -31,8 +31,8 @@ static vint attending(const struct block *block, const struct step *step, int32_
     return (vint)(lane >= (vint){0} + low) & (vint)(lane < (vint){0} + high);
 }
 
-/* Slots beyond a lane's own window get `value`: at causal borders and those of key boxes, and at key rows that other places of its vector attend
- * alone. */
+/* Sets slots outside a lane's own window to `value`. These occur at causal borders, at borders of key boxes, and at key rows
+ * that only other places of the vector attend. */
 static void mask_unused(const struct tile *tile, const struct block *block, const struct step *step,
                         int32_t row, real *score, real value) {
     const struct nh_vector *vector = block->vector[row];
@@ -65,9 +65,9 @@ static void rescale(real *out, int64_t width, vec factor) {
             v_store(out + lane * width + c, v_load(out + lane * width + c) * factor[lane]);
 }
 
-/* Turns scores into weights e^(score - largest), with largest, sum and results carried over from earlier steps. In the
- * first step there is nothing yet to rescale. The weights of a step are summed up by themselves, in four chains: the error
- * of a sum grows with the length of its chain. */
+/* Turns scores into weights e^(score - largest), with largest, sum and results carried over from earlier steps; in the first
+ * step there is nothing to rescale. The weights of a step are summed up separately, in four chains, because the error of a
+ * sum grows with the length of its chain. */
 static void soften(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row);
@@ -136,7 +136,7 @@ INLINE struct rows query_rows(const struct tile *tile, const struct block *block
     return rows;
 }
 
-/* The tokens of a row's lanes in a query-side tensor, of places [place, end); lanes without a query repeat the last. */
+/* Finds the rows of a query-side tensor for the lanes of places [place, end). Lanes without a query repeat the last one. */
 static void lane_rows(const struct tile *tile, const struct block *block, int32_t place,
                       int32_t end, int32_t tensor, int64_t dim, const char *lane[NH_LANES]) {
     const struct nh_vector *vector = place_vector(block, place);
@@ -150,7 +150,7 @@ static void lane_rows(const struct tile *tile, const struct block *block, int32_
         lane[used] = lane[used - 1];
 }
 
-/* Packs the block's rows of a query-side tensor by channel: [channel][row][VL]. ask: for what is packed next, too. */
+/* Packs the block's rows of a query-side tensor by channel, as [channel][row][VL]. `ask`: prefetches what is packed next. */
 static void pack_query_columns(const struct tile *tile, const struct block *block, int32_t tensor,
                                int64_t dim, real factor, bool ask, real *columns) {
     const int64_t pitch = block->rows * VL;
@@ -169,8 +169,8 @@ static void pack_query_columns(const struct tile *tile, const struct block *bloc
     }
 }
 
-/* Rounds the results of a place to a query-side tensor. factor: of the place's lanes, or NULL for none; out: of all lanes of
- * the block. */
+/* Rounds the results of a place to a query-side tensor. `factor` has a factor for each of the place's lanes, or is NULL; `out`
+ * has the results of all lanes of the block. */
 static void store_queries(const struct tile *tile, const struct block *block, int32_t place,
                           int32_t tensor, int64_t dim, const real *factor, const real *out,
                           int64_t width) {
@@ -179,7 +179,7 @@ static void store_queries(const struct tile *tile, const struct block *block, in
     rows_to(&rows, vector->first, vector->count, factor, out + block->lane[place] * width, width);
 }
 
-/* The rows of a tensor of LSE's shape, which has the dtype of `real`, at one place of the block. */
+/* The rows of a tensor of LSE's shape at one place of the block. Its dtype is that of `real`. */
 INLINE struct rows lane_numbers(const struct tile *tile, const struct block *block, int32_t place,
                                 int32_t tensor) {
     struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, block->middle[place], 1);
@@ -187,7 +187,7 @@ INLINE struct rows lane_numbers(const struct tile *tile, const struct block *blo
     return rows;
 }
 
-/* Stores the results, divided by the sums of their weights; without any keys, they are 0. */
+/* Stores the results, divided by the sums of their weights. Queries without keys get 0. */
 static void store_out(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
     int32_t place = block->first_of[row], end = block->first_of[row + 1];
@@ -200,7 +200,7 @@ static void store_out(const struct tile *tile, const struct block *block, int32_
         store_queries(tile, block, place, NHOOD_O, tile->problem->dim_v, at, s->out, s->width_v);
 }
 
-/* Stores one number per query of a place to a tensor of LSE's shape. Out of line, as its callers have no registers left for it. */
+/* Stores one number per query of a place to a tensor of LSE's shape. It is not inlined, as its callers have no free registers. */
 static __attribute__((noinline)) void store_numbers(const struct tile *tile,
                                                     const struct block *block, int32_t place,
                                                     int32_t tensor, const real *number) {
@@ -231,7 +231,7 @@ static void clear_softmax(const struct scratch *s, const struct block *block) {
     }
 }
 
-/* Zeroes the results of lanes that may attend nothing: no product begins them. */
+/* Zeroes the results of lanes that may attend nothing, as no product initializes them. */
 static void clear_results(const struct tile *tile, const struct block *block, real *out,
                           int64_t width) {
     if (tile->geometry->none) memset(out, 0, (size_t)(block->rows * VL * width) * sizeof(real));

@@ -1,5 +1,5 @@
-/* The forward of bf16 problems on machines with tile registers (AMX), compiled beside the f32 kernels of the same
- * vectors, which compute tiles again whose results are not finite. */
+/* The forward of bf16 problems on machines with tile registers (AMX). The AVX-512 f32 kernels compute work tiles again whose
+ * results are not finite. */
 #include "matrix_forward.h"
 
 #include "band.h"
@@ -16,7 +16,8 @@ static int64_t scratch_reals(const struct nh_geometry *geometry) {
     return nh_max(matrix_layout(geometry, NULL, &scratch), f32_kernels->scratch_reals(geometry));
 }
 
-/* The column of the tile's first key at which the columns of most vectors begin a line: of the second, as the first may be at a border. */
+/* The column for the tile's first key with which the columns of most vectors begin a cache line. It is chosen by the second
+ * vector, as the first may be at a border. */
 static int32_t choose_shift(const struct tile *tile) {
     const int32_t *first = &tile->geometry->tile_vector[tile->box.index[2]];
     const struct nh_vector *vector =
@@ -64,7 +65,7 @@ static void finish(const struct nh_tile_run *run) {
     f32_kernels->finish(run);
 }
 
-/* Geometries are those of the f32 kernels, but for query vectors of one place each. */
+/* Geometries are those of the f32 kernels, except that axes are not folded. */
 const struct nh_tile_kernels TABLE_NAME(NH_ISA_NAME) = {
     .lanes = VL,
     .most_rows = MOST_ROWS,

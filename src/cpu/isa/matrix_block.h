@@ -1,8 +1,8 @@
-/* Blocks of query vectors, the units of keys that they meet, and the tile products.
+/* Blocks of query vectors, the units of keys that they attend, and the tile products.
  *
- * A block is up to MOST_VECTORS query vectors that share keys: one vector of the lane axis at consecutive places of the middle axis, or, where
- * that has one place and windows are long, consecutive vectors. A unit is a key row, or extra tokens, at UNIT_KEYS
- * consecutive columns: the window of a query is a run of them, from `off` on. */
+ * A block is up to MOST_VECTORS query vectors that share keys: one vector of the lane axis at consecutive places of the middle
+ * axis or, if that has one place and windows are long, consecutive vectors. A unit is UNIT_KEYS consecutive columns of a key
+ * row, or of the extra tokens. The window of a query is a run of columns. */
 #ifndef NH_MATRIX_BLOCK_H
 #define NH_MATRIX_BLOCK_H
 
@@ -13,8 +13,8 @@ struct block {
     int32_t vectors, slow;
     const struct nh_vector *vector[MOST_VECTORS];
     int32_t middle[MOST_VECTORS];
-    int32_t begin, end;         /* key rows of the middle axis that any vector meets */
-    int32_t column, end_column; /* columns that any query meets */
+    int32_t begin, end;         /* key rows of the middle axis that any vector attends */
+    int32_t column, end_column; /* columns that any query attends */
     int32_t first[MOST_VECTORS][16],
         last[MOST_VECTORS][16]; /* columns of each query, `last` is one beyond */
 };
@@ -26,14 +26,14 @@ struct unit {
     int32_t slow, middle, column; /* of the key row; column: counted from the first key's */
     bool extra;
     bool wide;    /* more than 16 keys */
-    uint32_t met; /* by these vectors of the block */
+    uint32_t met; /* bits of the block's vectors that attend it */
 };
 
 typedef void matrix_block_fn(struct matrix *m, const struct block *block);
 typedef void matrix_unit_fn(struct matrix *m, const struct block *block, const struct unit *unit,
                             void *state);
 
-/* Sets the columns that the queries of a vector meet; those beyond its last query repeat it. */
+/* Sets the columns that the queries of a vector attend. Those beyond its last query repeat it. */
 static void set_columns(const struct matrix *m, struct block *block, int32_t v) {
     const struct nh_order *order = &m->tile.geometry->order[2];
     const struct nh_vector *vector = block->vector[v];
@@ -47,7 +47,7 @@ static void set_columns(const struct matrix *m, struct block *block, int32_t v) 
     if (v == 0 || block->last[v][15] > block->end_column) block->end_column = block->last[v][15];
 }
 
-/* Zeroes the weights of all columns where those of the vectors' windows, which are always written, are not where they were. */
+/* Zeroes the weights of all columns if the columns of the vectors' windows, which are always written, have moved. */
 static void clear_weights(struct matrix *m, const struct block *block) {
     int32_t offset[16];
     for (int32_t lane = 0; lane < 16; lane++)
@@ -192,7 +192,7 @@ INLINE void score_tiles(const uint16_t *rows, const uint32_t *columns, int64_t p
     if (two && wide) TILE_STORE(3, score + 16 * UNIT_KEYS + 16, score_bytes);
 }
 
-/* The scores of a pair of query vectors, of which `met` meet the unit: bit 0 and bit 1. */
+/* Computes the scores of a pair of query vectors. Bits 0 and 1 of `met` tell which of the two attend the unit. */
 static void unit_scores(const uint16_t *rows, const uint32_t *columns, int64_t pitch, int64_t width,
                         uint32_t met, bool wide, float *score) {
     if (met == 2) {
@@ -210,15 +210,15 @@ static void unit_scores(const uint16_t *rows, const uint32_t *columns, int64_t p
     }
 }
 
-/* What a pair of query vectors multiplies by weights: pairs of columns of units, met by vectors as above. */
+/* What is multiplied by the weights of a pair of query vectors: pairs of columns of units, with bits as in unit_scores. */
 struct product {
     int32_t units;
     const uint32_t *source[SLOTS];
     uint32_t met[SLOTS];
 };
 
-/* out[vector][query][channel] += sum over units of weight * source; fresh: there is nothing in `out` yet. weights: slots of the first vector of the
- * pair, those of the second are `vector_halves` on. */
+/* out[vector][query][channel] += sum over units of weight * source; if `fresh`, `out` is overwritten. `weights` are the slots
+ * of the pair's first vector; those of the second are `vector_halves` further on. */
 static void add_product(const struct product *product, const uint16_t *weights,
                         int64_t vector_halves, int64_t width, bool fresh, bool two, float *out) {
     const int64_t bytes = width * 4;
@@ -271,7 +271,7 @@ static struct rows vector_rows(const struct matrix *m, const struct block *block
     return rows;
 }
 
-/* Copies a vector's queries of a tensor, the last one again for lanes without any; channels beyond the tensor's are zeros. */
+/* Copies a vector's queries of a tensor. Lanes without a query repeat the last one; channels beyond the tensor's are zeros. */
 static void pack_vector(const struct matrix *m, const struct block *block, int32_t v,
                         int32_t tensor, int64_t dim, int64_t width, uint16_t *out) {
     const struct rows rows = vector_rows(m, block, v, tensor, dim);

@@ -1,8 +1,8 @@
-/* Forward on tiles: scores of some units, their weights, and values once weights fill the slots.
+/* The forward on tiles: the scores of some units, their weights, and the product with values once the weights fill the slots.
  *
- * Weights are 2^(y - reference), where a query's reference is its largest score among the first units in which it has a key. Later scores
- * may be larger: sums are f32 and weights bf16, whose range is that of f32, so that all that counts is relative. What overflows is
- * computed again by the f32 kernels, see matrix.c. */
+ * Weights are 2^(y - reference), where y is the score to base 2 and a query's reference is its largest score in the first unit
+ * in which it has a key. Later scores may be larger, because f32 sums and bf16 weights have the range of f32. If a result
+ * overflows, the f32 kernels compute the work tile again, see matrix.c. */
 #ifndef NH_MATRIX_FORWARD_H
 #define NH_MATRIX_FORWARD_H
 
@@ -18,7 +18,7 @@ struct forward {
     struct product product;
     bool fresh;      /* nothing is in `out` yet */
     bool referenced; /* all queries have references */
-    float factor;    /* of scores: to base 2 */
+    float factor;    /* makes products scores to base 2 */
     vec sum[2][16];  /* of weights, by lane of a vector of scores */
     float reference[2][16];
 };
@@ -31,7 +31,7 @@ static uint16_t *slot_row(uint16_t *weights, int32_t slots, int32_t slot, int32_
     return weights + ((v * slots + slot) * 16 + lane) * UNIT_KEYS;
 }
 
-/* Sets the references of the queries of a vector that have none from the first unit of the group that it meets. */
+/* Sets the references of a vector's queries that have none yet, from the first unit of the group that the vector attends. */
 static bool set_references(const struct matrix *m, const struct block *block, struct forward *f,
                            int32_t v) {
     int32_t u = 0;
@@ -54,7 +54,7 @@ static bool set_references(const struct matrix *m, const struct block *block, st
     return !v_any((vint)(now == lowest));
 }
 
-/* Weights of a vector's queries in short windows. */
+/* Computes the weights of a vector's queries in short windows. */
 static void short_weights(const struct matrix *m, const struct block *block, struct forward *f,
                           int32_t v) {
     int32_t met[MOST_GROUP], units = 0;
@@ -77,7 +77,7 @@ static void short_weights(const struct matrix *m, const struct block *block, str
     }
 }
 
-/* Weights of a vector's queries in units that may be met in part: all columns are written. */
+/* Computes the weights of a vector's queries in units that they may attend in part. All columns are written. */
 static void wide_weights(const struct matrix *m, const struct block *block, struct forward *f,
                          int32_t v, uint16_t *slots, int32_t slot_count, int32_t slot) {
     for (int32_t u = 0; u < f->units; u++) {
@@ -112,7 +112,7 @@ static void multiply_values(const struct matrix *m, const struct block *block, s
     f->product.units = 0;
 }
 
-/* Scores and weights of the group's units; values, if the next group needs the slots. */
+/* Computes scores and weights of the group's units, and the product with values if the next group needs the slots. */
 static void run_group(struct matrix *m, const struct block *block, struct forward *f) {
     const struct matrix_scratch *s = &m->s;
     if (!f->units) return;

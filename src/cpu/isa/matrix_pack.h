@@ -1,4 +1,4 @@
-/* Packs keys and values of a work tile for tile products, and finds the blocks of query vectors and the keys that they meet. */
+/* Packs keys and values of a work tile for tile products. */
 #ifndef NH_MATRIX_PACK_H
 #define NH_MATRIX_PACK_H
 
@@ -61,7 +61,7 @@ INLINE void zip_rows(const struct rows *rows, const char *even, const char *odd,
     }
 }
 
-/* Packs `count` rows from place `first` on by channel, in columns from `shift` on; columns of no row hold any row's. */
+/* Packs `count` rows from place `first` on by channel, in columns from `shift` on. Columns without a row repeat some row. */
 static void pack_channels(const struct rows *rows, int32_t first, int32_t count, int32_t shift,
                           int64_t width, uint32_t *out, int64_t pitch) {
     for (int32_t x = 0; x < shift + count; x += 16) {
@@ -74,7 +74,7 @@ static void pack_channels(const struct rows *rows, int32_t first, int32_t count,
     }
 }
 
-/* Packs the same rows by pairs of columns; all columns of no row are zeros. */
+/* Packs the same rows by pairs of columns. Columns without a row are zeros. */
 static void pack_pairs(const struct rows *rows, int32_t first, int32_t count, int32_t shift,
                        int64_t width, uint32_t *out, int64_t pitch) {
     for (int32_t x = 0; x < pitch; x += 2, out += width) {
@@ -91,7 +91,7 @@ static void pack_pairs(const struct rows *rows, int32_t first, int32_t count, in
 
 /* ---- keys ---- */
 
-/* Where the packed forms of a key row are. */
+/* The index of a key row's packed forms. */
 static int64_t ring_row(const struct matrix *m, int32_t slow, int32_t middle) {
     return (int64_t)(slow - m->tile.box.key[0]) * m->s.ring +
            (middle - m->tile.box.key[1]) % m->s.ring;

@@ -1,5 +1,5 @@
-/* The scratch of one worker of the matrix kernels: packed keys and values of a work tile, and the queries, scores and weights of one
- * block. */
+/* The scratch of one worker of the matrix kernels: the packed keys and values of a work tile, and the queries, scores and
+ * weights of one block. */
 #ifndef NH_MATRIX_SCRATCH_H
 #define NH_MATRIX_SCRATCH_H
 
@@ -16,7 +16,7 @@ enum {
     SHORT_WINDOW = 16 /* along the lane axis: one vector holds the scores of a query and key row */
 };
 
-/* Widths and counts are whole tiles, so that what is beyond a tensor's channels, keys and queries is packed as zeros. */
+/* Widths and counts are whole tiles. What is beyond a tensor's channels, keys and queries is packed as zeros. */
 struct matrix_scratch {
     int64_t pitch, extra_pitch; /* columns (keys) of a packed key row, and of the extra tokens */
     int64_t width_k, width_v;   /* channels of a packed row: D, Dv */
@@ -31,8 +31,8 @@ struct matrix_scratch {
     float *out; /* [vector][16][width]: O before it is divided by the sums of weights */
 };
 
-/* Columns of `keys` keys after up to 15 others, and of what a unit reads beyond them: an odd number of lines, as an even one would map the
- * channels of a column to few sets of the cache. */
+/* The columns for `keys` keys after up to 15 others, with those that a unit reads beyond them. They are an odd number of cache
+ * lines, as an even one would map the channels of a column to few sets of the cache. */
 static int64_t padded_columns(int64_t keys) {
     return (nh_ceil_div(keys + 15 + UNIT_KEYS, 16) | 1) * 16;
 }
@@ -42,7 +42,8 @@ static int32_t next_places(int32_t left) {
     return nh_even_share(left, MOST_VECTORS);
 }
 
-/* Key rows of the middle axis that are kept: all of a tile, or those that a block needs, where a tile meets each in one sweep. */
+/* The number of key rows of the middle axis that are kept: all of a tile or, if a tile uses each in a single sweep, those that
+ * a block needs. */
 static int32_t ring_rows(const struct nh_geometry *geometry) {
     if (!geometry->rolling) return geometry->tile[1].most_keys;
     const struct nh_order *order = &geometry->order[1];
@@ -57,7 +58,8 @@ static int32_t ring_rows(const struct nh_geometry *geometry) {
     return most;
 }
 
-/* Lays the scratch out from `base` on; with NULL it only counts. Returns the reals, which have room for two bf16 numbers each. */
+/* Lays the scratch out from `base` on, or only counts if `base` is NULL. Returns the number of reals, each of which has room for
+ * two bf16 numbers. */
 static int64_t matrix_layout(const struct nh_geometry *geometry, real *base,
                              struct matrix_scratch *s) {
     const struct nh_problem *problem = &geometry->problem;

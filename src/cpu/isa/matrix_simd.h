@@ -1,5 +1,5 @@
-/* What the matrix kernels ask of a vector of 16 numbers beyond simd.h: loads by a mask, conversion to bf16, 2^x, and sums
- * of 16 vectors at once. */
+/* Functions on vectors of 16 numbers that the matrix kernels need besides those of simd.h: loads by a mask, conversion to bf16,
+ * 2^x, and sums of 16 vectors at once. */
 #ifndef NH_MATRIX_SIMD_H
 #define NH_MATRIX_SIMD_H
 
@@ -20,7 +20,7 @@ INLINE halves load_halves(const void *p, int32_t count) {
     return (halves)_mm512_maskz_loadu_epi16(count > 0 ? (1u << count) - 1 : 0, p);
 }
 
-/* Lanes of the mask from memory, the others from v. */
+/* Loads the lanes of the mask, and takes the others from v. */
 INLINE vec load_lanes_of(vec v, uint32_t mask, const float *p) {
     return (vec)_mm512_mask_loadu_ps((__m512)v, (__mmask16)mask, p);
 }
@@ -34,8 +34,8 @@ INLINE vec select_lanes(uint32_t mask, vec yes, vec no) {
     return (vec)_mm512_mask_mov_ps((__m512)no, (__mmask16)mask, (__m512)yes);
 }
 
-/* 2^y in the lanes of the mask, and 0 in the others; 0 below the normal range, infinity above, NaN kept. The polynomial of the fraction is fitted
- * to a small largest error, 1.6e-7 with rounding, and is 1 at 0. */
+/* 2^y in the lanes of the mask and 0 in the others; 0 below the normal range, infinity above it, and NaN for NaN. The
+ * polynomial of the fraction is a minimax fit with an error of at most 1.6e-7, including rounding, and is 1 at 0. */
 INLINE vec exp2_of(uint32_t mask, vec y) {
     static const float c[] = {1.0f,           0x1.62e4bap-1f, 0x1.ebdb56p-3f,
                               0x1.c91ce6p-5f, 0x1.277856p-7f, 0x1.e974fap-10f};

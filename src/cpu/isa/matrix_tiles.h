@@ -1,4 +1,4 @@
-/* The tile instructions of AMX: eight registers of 16 rows of 64 bytes. */
+/* The tile instructions of AMX, which has eight tile registers of 16 rows of 64 bytes. */
 #ifndef NH_MATRIX_TILES_H
 #define NH_MATRIX_TILES_H
 
@@ -6,14 +6,15 @@
 
 enum { TILE_ROWS = 16, TILE_BYTES = 1024 };
 
-/* Tile n := 16 rows of 64 bytes, each `pitch` bytes after the one before it; and back. */
+/* Load tile n from 16 rows of 64 bytes, `pitch` bytes apart, and store it. */
 #define TILE_LOAD(n, from, pitch) tile_load_##n(from, pitch)
 #define TILE_STORE(n, to, pitch) tile_store_##n(to, pitch)
 #define TILE_ZERO(n) tile_zero_##n()
 /* c[i][j] += sum over k in [0, 32) of a[i][k] * b[k / 2][2 j + k % 2]: c is f32, a and b are bf16. Subnormal numbers count as zeros. */
 #define TILE_MULTIPLY(c, a, b) tile_multiply_##c##_##a##_##b()
 
-/* All registers are full: 16 rows of 64 bytes. The configuration is a thread's own, and lasts until tile_close. */
+/* Configures all tile registers with 16 rows of 64 bytes. Each thread has its own configuration, which lasts until
+ * tile_close. */
 static inline void tile_open(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -31,7 +32,7 @@ static inline void tile_close(void) {
     __asm__ volatile("tilerelease");
 }
 
-/* The compiler's own functions do not tell it that memory is read and written. */
+/* The compiler's intrinsics for tiles do not declare that they read or write memory, so inline assembly is used. */
 #define DEFINE_TILE(n)                                                                             \
     static inline void tile_load_##n(const void *from, int64_t pitch) {                            \
         __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n ::"r"(from), "r"(pitch) : "memory");      \
@@ -55,7 +56,7 @@ DEFINE_TILE(4)
 DEFINE_TILE(5)
 DEFINE_TILE(6)
 DEFINE_TILE(7)
-/* Two tiles of rows (4, 5) times two of columns (6, 7) are summed up in four (0 to 3). */
+/* The products of two tiles of rows (4, 5) with two tiles of columns (6, 7) are summed up in four tiles (0 to 3). */
 DEFINE_MULTIPLY(0, 4, 6)
 DEFINE_MULTIPLY(1, 4, 7)
 DEFINE_MULTIPLY(2, 5, 6)

@@ -1,4 +1,4 @@
-/* Moves rows of tokens between the caller's tensors and the scratch of a tile, converting storage types. */
+/* Moves rows of tokens between the caller's tensors and the scratch of a tile, and converts storage types. */
 #ifndef NH_PACK_H
 #define NH_PACK_H
 
@@ -25,7 +25,7 @@ INLINE vec load_row(const struct rows *rows, const char *row, int32_t c) {
     return v_load_part(rows->dtype, at, rows->dim - c);
 }
 
-/* Transposition. NH_QUAD lanes are 128 bits: within them lanes are zipped, then the quads are dealt out, both by
+/* Transposition. NH_QUAD lanes are 128 bits. Lanes are interleaved within these quads, then the quads are rearranged, both by
  * shuffles that every instruction set has. */
 #define NH_QUAD (128 / NH_REAL)
 #define NH_LANES (NH_VECTOR_BYTES * 8 / NH_REAL)
@@ -68,14 +68,14 @@ INLINE void transpose(vec v[NH_LANES]) {
 #endif
 }
 
-/* Prefetches into L2 what lies at `at` in the row ahead, which may be beyond the tensor. */
+/* Prefetches into L2 what corresponds to `at` in the row ahead, which may be beyond the tensor. */
 INLINE void ask_ahead(const struct rows *rows, const char *at) {
     if (rows->ahead)
         __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)rows->ahead), 0, 2);
 }
 
-/* Packs VL channels from c on of `used` rows: VL, or half as many, which are then repeated (the compiler does not compute them
- * twice). */
+/* Packs VL channels from c on of `used` rows. These are VL rows, or half as many, which are then repeated (the compiler does
+ * not compute them twice). */
 INLINE void pack_square(const struct rows *rows, const char *const *row, const int used, int32_t c,
                         vec factor, real *out, int64_t pitch) {
     vec v[NH_LANES];
@@ -95,7 +95,7 @@ INLINE void pack_square(const struct rows *rows, const char *const *row, const i
         v_store(out + (c + i) * pitch, v[i]);
 }
 
-/* Packs all channels of `used` rows but the last few, which are not VL. */
+/* Packs all channels of `used` rows except the last few that do not fill a vector. */
 INLINE void pack_squares(const struct rows *rows, const char *const *row, const int used,
                          vec factor, real *out, int64_t pitch) {
     for (int32_t c = 0; c + VL <= rows->dim; c += VL)
@@ -129,8 +129,7 @@ INLINE void pack_strip(const struct rows *rows, int32_t first, int32_t count, co
     pack_squares(rows, row, used, factor, out, pitch);
 }
 
-/* out[c * pitch + x] = factor * row(first + x)[c] for x in [0, count); up to whole vectors, keys of the last few rows
- * again. */
+/* out[c * pitch + x] = factor * row(first + x)[c] for x in [0, count). Up to whole vectors of x, the last rows are repeated. */
 INLINE void pack_columns(const struct rows *rows, int32_t first, int32_t count, real factor,
                          real *out, int64_t pitch) {
     int32_t x = 0;
@@ -139,7 +138,7 @@ INLINE void pack_columns(const struct rows *rows, int32_t first, int32_t count, 
     if (x < count) pack_strip(rows, first + x, count - x, VL / 2, v_set(factor), out + x, pitch);
 }
 
-/* out[x * width + c] = factor * row(first + x)[c], zero beyond the row's end; width is whole vectors. */
+/* out[x * width + c] = factor * row(first + x)[c], and zero beyond the row's end. `width` is a multiple of VL. */
 INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, real factor, real *out,
                       int64_t width) {
     for (int32_t x = 0; x < count; x++, out += width) {
@@ -157,7 +156,7 @@ INLINE void pack_rows(const struct rows *rows, int32_t first, int32_t count, rea
     }
 }
 
-/* Prefetches what pack_rows would, and packs nothing. */
+/* Prefetches what pack_rows would prefetch, but packs nothing. */
 INLINE void ask_rows(const struct rows *rows, int32_t first, int32_t count) {
     enum { LINE = 64 };
     const int64_t bytes = rows->dim * (int64_t)nh_dtype_bytes(rows->dtype);
@@ -166,7 +165,7 @@ INLINE void ask_rows(const struct rows *rows, int32_t first, int32_t count) {
             ask_ahead(rows, row_at(rows, first + x) + at);
 }
 
-/* Lane x: row(first + x) . in[x * width ..], whose rows are zero beyond their ends; 0 in lanes >= count. */
+/* Lane x becomes row(first + x) . in[x * width ..], where rows of `in` are zero beyond their ends; lanes >= count become 0. */
 INLINE vec dot_rows(const struct rows *rows, int32_t first, int32_t count, const real *in,
                     int64_t width) {
     vec product[NH_LANES], sum = {0};
@@ -187,7 +186,7 @@ INLINE vec dot_rows(const struct rows *rows, int32_t first, int32_t count, const
     return sum;
 }
 
-/* row(first + x)[c] = factor[x] * in[x * width + c]; factor NULL for none. */
+/* row(first + x)[c] = factor[x] * in[x * width + c]. If `factor` is NULL, all factors are 1. */
 INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, const real *factor,
                         const real *in, int64_t width) {
     for (int32_t x = 0; x < count; x++, in += width) {
@@ -205,7 +204,7 @@ INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, c
     }
 }
 
-/* The dtype is constant in each call, on a copy called `typed`, so that loads and stores compile without a branch. */
+/* Makes `call` with a copy of the rows, called `typed`, whose dtype is a constant, so that loads and stores have no branches. */
 #if NH_REAL == 64
 #define WITH_DTYPE(rows, call)                                                                     \
     do {                                                                                           \
@@ -230,14 +229,15 @@ INLINE void unpack_rows(const struct rows *rows, int32_t first, int32_t count, c
     } while (0)
 #endif
 
-/* By itself: few head dims have such channels, and a copy beside each use of pack_squares made the library 33 KB larger. */
+/* It is not inlined: few head dims have such channels, and a copy beside each use of pack_squares made the library 33 KB
+ * larger. */
 static __attribute__((noinline)) void last_from(const struct rows *rows, const char *const *row,
                                                 real factor, real *out, int64_t pitch) {
     WITH_DTYPE(rows, pack_last(&typed, row, v_set(factor), out, pitch));
 }
 
-/* Out of line once per dtype: the callers are many. Rows go by address: a copy on the stack is written field by field
- * and read back as vectors, which waits for the fields. */
+/* It is compiled once per dtype, as there are many callers. Rows are passed by address: a copy on the stack would be written
+ * field by field and read back as vectors, which stalls. */
 static void columns_from(const struct rows *rows, int32_t first, int32_t count, real factor,
                          real *out, int64_t pitch) {
     WITH_DTYPE(rows, pack_columns(&typed, first, count, factor, out, pitch));
@@ -249,7 +249,7 @@ static void columns_from(const struct rows *rows, int32_t first, int32_t count, 
     }
 }
 
-/* The same for one vector, of rows that lie anywhere. */
+/* The same for one vector of rows at any addresses. */
 static void columns_from_each(const struct rows *rows, const char *const row[NH_LANES], real factor,
                               real *out, int64_t pitch) {
     WITH_DTYPE(rows, pack_squares(&typed, row, VL, v_set(factor), out, pitch));

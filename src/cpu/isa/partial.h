@@ -1,18 +1,17 @@
-/* Partial gradients of a tile: what its queries add to the gradients of their keys, until reduce.h sums up the tiles. */
+/* The partial gradients of a tile: what its queries add to the gradients of keys, before reduce.h adds up the tiles. */
 #ifndef NH_PARTIAL_H
 #define NH_PARTIAL_H
 
 #include "tile_rows.h"
 
-/* Where no tile shares a key with another, nothing is left to add up: its gradients are those of the keys. A rolling tile
- * then stores the gradients of a key row once its window has passed, and keeps those of the rows only that
- * are packed. */
+/* Whether a rolling tile stores the gradients of a key row once the window has passed it, and keeps only those of the packed
+ * rows. This is possible if no two tiles share a key, because a tile's partial gradients are then those of the keys. */
 static bool partial_rolls(const struct nh_geometry *geometry) {
     return geometry->rolling && geometry->tiles_apart;
 }
 
-/* Where they are, in this order: keys and values of the halo, extra tokens, bias tables of the heads of the group.
- * Offsets in reals; the same for all tiles. */
+/* The layout of partial gradients, as offsets in reals: keys and values of the halo, extra tokens, bias tables of the heads of
+ * the group. It is the same for all tiles. */
 struct partial {
     int64_t d_k, d_v, d_extra_k, d_extra_v, d_bias, reals;
 };
@@ -41,30 +40,30 @@ static int64_t partial_reals(const struct nh_geometry *geometry) {
     return partial_layout(geometry).reals;
 }
 
-/* Where the packed forms of a key row are: rolling tiles keep the rows last packed. */
+/* The index of a key row's packed forms. Rolling tiles keep a ring of the rows last packed. */
 static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
     int32_t rows = tile->geometry->packed_rows;
     return (int64_t)(slow - tile->box.key[0]) * rows + (middle - tile->box.key[1]) % rows;
 }
 
-/* Which key row of the halo. */
+/* The index of a key row in the halo. */
 static int64_t halo_row(const struct tile *tile, int32_t slow, int32_t middle) {
     return (int64_t)(slow - tile->box.key[0]) * tile->box.keys[1] + (middle - tile->box.key[1]);
 }
 
-/* Where a key row is among the tile's partial gradients. */
+/* The index of a key row among the tile's partial gradients. */
 static int64_t partial_row(const struct tile *tile, int32_t slow, int32_t middle) {
     return partial_rolls(tile->geometry) ? packed_row(tile, slow, middle)
                                          : halo_row(tile, slow, middle);
 }
 
-/* Zeroes what is not of a key row. */
+/* Zeroes the partial gradients other than those of key rows. */
 static void clear_partial_rest(const struct tile *tile) {
     const struct partial at = partial_layout(tile->geometry);
     memset(tile->partial + at.d_extra_k, 0, (size_t)(at.reals - at.d_extra_k) * sizeof(real));
 }
 
-/* Zeroes one key row. */
+/* Zeroes the partial gradients of one key row. */
 static void clear_partial_row(const struct tile *tile, int32_t slow, int32_t middle) {
     const struct partial at = partial_layout(tile->geometry);
     const int64_t row = partial_row(tile, slow, middle), keys = tile->box.keys[2];
@@ -76,13 +75,13 @@ static void clear_partial_row(const struct tile *tile, int32_t slow, int32_t mid
            (size_t)(keys * s->width_v) * sizeof(real));
 }
 
-/* A gradient per key and where it lies among a tile's partial ones. */
+/* A tensor of gradients of keys, and where it is among a tile's partial gradients. */
 struct key_gradient {
     int32_t tensor;
     int64_t offset, width, dim;
 };
 
-/* Those of the pass that are asked for; returns how many. */
+/* Lists the gradients of keys that the caller wants, and returns their number. */
 static int key_gradients(const struct nh_tile_run *run, struct key_gradient gradient[2]) {
     const struct nh_geometry *geometry = run->geometry;
     const struct nh_problem *problem = &geometry->problem;
@@ -97,7 +96,7 @@ static int key_gradients(const struct nh_tile_run *run, struct key_gradient grad
     return count;
 }
 
-/* Stores the gradients of the tile's key rows before place `end` of the middle axis, to which no query adds any more. */
+/* Stores the gradients of the tile's key rows before place `end` of the middle axis, to which no further query adds. */
 static void store_key_rows(struct tile *tile, int32_t end) {
     struct key_gradient gradient[2];
     const int count = key_gradients(tile->run, gradient);
@@ -116,7 +115,7 @@ static void store_key_rows(struct tile *tile, int32_t end) {
     tile->stored_end = end;
 }
 
-/* .. and of all of them, unless they are yet to be added up. */
+/* Stores the gradients of all remaining key rows, unless tiles have to be added up first. */
 static void store_last_key_rows(struct tile *tile) {
     if (tile->partial && tile->geometry->tiles_apart)
         store_key_rows(tile, tile->box.key[1] + tile->box.keys[1]);

@@ -7,7 +7,7 @@
 #include "dot.h"
 #include "whole_row.h"
 
-/* Sets how a vector's lanes meet keys; *key is moved to that of lane 0, if it moved. */
+/* Sets how a vector's lanes load keys. *key becomes the address of lane 0's first key, or of what it would be if lane 0 moved. */
 static void set_lanes(const struct nh_vector *vector, int32_t window, struct dot_shape *shape,
                       const real **key) {
     const bool split = HAS_SPLIT_LANES && vector->mode == NH_LANES_SPLIT;
@@ -20,7 +20,7 @@ static void set_lanes(const struct nh_vector *vector, int32_t window, struct dot
     shape->border = find_border(vector->gather.row, window);
 }
 
-/* Rows [first, last) of the block against one packed key row; score[r] is the key row's first score. */
+/* Computes the scores of rows [first, last) of the block with one packed key row. score[r] is where they begin in row r. */
 static void dot_row(const struct block *block, const struct step *step, int32_t first, int32_t last,
                     real *const *score, const real *query, const real *columns, int32_t key0,
                     const struct dot_shape *shape) {
@@ -53,7 +53,7 @@ static void dot_row(const struct block *block, const struct step *step, int32_t 
     }
 }
 
-/* score = query . key for every row, key row and slot of the step. */
+/* Computes score = query . key for every row, key row and slot of the step. */
 static void step_dots(const struct tile *tile, const struct block *block, const struct step *step,
                       real *score, const real *query, int32_t dim, const real *columns,
                       const real *extra) {
@@ -74,7 +74,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
     const int64_t part_scores = (int64_t)step_slots(step) * VL;
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
         int64_t packed = packed_row(tile, slow, step->middle);
-        int32_t first = 0, last = 0; /* rows [first, last) meet the key row; neither ever falls */
+        int32_t first = 0, last = 0; /* rows [first, last) attend the key row; neither decreases */
         for (int32_t middle = step->middle; middle < step->middle_end;
              middle++, packed = next_packed_row(tile, packed, slow)) {
             for (; last < block->rows && step->row_begin[last] <= middle; last++)
@@ -93,7 +93,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
 
 enum { MOST_PARTS = 16 };
 
-/* The band steps of a vector for the step's slots: made at plan time for whole windows, else in `room`. */
+/* The band steps of a vector for the step's slots. For whole windows they were made at plan time, else they go to `room`. */
 static struct nh_band_list step_bands(const struct tile *tile, const struct nh_vector *vector,
                                       const struct step *step, bool scatter, struct nh_band *room) {
     const struct nh_geometry *geometry = tile->geometry;
@@ -128,13 +128,13 @@ static void run_bands(const struct tile *tile, const struct band_product *produc
     }
 }
 
-/* Key rows whose sources stay in L1 while every query vector of the block takes its share of them. */
+/* The number of key rows whose sources stay in L1 while every query vector of the block uses them. */
 static int32_t rows_in_l1(const struct tile *tile, int64_t width) {
     int64_t keys = tile->geometry->chunk + VL, bytes = keys * width * (int64_t)sizeof(real);
     return (int32_t)nh_max(1, nh_min(MOST_PARTS, 32768 / bytes));
 }
 
-/* The halo's first key of `count` key rows from (slow, middle) on, as rows of reals: packed, or in V. */
+/* Finds the first key of `count` key rows from (slow, middle) on, as rows of reals, in packed rows or in V itself. */
 static void source_rows(const struct tile *tile, const real *packed, int32_t slow, int32_t middle,
                         int32_t count, int64_t width, const real **source) {
     if (packed) {
@@ -149,9 +149,9 @@ static void source_rows(const struct tile *tile, const real *packed, int32_t slo
     }
 }
 
-/* out[lane] += sum over key rows and slots of score * source row, for all rows of the block; what is in out before a
- * row's first step does not count. source: packed rows of the halo, [packed row][key][width], or NULL for V in place; extra: rows of
- * the extra tokens; out: [row][VL][width]. */
+/* out[lane] += sum over key rows and slots of score * source row, for all rows of the block; a row's first step overwrites
+ * `out`. `source` are packed rows of the halo, [packed row][key][width], or NULL for V itself, `extra` are rows of the extra
+ * tokens, and `out` is [row][VL][width]. */
 static void gather_rows(const struct tile *tile, const struct block *block, const struct step *step,
                         real *score, const real *source, const real *extra, int32_t vectors,
                         real *out) {
@@ -194,7 +194,7 @@ static void gather_rows(const struct tile *tile, const struct block *block, cons
         }
 }
 
-/* The bands of a list that all lanes of a vector are the sources of, none of them cut: [first, end), one after the other. */
+/* The consecutive bands [first, end) of a list whose sources are all lanes of a vector, without lead or trail. */
 struct whole_bands {
     int32_t first, end;
     int32_t key, key_end; /* their outputs */
@@ -215,7 +215,8 @@ static struct whole_bands find_whole_bands(const struct nh_band_list *list) {
     return whole;
 }
 
-/* Whether the block's vectors lie side by side and meet one key after the other: their bands are the same, VL keys apart. */
+/* Whether the block's vectors lie side by side and their lanes start at consecutive keys. Their bands are then the same, VL keys
+ * apart. */
 static bool side_by_side(const struct block *block) {
     for (int32_t r = 0; r < block->rows; r++)
         if (block->vector[r]->mode != NH_LANES_SHIFT ||
@@ -224,8 +225,9 @@ static bool side_by_side(const struct block *block) {
     return block->rows > 1;
 }
 
-/* out[key] += sum over all lanes of score * source[lane], for vectors side by side, which are the parts of the product and have these bands.
- * Keys that several vectors meet with all their lanes are read and written once for all of them. product->out: the first vector's first key. */
+/* out[key] += sum over all lanes of score * source[lane], for vectors side by side, which are the parts of the product and all
+ * have these bands. Keys that all lanes of several vectors attend are read and written once for these vectors together.
+ * product->out is at the first vector's first key. */
 static void scatter_side_by_side(const struct band_product *product,
                                  const struct nh_band_list *list, int32_t slot, int32_t vectors,
                                  int32_t most, int32_t outputs) {
@@ -249,7 +251,7 @@ static void scatter_side_by_side(const struct band_product *product,
             high++;
         while (low < high && whole.key_end + low * VL <= key)
             low++;
-        next = whole.key + high * VL; /* so far all lanes of vectors [low, high) meet the keys */
+        next = whole.key + high * VL; /* so far, vectors [low, high) attend with all lanes */
         if (low == high) continue;
         if (high == rows || next > whole.key_end + low * VL) next = whole.key_end + low * VL;
         if (next - key > outputs) next = key + outputs;
@@ -266,7 +268,7 @@ static void scatter_side_by_side(const struct band_product *product,
     }
 }
 
-/* out[key] += sum over lanes of score * source[lane]. */
+/* The arguments of a product out[key] += sum over lanes of score * source[lane]. */
 struct scatter {
     real *score;
     const real *source; /* [row][VL] rows of so many vectors */
@@ -274,7 +276,7 @@ struct scatter {
     real *out, *extra_out; /* [halo row][key] rows, and rows of the extra tokens */
 };
 
-/* Adds a product to one row of outputs; `together`: of vectors side by side. */
+/* Adds a product to one row of outputs. `together`: the parts are vectors side by side. */
 static void scatter_bands(const struct tile *tile, const struct band_product *product,
                           const struct nh_band_list *list, int32_t slot, int32_t vectors,
                           bool together) {
@@ -287,7 +289,7 @@ static void scatter_bands(const struct tile *tile, const struct band_product *pr
     }
 }
 
-/* Places [first, last) of the block, which have these bands. */
+/* Adds the products of places [first, last) of the block, which all have these bands. */
 static void scatter_places(const struct tile *tile, const struct block *block,
                            const struct step *step, const struct scatter *scatter,
                            const struct nh_band_list *list, int32_t first, int32_t last,
@@ -311,7 +313,7 @@ static void scatter_places(const struct tile *tile, const struct block *block,
     }
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
         int32_t low = first,
-                high = first; /* places [low, high) meet the key row; neither ever falls */
+                high = first; /* places [low, high) attend the key row; neither decreases */
         for (int32_t middle = step->middle; middle < step->middle_end; middle++) {
             for (; high < last && step->place_begin[high] <= middle; high++)
                 weights[high] = place_scores_at(tile, block, step, scatter->score, high, slow,
@@ -331,13 +333,13 @@ static void scatter_places(const struct tile *tile, const struct block *block,
     }
 }
 
-/* All rows of the block, for `count` products, which share the bands. */
+/* Adds `count` products, which share the bands, for all rows of the block. */
 static void scatter_rows(const struct tile *tile, const struct block *block,
                          const struct step *step, const struct scatter *scatter, int count) {
     const bool together = !step->extra && side_by_side(block);
     for (int32_t first = 0, next; first < block->places; first = next) {
         const struct nh_vector *vector = place_vector(block, first);
-        next = first + 1; /* places of the same vector meet the same keys: sum them at once */
+        next = first + 1; /* places of the same vector attend the same keys: sum them together */
         while (next < block->places && (together || place_vector(block, next) == vector))
             next++;
         const struct nh_band_list list =

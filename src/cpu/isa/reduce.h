@@ -1,18 +1,19 @@
-/* Adds up the tiles' partial gradients, always in the order of the tiles (and batch entries, for the bias),
- * whichever thread does it: results do not depend on the number of threads. */
+/* Adds up the tiles' partial gradients, always in the order of the tiles (and batch entries, for the bias), whichever thread
+ * does it, so that results do not depend on the number of threads. */
 #ifndef NH_REDUCE_H
 #define NH_REDUCE_H
 
 #include "backward.h"
 
-/* Places of a unit that some of a span's keys have, from `begin` on, and the tiles whose halos may hold them. */
+/* Places in a unit of some of a span's keys, and the tiles whose halos may hold them. */
 struct span_run {
     int64_t first;      /* place of the span's first key, which may lie before `begin` */
     int64_t begin, end; /* places of the unit */
     int64_t tile, tiles;
 };
 
-/* The keys of an axis that are summed up at once, all of one unit. On a periodic axis a key may have several places. */
+/* The keys of an axis whose gradients are summed up together, all of one unit. On a periodic axis a key may have several
+ * places. */
 enum { MOST_RUNS = 4 };
 struct span {
     const struct nh_axis_part *part;
@@ -29,7 +30,7 @@ static int64_t part_spans(const struct nh_axis_part *part, int64_t most) {
     return part->units * ((part->places + most - 1) / most);
 }
 
-/* The number of spans of at most `most` keys of a dilation group of a boxed axis: as many for all. */
+/* The number of spans of at most `most` keys that each dilation group of a boxed axis has. */
 static int64_t group_spans(const struct nh_axis *axis, int64_t most) {
     return nh_ceil_div(nh_ceil_div(axis->key.length, axis->dilation), most);
 }
@@ -46,7 +47,7 @@ static int64_t axis_spans(const struct nh_geometry *geometry, int a, int64_t mos
     return spans;
 }
 
-/* The places of the unit whose keys tile t of it takes. */
+/* The places of the unit's keys that lie in the halo of its tile t. */
 static void unit_halo(const struct nh_geometry *geometry, int axis, const struct nh_axis_part *part,
                       int64_t t, int64_t *begin, int64_t *end) {
     const struct nh_order *order = &geometry->order[axis];
@@ -57,7 +58,7 @@ static void unit_halo(const struct nh_geometry *geometry, int axis, const struct
     *end = order->end[nh_tile_end(geometry, axis, kept) - 1] + beyond;
 }
 
-/* The first tile of the unit whose halo ends (`ends`) or begins after the place: halos never decrease. */
+/* The first tile of the unit whose halo ends (`ends`) or begins after the place, as neither ever decreases. */
 static int64_t first_tile(const struct nh_geometry *geometry, int axis,
                           const struct nh_axis_part *part, int64_t place, bool ends) {
     int64_t low = 0, high = part->tiles, halo[2];
@@ -141,8 +142,8 @@ static void set_span(const struct nh_geometry *geometry, int axis, int64_t numbe
     }
 }
 
-/* Jobs of a round, in this order: spans of keys of each unit; extra tokens of each unit; bias tables of each
- * kv head. */
+/* The numbers of jobs of a round, which come in this order: spans of keys of each unit, extra tokens of each unit, bias tables
+ * of each kv head. */
 struct reduce_jobs {
     int64_t spans, keys, extra, bias;
 };
@@ -166,7 +167,7 @@ static int64_t reduce_jobs(const struct nh_tile_run *run) {
     return jobs.keys + jobs.extra + jobs.bias;
 }
 
-/* The run that holds tile number *tile of all runs of the span; *tile becomes its number in the unit. */
+/* The run that contains tile *tile, counted through all runs of the span. *tile becomes its number in the unit. */
 static const struct span_run *run_of(const struct span *span, int64_t *tile) {
     const struct span_run *run = span->run;
     for (; *tile >= run->tiles; run++)
@@ -175,8 +176,8 @@ static const struct span_run *run_of(const struct span *span, int64_t *tile) {
     return run;
 }
 
-/* Adds what a tile has of the keys of the spans to s->line, for each axis its tile number `meet` of the span's; returns whether it
- * has any. */
+/* Adds a tile's partial gradients of the keys of the spans to s->line. For each axis, `meet` is the tile's number among those
+ * of the span. Returns whether the tile has any of the keys. */
 static bool add_part_of_tile(const struct nh_tile_run *run, const struct scratch *s, int64_t unit,
                              const struct span span[NH_AXES], const int64_t meet[NH_AXES],
                              int64_t offset, int64_t width) {
@@ -200,7 +201,7 @@ static bool add_part_of_tile(const struct nh_tile_run *run, const struct scratch
     return true;
 }
 
-/* The tiles whose halo meets the box of spans, always in the same order. */
+/* Sums up the tiles whose halos meet the box of spans, always in the same order. */
 static void sum_spans(const struct nh_tile_run *run, const struct scratch *s, int64_t unit,
                       const struct span span[NH_AXES], int64_t offset, int64_t width) {
     int64_t meet[NH_AXES];
@@ -302,7 +303,7 @@ static void reduce_extra(const struct nh_tile_run *run, struct tile *tile, int64
     }
 }
 
-/* Adds to the running sums of the tables of one kv head's query heads. */
+/* Adds the round's gradients to the running sums of the bias tables of a kv head's query heads. */
 static void reduce_bias(const struct nh_tile_run *run, int64_t kv_head) {
     const struct nh_geometry *geometry = run->geometry;
     const struct nh_problem *problem = &geometry->problem;

@@ -1,10 +1,10 @@
 /* RMS norm and rotary positions of a part of the tokens.
  *
- * The rows that share a norm are converted to reals side by side, worked on in whole vectors, and converted back. Per token the
- * cosines and sines of its position are spread over the channels of a head, so that a head is rotated by whole vectors:
- * y[c] = z[c] * cosine[c] + z[partner of c] * sine[c], with negative sines at the first channel of a pair. Rotating gradients
- * back is the same with all sines negated. Vectors reach beyond the last channel of a row: every array has room for that, and
- * what is there of rows and tables is 0, so that sums do not see it. */
+ * The rows that share a norm are converted to reals side by side, processed in whole vectors, and converted back. For each
+ * token, the cosines and sines of its position are spread over the channels of a head, so that a head is rotated by whole
+ * vectors: y[c] = z[c] * cosine[c] + z[partner of c] * sine[c], with negative sines at the first channel of a pair. Rotating
+ * gradients back is the same with all sines negated. Vectors reach beyond the last channel of a row. Every array has room for
+ * that, and rows and tables are 0 there, so that sums are not affected. */
 #ifndef NH_ROPE_H
 #define NH_ROPE_H
 
@@ -13,10 +13,10 @@
 
 #include <math.h>
 
-/* What runs once per part, and is compiled to be small. */
+/* Functions that run once per part are compiled for size. */
 #define ROPE_ONCE static __attribute__((noinline, cold))
 
-/* Rows of weight gradients that are added up before their sum goes to the part's, which is f64. */
+/* The number of rows of weight gradients that are added up before their sum goes to that of the part, which is f64. */
 enum { ROPE_CHAIN = 64 };
 
 struct rope {
@@ -72,7 +72,7 @@ static void rope_set_axis(const struct rope *rope, int axis, real sign) {
     }
 }
 
-/* Moves on to the next token. */
+/* Advances to the next token. */
 static void rope_step(struct rope *rope, real sign) {
     for (int a = NH_AXES - 1; a >= 0; a--) {
         rope->at[a]++;
@@ -99,7 +99,7 @@ ROPE_ONCE void rope_begin(struct rope *rope, int64_t token, real sign) {
     }
 }
 
-/* A head of the token in a tensor. */
+/* The address of a head of the token in a tensor. */
 static char *rope_head(const struct rope *rope, enum nh_norm_rope_tensor tensor, const void *data,
                        int64_t head) {
     const nhood_strides *s = &rope->problem->strides[tensor];
@@ -108,7 +108,7 @@ static char *rope_head(const struct rope *rope, enum nh_norm_rope_tensor tensor,
     return (char *)(uintptr_t)data + element * (int64_t)nh_dtype_bytes(rope->problem->dtype);
 }
 
-/* The heads first .. that share a norm: from memory, behind the last of which are zeros, and to it. */
+/* Read the heads from `first` on that share a norm, with zeros after the last one, and write them. */
 static void rope_read(const struct rope *rope, enum nh_norm_rope_tensor tensor, const void *data,
                       int64_t first, real *to) {
     const int32_t dtype = rope->problem->dtype;
@@ -135,7 +135,7 @@ static void rope_write(const struct rope *rope, enum nh_norm_rope_tensor tensor,
     }
 }
 
-/* Rotates channels c .. end - 1 of a head; partners are `apart`, or, 0, neighbors. */
+/* Rotates channels c .. end - 1 of a head. Partners are `apart` channels apart or, if it is 0, neighbors. */
 INLINE void rope_turn(const struct rope *rope, const real *from, real *to, int64_t c, int64_t end,
                       int64_t apart) {
     vint neighbor;
@@ -148,7 +148,7 @@ INLINE void rope_turn(const struct rope *rope, const real *from, real *to, int64
     }
 }
 
-/* Rotates the heads; what a stretch of channels writes behind its end the next one overwrites. */
+/* Rotates the heads. Each stretch of channels overwrites what the one before has written beyond its end. */
 static void rope_rotate(const struct rope *rope, const real *from, real *to) {
     const int64_t half = rope->half;
     for (int64_t h = 0; h < rope->group; h++, from += rope->dim, to += rope->dim) {
@@ -190,7 +190,8 @@ ROPE_ONCE void rope_end_chain(struct rope *rope) {
     rope->chained = 0;
 }
 
-/* With g = gradient * factor and n the norm: dx = n (g - x n^2 mean(g x)), d_weight = sum of gradient * x n scale. */
+/* With g = gradient * factor and n = 1 / root mean square: dx = n (g - x n^2 mean(g x)), d_weight = sum of
+ * gradient * x n scale. */
 static void rope_backward(struct rope *rope, int64_t head) {
     vec squares = {0}, product = {0};
     rope_read(rope, NH_ROPE_X, rope->io->x, head, rope->row);

@@ -1,5 +1,5 @@
-/* The scratch of one worker while it handles a tile: packed keys and values of the tile's halo, and the
- * queries, scores and results of one block of query vectors. */
+/* The scratch of one worker for a tile: the packed keys and values of the tile's halo, and the queries, scores and results of
+ * one block of query vectors. */
 #ifndef NH_SCRATCH_H
 #define NH_SCRATCH_H
 
@@ -29,7 +29,7 @@ struct scratch {
     struct nh_band *gather, *scatter;
 };
 
-/* The number of keys that one reduction job sums up. */
+/* The number of keys whose gradients one reduction job sums up. */
 enum { REDUCE_SPAN = 64 };
 
 struct arena {
@@ -44,21 +44,21 @@ static real *arena_take(struct arena *arena, bool wanted, int64_t count) {
     return memory;
 }
 
-/* Rounds `count` places up to whole vectors, but beyond some lines to an odd number of lines: a product reads the same few places of
- * every channel, which an even number would map to half of the cache sets or fewer. */
+/* Rounds `count` places up to whole vectors or, beyond some cache lines, to an odd number of lines: a product reads the same few
+ * places of every channel, which an even number of lines would map to half of the cache sets or fewer. */
 static int64_t padded_places(int64_t count) {
     enum { LINE = 64 / sizeof(real), LINES = 4 };
     const int64_t places = (count + VL - 1) / VL * VL;
     return places < LINES * LINE ? places : ((count + LINE - 1) / LINE | 1) * LINE;
 }
 
-/* Room beyond the last channel: vectors are read from any key on, two at a time. What they read there belongs to
- * no lane, nor what they read up to window / 2 places before the first channel, where `line` or `total` or this room is. */
+/* Room after the last channel, because vectors are read from any key on, two at a time. What they read there is used by no
+ * lane. Nor is what they read up to window / 2 places before the first channel, which lies in `line`, `total` or this room. */
 #define COLUMNS_SLACK (2 * VL)
 
-/* Whether V's rows are read where they are: they lie there as they would be packed, reals of whole vectors, at one distance
- * from token to token, and so few query rows meet a key row that packing does not pay; fewer, if there is something
- * between the tokens. */
+/* Whether V's rows are read from the tensor itself. That takes rows as they would be packed, of reals in whole vectors and at
+ * one distance from token to token, and so few query rows per key row that packing does not pay (fewer if other data lies
+ * between the tokens). */
 static bool values_in_place(const struct nh_problem *problem) {
     const int64_t window_rows = problem->axis[0].window * problem->axis[1].window;
     return problem->dtype == (NH_REAL == 64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32) &&
@@ -93,7 +93,7 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     s->extra_v_rows = arena_take(arena, extra > 0 && fwd, extra * s->width_v);
 }
 
-/* Lays the scratch out from `base` on; with NULL it only counts. Returns the number of reals. */
+/* Lays the scratch out from `base` on, or only counts if `base` is NULL. Returns the number of reals. */
 static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, struct scratch *s) {
     const struct nh_problem *problem = &geometry->problem;
     struct arena arena = {base, 0};

@@ -1,8 +1,8 @@
-/* One vector of reals. The template is compiled once per instruction set and per real type:
+/* Vectors of reals. The template is compiled once per instruction set and real type:
  *     NH_ISA_AVX512, NH_ISA_AVX2, NH_ISA_NEON, NH_ISA_SVE or none of them (portable), NH_REAL = 32 or 64.
- * Arithmetic is the compiler's vector extension; only what it cannot express is spelled per ISA here:
- * maximum, permutation by a run-time index, and conversion from and to the storage types. SVE is compiled for vectors of one
- * length, by -msve-vector-bits, as the template counts on it, and for f32 alone. */
+ * Arithmetic uses the compiler's vector extension. Only what that cannot express is written per instruction set: maximum,
+ * permutation by a run-time index, and conversion from and to the storage types. SVE is compiled for one vector length, by
+ * -msve-vector-bits, because the template needs it at compile time, and only for f32. */
 #ifndef NH_SIMD_H
 #define NH_SIMD_H
 
@@ -27,7 +27,7 @@
 #define NH_VECTOR_BYTES 16
 #endif
 
-/* Vector registers, by which the products choose how many sums they keep. */
+/* The number of vector registers, by which products choose how many sums they keep. */
 #if defined(NH_ISA_AVX512) || defined(NH_ISA_NEON) || defined(NH_ISA_SVE)
 #define NH_VECTOR_REGISTERS 32
 #else
@@ -52,8 +52,7 @@ typedef real vec_anywhere
 
 typedef uint16_t half_anywhere __attribute__((may_alias));
 
-/* Keeps v in a register. The compiler would rather fold its load into every instruction that uses it, which
- * repeats the load. */
+/* Keeps v in a register. Otherwise the compiler folds the load into every instruction that uses v, which repeats it. */
 #if defined(NH_ISA_AVX512)
 #define KEEP_IN_REGISTER(v) __asm__ volatile("" : "+v"(v))
 #elif defined(__x86_64__)
@@ -75,7 +74,7 @@ INLINE vec v_load(const real *p) {
 }
 
 #if defined(NH_ISA_AVX2) && NH_REAL == 32
-/* Loads the lanes of a mask, and nothing of the others, which are 0. */
+/* Loads the lanes of a mask without reading the others, which become 0. */
 INLINE vec v_load_masked(const real *p, vint mask) {
     return (vec)_mm256_maskload_ps(p, (__m256i)mask);
 }

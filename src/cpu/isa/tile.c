@@ -1,4 +1,4 @@
-/* The kernels of one instruction set and one real type: compiled once for each, see src/CMakeLists.txt. */
+/* The kernels of one instruction set and one real type. This file is compiled once for each, see src/CMakeLists.txt. */
 #include "unfused.h"
 
 #include "reduce.h"
@@ -41,7 +41,7 @@ static void finish(const struct nh_tile_run *run) {
         nh_store_f64(problem->dtype, out, i, (double)((const real *)run->d_bias)[i]);
 }
 
-/* Twelve independent chains hide the latency of two multiply-add units; the result is kept alive. */
+/* Twelve independent sums hide the latency of two multiply-add units. */
 static int64_t multiply_add(int64_t rounds) {
     vec sum[12];
     vec a = v_set((real)0.999999), b = v_set((real)1e-6);

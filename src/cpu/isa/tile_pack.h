@@ -1,4 +1,4 @@
-/* Packed forms of a tile's keys and values, and of the extra tokens. */
+/* Packs a tile's keys and values, and the extra tokens. */
 #ifndef NH_TILE_PACK_H
 #define NH_TILE_PACK_H
 
@@ -10,7 +10,7 @@ static int64_t next_packed_row(const struct tile *tile, int64_t row, int32_t slo
     return row + 1 < first + tile->geometry->packed_rows ? row + 1 : first;
 }
 
-/* Fills the packed forms of K and V that the pass asked scratch for, of one key row. */
+/* Packs one key row, in the forms of K and V for which the pass has scratch. */
 static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) {
     const struct scratch *s = &tile->scratch;
     int64_t dim = tile->problem->dim, dim_v = tile->problem->dim_v,
@@ -49,7 +49,7 @@ static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
     if (end > tile->packed_end) tile->packed_end = end;
 }
 
-/* Extra tokens as one row of places 0 .. M-1; place and token are the same there. */
+/* Extra token `token`, as the row at place 0. */
 static struct rows extra_rows(const struct tile *tile, int32_t tensor, int32_t token, int64_t dim) {
     static const int32_t first[1] = {0};
     const nhood_strides *strides = &tile->problem->strides[tensor];
@@ -61,7 +61,7 @@ static struct rows extra_rows(const struct tile *tile, int32_t tensor, int32_t t
         data + element * (int64_t)nh_dtype_bytes(dtype), 0, first, dtype, (int32_t)dim, 0};
 }
 
-/* Channel by channel, one token at a time: M is small next to the windows it is added to. */
+/* Packs the extra tokens by channel, one token at a time, as there are few of them compared to windows. */
 static void extra_columns(const struct tile *tile, int32_t tensor, int64_t dim, real *columns) {
     int64_t pitch = tile->scratch.extra_pitch;
     int32_t dtype = tile->problem->dtype;
@@ -89,7 +89,7 @@ static void pack_extra(const struct tile *tile) {
     }
 }
 
-/* Packs everything that a tile needs before its blocks, the keys too, unless the loop over blocks packs them as it goes. */
+/* Packs everything that a tile needs before its blocks. Rolling tiles pack their keys in the loop over blocks. */
 static void tile_pack(struct tile *tile, real k_factor) {
     tile->k_factor = k_factor;
     if (tile->partial) clear_partial_rest(tile);

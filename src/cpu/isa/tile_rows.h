@@ -1,4 +1,4 @@
-/* A tile: what one work item covers, where the rows of its tensors are, and which will be needed next. */
+/* A work tile: which queries and keys it covers, where the rows of its tensors are, and which will be needed next. */
 #ifndef NH_TILE_ROWS_H
 #define NH_TILE_ROWS_H
 
@@ -10,7 +10,7 @@
 struct tile_box {
     int64_t batch, kv_head;
     int32_t index[NH_AXES];                     /* of the tile, among those kept */
-    int64_t tokens[NH_AXES];                    /* from the kept tile to this one */
+    int64_t tokens[NH_AXES];                    /* distance from the kept tile to this one */
     int32_t query[NH_AXES], query_end[NH_AXES]; /* places */
     int32_t key[NH_AXES], keys[NH_AXES];        /* halo: first place, count */
 };
@@ -25,7 +25,7 @@ struct tile {
     int64_t group, head;       /* query heads per key head; the one at work */
     real k_factor;             /* multiplies k_rows */
     int32_t packed_end;        /* key rows before this place of the middle axis are packed */
-    int32_t stored_end;        /* .. have their gradients stored, see store_key_rows */
+    int32_t stored_end;        /* those before this one are stored, see store_key_rows */
     real *partial;             /* this tile's partial gradients, or NULL */
 };
 
@@ -33,7 +33,7 @@ static bool has_keys(const struct tile_box *box) {
     return box->keys[0] > 0 && box->keys[1] > 0 && box->keys[2] > 0;
 }
 
-/* The rows of a tensor along an axis by place, of keys or of queries. */
+/* The table from places to rows of a tensor along an axis, for its keys or queries. */
 INLINE const int32_t *tensor_tokens(const struct tile *tile, int32_t tensor, int axis) {
     const struct nh_order *order = &tile->geometry->order[axis];
     const bool keys =
@@ -41,7 +41,7 @@ INLINE const int32_t *tensor_tokens(const struct tile *tile, int32_t tensor, int
     return keys ? order->key_token : order->token;
 }
 
-/* Rows of a tensor at one place of the two outer axes, for kernels that walk the lane axis. */
+/* The rows of a tensor along the lane axis, at one place of the two outer axes. */
 INLINE struct rows tensor_rows(const struct tile *tile, int32_t tensor, int64_t head, int32_t slow,
                                int32_t middle, int64_t dim) {
     const nhood_strides *strides = &tile->problem->strides[tensor];
@@ -66,16 +66,16 @@ static int64_t axis_distance(const struct tile *tile, int32_t tensor, int axis, 
     return (int64_t)(token[to] - token[from]) * tile->problem->strides[tensor].axis[axis];
 }
 
-/* The prefetch distance in rows. What is prefetched too early has left L2 again before it is used: the rows of one of several
- * heads are spread over a fraction of its sets, and the longer they are, the fewer stay. */
+/* The prefetch distance in rows. What is prefetched too early is evicted from L2 before it is used, because the rows of one of
+ * several heads map to a fraction of its sets, and the longer they are, the fewer stay. */
 static int32_t rows_ahead(const struct nh_problem *problem) {
     const int64_t bytes =
         nh_max(problem->dim, problem->dim_v) * (int64_t)nh_dtype_bytes(problem->dtype);
     return bytes < 256 ? 2 : 1;
 }
 
-/* Bytes from a row at place `middle` to the one wanted rows_ahead places on, and from `end` on that of the next item,
- * which begins at `next` where this one begins at `first`, and ends before `next_end`; `heads` lie between the two. */
+/* Bytes from a row at place `middle` to the row that is needed rows_ahead places later. Beyond `end` that row belongs to the
+ * next work tile, whose places are [next, next_end) where this one begins at `first`, and which is `heads` heads away. */
 static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t end,
                            const int32_t first[NH_AXES], const int32_t next[NH_AXES],
                            int32_t next_end, int64_t heads) {
@@ -130,7 +130,7 @@ static struct tile_box item_box(const struct nh_tile_run *run, int64_t item) {
     return box;
 }
 
-/* Whether the keys of the tile's rows follow each other in the tensors: windows of periodic axes go on at the other end. */
+/* Whether the keys of the tile's rows are consecutive in the tensors. On periodic axes windows may continue at the other end. */
 static bool keys_in_line(const struct tile *tile) {
     const int32_t first = tile->box.key[2], keys = tile->box.keys[2];
     const int32_t *token = tile->geometry->order[2].key_token;

@@ -1,4 +1,4 @@
-/* pn, nn and in: the same blocks and products, with the weights in the caller's tensor A. */
+/* pn, nn and in: the blocks and products of the fused passes, with weights in the caller's tensor A. */
 #ifndef NH_UNFUSED_H
 #define NH_UNFUSED_H
 
@@ -38,7 +38,7 @@ static int64_t weight_index(const struct tile *tile, const struct block *block, 
     return index;
 }
 
-/* Moves weights between A and the scores of a place at a key row, in either direction: `store` is constant in each call. */
+/* Moves weights between A and the scores of a place at a key row, to A if `store` is set, which is a constant in each call. */
 INLINE void move_weights(const struct nh_vector *vector, const struct step *step,
                          const struct weight_walk *walk, int64_t index, int64_t slot_step, real *at,
                          const bool store) {

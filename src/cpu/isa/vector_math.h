@@ -1,4 +1,4 @@
-/* Functions of a vector of reals. */
+/* Mathematical functions on vectors of reals. */
 #ifndef NH_VECTOR_MATH_H
 #define NH_VECTOR_MATH_H
 
@@ -14,8 +14,9 @@ enum { MANTISSA_BITS = 52 };
 enum { MANTISSA_BITS = 23 };
 #endif
 
-/* Computes 2^r for r in [-1/2, 1/2]. f64: the Taylor series, cut where its remainder is below the rounding error. f32: fitted to a
- * small largest error, 1.9 units in the last place with rounding, where Taylor's next degree has 2.6. */
+/* Computes 2^r for r in [-1/2, 1/2]. f64 uses the Taylor series up to where the remainder is below the rounding error. f32 uses
+ * a minimax fit, with an error of 1.9 units in the last place including rounding; the Taylor series of one degree more has
+ * 2.6. */
 INLINE vec exp2_polynomial(vec r) {
 #if NH_REAL == 64
     static const double c[] = {1.0,
@@ -42,9 +43,9 @@ INLINE vec exp2_polynomial(vec r) {
     return sum;
 }
 
-/* Computes e^x to 2 units in the last place where x is near 0; elsewhere the rounding of log2(e), with AVX-512 of the product, adds a relative
- * |x| * 2^-24 (f64: 2^-53) at most. 0 below the normal range, infinity above, NaN kept: with y = x log2(e), the polynomial at y's distance from
- * the nearest integer, scaled by 2^integer. limited: x is at most 0. */
+/* Computes e^x as 2^n times the polynomial at y - n, where y = x log2(e) and n is the integer nearest to y. The error is 2 units
+ * in the last place for x near 0. Elsewhere the rounding of log2(e) (with AVX-512, of the product) adds a relative error of at
+ * most |x| * 2^-24 (f64: 2^-53). 0 below the normal range, infinity above it, NaN for NaN. `limited`: x is at most 0. */
 INLINE vec exp_of(vec x, const bool limited) {
     const real base = (real)log2_e;
 #if defined(NH_ISA_AVX512) && NH_REAL == 32
@@ -80,8 +81,8 @@ INLINE vec v_exp_limited(vec x) {
     return exp_of(x, true);
 }
 
-/* Base-2 logarithm of positive numbers in the normal range; -infinity for 0, NaN kept. x = 2^e * m with m in
- * [1/sqrt(2), sqrt(2)), and ln(m) = 2 atanh(s) with s = (m - 1) / (m + 1): TERMS of the series are enough, as
+/* The base-2 logarithm of positive numbers in the normal range; -infinity for 0, NaN for NaN. With x = 2^e * m and m in
+ * [1/sqrt(2), sqrt(2)), ln(m) = 2 atanh(s) where s = (m - 1) / (m + 1). TERMS terms of the series suffice, as
  * s * s < 0.0295. */
 INLINE vec v_log2(vec x) {
     enum { TERMS = NH_REAL == 64 ? 10 : 5 };

@@ -1,9 +1,8 @@
 /* Band products of whole rows: vectors whose lanes all hold a query with a whole window, away from borders or right at one
- * (enum nh_row_kind). For short windows all bands of a key row are one function, in which everything but the number of
- * parts is a constant: with bands one by one, a third of the instructions of such products find out which comes next,
- * begin it and end it.
+ * (enum nh_row_kind). For short windows all bands of a key row are one function, in which everything but the number of parts is
+ * a constant. With separate bands, a third of the instructions of such products would select, begin and end a band.
  *
- * AVX2 and f32 alone: three outputs of four vectors, as in band.h, and the same order of additions. */
+ * Only for AVX2 and f32, with three outputs of four vectors as in band.h, and the same order of additions. */
 #ifndef NH_WHOLE_ROW_H
 #define NH_WHOLE_ROW_H
 
@@ -14,14 +13,14 @@ typedef void row_fn(const struct band_product *product, int32_t vectors);
 #if defined(NH_ISA_AVX2) && NH_REAL == 32
 enum { ROW_OUTPUTS = 3, ROW_VECTORS = 4, ROW_MOST_WINDOW = 7 };
 
-/* First key of a lane, less that of lane 0. */
+/* The first key of a lane, counted from that of lane 0. */
 INLINE int row_start(const int kind, const int window, const int lane) {
     const int first = kind == NH_ROW_FIRST ? lane - window / 2 : lane;
     const int last = VL - 1 - (kind == NH_ROW_LAST ? window / 2 : 0);
     return first < 0 ? 0 : first < last ? first : last;
 }
 
-/* Slot in which an output meets a source, of which one is a lane and the other a key; -1 if they do not meet. */
+/* The slot of an output and a source, one of which is a lane and the other a key; -1 if the lane does not attend the key. */
 INLINE int row_slot(const int kind, const int window, const bool scatter, const int output,
                     const int source) {
     const int slot = scatter ? output - row_start(kind, window, source)
@@ -29,7 +28,7 @@ INLINE int row_slot(const int kind, const int window, const bool scatter, const 
     return slot < window ? slot : -1;
 }
 
-/* Adds a source row to those of `count` outputs from `first` on that it meets. */
+/* Adds a source row to those of `count` outputs from `first` on with which it has a slot. */
 INLINE void row_source(const int kind, const int window, const bool scatter, const int first,
                        const int count, const int source, vec sum[ROW_OUTPUTS][ROW_VECTORS],
                        const real *weight, const real *row) {
@@ -66,7 +65,7 @@ INLINE void row_outputs(const int kind, const int window, const bool scatter, co
             row_source(kind, window, scatter, first, count, s, sum, product->weight[part], source);
     }
     real *out = product->out + first * out_pitch + channel;
-    const bool fresh = !scatter && product->fresh; /* keys are met by other vectors, too */
+    const bool fresh = !scatter && product->fresh; /* other vectors add to the keys, too */
 #pragma GCC unroll 3
     for (int g = 0; g < count; g++) {
 #pragma GCC unroll 4
@@ -100,14 +99,14 @@ INLINE void whole_row(const int kind, const int window, const bool scatter,
      {ROW_NAME(2, W, 0), ROW_NAME(2, W, 1)},                                                       \
      {ROW_NAME(3, W, 0), ROW_NAME(3, W, 1)}},
 
-/* [window / 2 - 1][kind - 1][scatter], for odd windows: shifted windows of even ones lie otherwise at borders. */
+/* The functions, [window / 2 - 1][kind - 1][scatter], for odd windows. At borders, even windows are shifted in another way. */
 /* clang-format off */
 ROW_KINDS(3) ROW_KINDS(5) ROW_KINDS(7)
 static row_fn *const row_table[ROW_MOST_WINDOW / 2][NH_ROW_KINDS - 1][2] = {
     ROW_ENTRY(3) ROW_ENTRY(5) ROW_ENTRY(7)};
 /* clang-format on */
 
-/* The function that is all bands of a list, or NULL if there is none. scatter: outputs are keys. */
+/* The function that computes all bands of a list, or NULL if there is none. `scatter`: outputs are keys. */
 static row_fn *find_row(const struct nh_band_list *list, int32_t window, bool scatter,
                         int32_t vectors) {
     const bool some = list->row != NH_ROW_NONE && window >= 3 && window <= ROW_MOST_WINDOW &&
