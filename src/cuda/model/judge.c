@@ -94,9 +94,11 @@ nhood_status nh_compare(const struct nh_device *device, const struct nh_timed *t
         nh_coefficients_scale(factor, &fitted);
         nh_judge(backend, timing, count, judged, &fitted, after);
     }
-    comparison->before = nh_verdict_of(before, problems);
-    comparison->after = nh_verdict_of(after, problems);
-    comparison->better = comparison->after.lost + least_gain < comparison->before.lost;
+    if (!status) {
+        comparison->before = nh_verdict_of(before, problems);
+        comparison->after = nh_verdict_of(after, problems);
+        comparison->better = comparison->after.lost + least_gain < comparison->before.lost;
+    }
     nh_release(device->host, before);
     return status;
 }
