@@ -60,26 +60,29 @@ nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
 
 nhood_status nh_cuda_add_clear_keys(struct nh_cuda_operation *operation,
                                     const struct nh_problem *problem) {
-    enum { THREADS = 128, WARPS = THREADS / 32, CHUNK = 64, MOST_BLOCKS = 1 << 16 };
+    enum { THREADS = 128, KEYS = 4, MOST_BLOCKS = 1 << 20 };
     struct nh_kernel_spec spec = {.source = "clear_keys.cu"};
     struct nh_cuda_step step;
     struct nh_cuda_attended attended;
-    int64_t chunks = problem->batch;
+    int64_t vector = nh_cuda_vector(problem, NH_BIT(D_K) | NH_BIT(D_V));
+    int64_t threads =
+        problem->batch * problem->kv_heads * (nh_max(problem->dim, problem->dim_v) / vector);
     nh_cuda_step_init(&step, problem);
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_box *keys = &problem->axis[a].key_tensor;
         attended.box[a] = step.region[a].key;
         step.region[a].key = (struct nh_cuda_box){keys->offset, keys->length};
-        chunks *= a + 1 < NH_AXES ? keys->length : nh_ceil_div(keys->length, CHUNK);
+        threads *= a + 1 < NH_AXES ? keys->length : nh_ceil_div(keys->length, KEYS);
     }
     nh_cuda_step_set_own(&step, &attended, sizeof attended);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(problem, NH_BIT(D_K) | NH_BIT(D_V)));
-    nh_kernel_define(&spec, "NH_CHUNK", CHUNK);
+    nh_kernel_define(&spec, "NH_VECTOR", vector);
+    nh_kernel_define(&spec, "NH_KEYS", KEYS);
     step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
     step.overlaps = true;
     step.periodic = 0; /* rows are stored where they lie: nothing goes around */
     step.threads = THREADS;
-    step.grid[0] = nh_min(nh_ceil_div(chunks, WARPS), MOST_BLOCKS);
+    step.grid[0] = nh_min(nh_ceil_div(threads, THREADS), MOST_BLOCKS);
+    step.grid[1] = 2; /* dK, dV */
     return nh_cuda_step_add(operation, &step, &spec);
 }

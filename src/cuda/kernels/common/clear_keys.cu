@@ -1,58 +1,57 @@
 /* Stores zeros as the gradients of keys and values that no query attends: of those that tensors cover, which is what the
- * region says here, the ones outside of the attended box. A warp has NH_CHUNK keys of a line along the last axis, with
- * all their heads. The launch before this one stores the other gradients: only its end has to be waited for. */
+ * region says here, the ones outside of the attended box. A thread has the same vector of NH_KEYS keys that follow each
+ * other on the last axis: what its number stands for takes several divisions, more than a store. Blocks along y have dK
+ * and dV. The launch before this one stores the other gradients: only its end has to be waited for. */
 #include "overlap.cuh"
 #include "region.cuh"
 
-enum { LANES = 32, THREADS = 128 };
+enum { THREADS = 128 };
 
-/* Keys of a line, and those of them that are attended. */
-struct line_part {
-    long long batch, at[3];
-    nh_range keys, attended;
-};
+__device__ __forceinline__ void store_zeros(elem *to) {
+    if (NH_VECTOR * sizeof(elem) == 16) {
+        const unsigned words[4] = {0, 0, 0, 0};
+        nh_store_words(to, words); /* the compiler would make eight stores of a vector of zeros */
+    } else {
+        const real zeros[NH_VECTOR] = {0};
+        nh_store_vector<NH_VECTOR>(to, zeros);
+    }
+}
 
-__device__ __forceinline__ void clear_part(const nh_cuda_tensor &tensor, const line_part &part, long long heads,
-                                           long long dim) {
-    if (!tensor.data) return;
-    const long long vectors = dim / NH_VECTOR, count = (part.keys.end - part.keys.begin) * heads * vectors;
-    real zeros[NH_VECTOR] = {0};
-    for (long long i = threadIdx.x % LANES; i < count; i += LANES) {
-        long long vector = i, head = nh_split(&vector, vectors), key = nh_split(&head, heads);
-        const NH_POSITION z = part.keys.begin + (NH_POSITION)key;
-        const long long at[3] = {part.at[0], part.at[1], z};
-        if (z >= part.attended.begin && z < part.attended.end) continue;
-        nh_store_vector<NH_VECTOR>(nh_row(tensor, part.batch, at, head) + vector * NH_VECTOR, zeros);
+/* Stores zeros to the vector at `to` of the keys [z, end) of a line, but for those of the attended ones. */
+__device__ __forceinline__ void clear_keys_of(elem *to, long long stride, long long z, long long end,
+                                              const nh_cuda_box &attended, bool crosses) {
+#pragma unroll
+    for (int i = 0; i < NH_KEYS; i++) {
+        const long long at = z + i;
+        const bool stored = crosses && at >= attended.offset && at < attended.offset + attended.length;
+        if (at < end && !stored) store_zeros(to + i * stride);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     clear_keys(const __grid_constant__ nh_clear_keys_args args) {
-    const nh_cuda_box &line = args.region[2].key, *attended = args.attended.box;
-    const long long chunks = (line.length + NH_CHUNK - 1) / NH_CHUNK;
-    const long long parts = args.batch * args.region[0].key.length * args.region[1].key.length * chunks;
-    const long long step = (long long)gridDim.x * (THREADS / LANES);
+    const nh_cuda_tensor &tensor = args.tensor[blockIdx.y ? NH_D_V : NH_D_K];
+    const nh_cuda_box *attended = args.attended.box;
+    const long long vectors = (blockIdx.y ? args.dim_v : args.dim) / NH_VECTOR;
+    const long long chunks = (args.region[2].key.length + NH_KEYS - 1) / NH_KEYS;
+    const long long lines = args.batch * args.region[0].key.length * args.region[1].key.length;
+    const long long count = tensor.data ? lines * chunks * args.kv_heads * vectors : 0;
+    const long long step = (long long)gridDim.x * THREADS;
     nh_let_next_begin();
-    for (long long i = (long long)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES; i < parts; i += step) {
-        line_part part;
-        long long chunk = i, rest = nh_split(&chunk, chunks);
+    for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
+        long long vector = i, head = nh_split(&vector, vectors), chunk = nh_split(&head, args.kv_heads);
+        long long rest = nh_split(&chunk, chunks), at[3];
         bool crosses = true;
-        const long long line_end = line.offset + line.length, begin = line.offset + chunk * NH_CHUNK;
-        const long long end = begin + NH_CHUNK < line_end ? begin + NH_CHUNK : line_end;
-        part.keys = {(NH_POSITION)begin, (NH_POSITION)end};
+        at[2] = args.region[2].key.offset + chunk * NH_KEYS;
 #pragma unroll
         for (int a = 1; a >= 0; a--) {
-            part.at[a] = rest;
-            rest = nh_split(&part.at[a], args.region[a].key.length);
-            part.at[a] += args.region[a].key.offset;
-            crosses = crosses && part.at[a] >= attended[a].offset &&
-                      part.at[a] < attended[a].offset + attended[a].length;
+            at[a] = rest;
+            rest = nh_split(&at[a], args.region[a].key.length);
+            at[a] += args.region[a].key.offset;
+            crosses = crosses && at[a] >= attended[a].offset && at[a] < attended[a].offset + attended[a].length;
         }
-        part.batch = rest;
-        part.attended.begin = (NH_POSITION)attended[2].offset;
-        part.attended.end = part.attended.begin + (crosses ? (NH_POSITION)attended[2].length : 0);
-        clear_part(args.tensor[NH_D_K], part, args.kv_heads, args.dim);
-        clear_part(args.tensor[NH_D_V], part, args.kv_heads, args.dim_v);
+        clear_keys_of(nh_row(tensor, rest, at, head) + vector * NH_VECTOR, tensor.axis[2], at[2],
+                      args.region[2].key.offset + args.region[2].key.length, attended[2], crosses);
     }
     nh_wait_for_launches();
 }
