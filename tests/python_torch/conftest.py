@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def run_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Iterator[Callable[..., Ended]]:
-    """Runs one of the repository's programs with these arguments, in this process: importing torch once more takes seconds."""
+    """Runs one of the repository's programs in this process: importing torch once more takes seconds."""
     threads = torch.get_num_threads()
 
     def run(path: str, *arguments: object) -> Ended:

@@ -246,7 +246,7 @@ print(json.dumps(answers))
 
 @pytest.fixture(scope="module")
 def tf32_found():
-    """What is found with each setting. In processes of their own: torch refuses its old settings once a new one has been used."""
+    """What is found with each setting. In processes: torch refuses its old settings once a new one has been used."""
     settings = [getattr(case, "values", case)[0] for case in TF32_SETTINGS]
     done = subprocess.run([sys.executable, "-c", IN_CHILDREN, *settings], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
