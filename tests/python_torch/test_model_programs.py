@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,16 @@ PNG = b"\x89PNG"
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess:
+    """In a process of its own, as it starts others."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
 
 
-def test_digits_are_learned(tmp_path: Path) -> None:
+def test_digits_are_learned(run_program: Callable, tmp_path: Path) -> None:
     """Three epochs do not reach the accuracy that is asked for; guessing would be right in a tenth."""
     plot = tmp_path / "folder" / "digits.png"
-    ended = run("examples/train_digits.py", "--epochs", 3, "--device", "cpu", "--expect", 1, "--output", plot)
+    ended = run_program("examples/train_digits.py", "--epochs", 3, "--device", "cpu", "--expect", 1, "--output", plot)
     said = re.search(r"cpu: (\d+\.\d)% of 360 test images", ended.stdout)
     assert said, ended.stderr
     assert float(said[1]) > 25
@@ -30,7 +32,7 @@ def test_digits_are_learned(tmp_path: Path) -> None:
     assert ended.returncode == 1 and "is below 1.0" in ended.stderr
 
 
-def benchmark(output: Path, *arguments: object) -> tuple[list[dict], str]:
+def benchmark(run: Callable, output: Path, *arguments: object) -> tuple[list[dict], str]:
     """The lines that bench/models.py leaves, and what it says."""
     setting = ("--device", "cpu", "--batch", 1, "--turns", 1, "--seconds", 0, "--output", output)
     ended = run("bench/models.py", *setting, *arguments)
@@ -39,8 +41,8 @@ def benchmark(output: Path, *arguments: object) -> tuple[list[dict], str]:
 
 
 @pytest.mark.parametrize("mode", ["no", "only"])
-def test_benchmark(mode: str, tmp_path: Path) -> None:
-    (case,), said = benchmark(tmp_path, "--models", "nat_mini", "--train", mode)
+def test_benchmark(run_program: Callable, mode: str, tmp_path: Path) -> None:
+    (case,), said = benchmark(run_program, tmp_path, "--models", "nat_mini", "--train", mode)
     assert set(case["seconds"]) == {"nhood", "unfused", "gather", "none"}, said
     assert min(seconds for turns in case["seconds"].values() for seconds in turns) > 0
     assert "| nat_mini | f32 | yes | 1 |" in said
@@ -48,11 +50,11 @@ def test_benchmark(mode: str, tmp_path: Path) -> None:
     assert (tmp_path / "models.png").read_bytes().startswith(PNG)
 
 
-def test_benchmark_in_processes_and_resumed(tmp_path: Path) -> None:
+def test_benchmark_in_processes_and_resumed(run_program: Callable, tmp_path: Path) -> None:
     """What is there stays as it is, what is missing comes to it, and rows have the order of the models."""
     asked = ("--ways", "nhood", "gather", "none", "--resume")
-    (first,), _ = benchmark(tmp_path, "--models", "dinat_mini", *asked)
-    cases, said = benchmark(tmp_path, "--models", "dinat_mini", "nat_mini", "dinat_s_tiny", "--jobs", 2, *asked)
+    (first,), _ = benchmark(run_program, tmp_path, "--models", "dinat_mini", *asked)
+    cases, said = benchmark(run, tmp_path, "--models", "dinat_mini", "nat_mini", "dinat_s_tiny", "--jobs", 2, *asked)
     assert cases[0] == first
     assert {case["model"] for case in cases[1:]} == {"nat_mini", "dinat_s_tiny"}
     rows = [line.split()[1] for line in said.splitlines() if "| f32 |" in line]

@@ -2,42 +2,43 @@
 
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
 
 
-def run(*arguments: object) -> str:
-    ended = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+@pytest.fixture
+def run(run_program: Callable) -> Callable[..., str]:
+    def checked(*arguments: object) -> str:
+        ended = run_program(*arguments)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return checked
 
 
-def test_tiles_are_exact() -> None:
+def test_tiles_are_exact(run: Callable) -> None:
     said = run("examples/tiled_decoder.py", "--size", 20, "--tile", 40)
     differences = [float(number) for number in re.findall(r"largest difference (\S+)", said)]
     assert differences[0] < 1e-5 < 1e-2 < differences[1], said
 
 
-def test_globe_has_no_seam(tmp_path: Path) -> None:
+def test_globe_has_no_seam(run: Callable, tmp_path: Path) -> None:
     said = run("examples/periodic_globe.py", "--svg", tmp_path / "globe.svg")
     steps = [float(number) for number in re.findall(r"step at the seam (\S+)", said)]
     assert steps[1] < 1.5 < 5 < steps[0], said
     assert (tmp_path / "globe.svg").read_text().count("data:image/png") == 2
 
 
-def test_benchmark_of_streaming() -> None:
+def test_benchmark_of_streaming(run: Callable) -> None:
     """It compares what every way returns with the whole video's."""
     small = ("--grid", "5x6x8", "--window", "3x3x3", "--heads", 2, "--dim", 8, "--dtype", "float32", "--turns", 1)
     said = run("bench/streaming.py", "--device", "cpu", *small)
     assert len(re.findall(r"^ +\w+: [\d.]+ ms a frame", said, flags=re.M)) == 5, said
 
 
-def test_benchmark_of_regions() -> None:
+def test_benchmark_of_regions(run: Callable) -> None:
     """It compares what every way returns with the whole grid's results, or with the periodic grid's."""
     boxes, wrapped = "f32:b1h1d8:9x24:w3x5", "f32:b1h2d8:12x10:w5x4"
     said = run("bench/regions.py", "--device", "cpu", "--turns", 1, "--json", "--boxes", boxes, "--periodic", wrapped)

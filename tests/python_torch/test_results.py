@@ -1,6 +1,7 @@
 """Results of nhood.torch against the dense formulation in numpy, and how tensors may lie in memory."""
 
 import gc
+import json
 import subprocess
 import sys
 
@@ -208,22 +209,53 @@ def test_deterministic_algorithms_are_asked_for(monkeypatch):
     assert flags == [0, _library.FLAG_DETERMINISTIC]
 
 
-@pytest.mark.parametrize(
-    "setting, allowed",
-    [
-        ("pass", False),
-        ("torch.set_float32_matmul_precision('high')", True),
-        ("torch.backends.cuda.matmul.allow_tf32 = True", True),
-        pytest.param("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True, marks=needs_precisions),
-        pytest.param("torch.backends.fp32_precision = 'tf32'", True, marks=needs_precisions),
-        pytest.param("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False, marks=needs_precisions),
-    ],
-)
-def test_tf32_is_allowed_as_torch_is_told(setting, allowed):
-    """In processes of their own: torch refuses its old settings once a new one has been used."""
-    code = f"import torch, nhood.torch._tensors as t; {setting}; print(t.tf32_allowed())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == str(allowed), done.stderr
+TF32_SETTINGS = [
+    ("pass", False),
+    ("torch.set_float32_matmul_precision('high')", True),
+    ("torch.backends.cuda.matmul.allow_tf32 = True", True),
+    pytest.param("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True, marks=needs_precisions),
+    pytest.param("torch.backends.fp32_precision = 'tf32'", True, marks=needs_precisions),
+    pytest.param("torch.backends.cuda.matmul.fp32_precision = 'ieee'", False, marks=needs_precisions),
+]
+
+# Imports torch once, then makes each setting in a child of its own, and prints what each of them finds.
+IN_CHILDREN = """
+import json, multiprocessing, sys, traceback
+import torch
+import nhood.torch._tensors as t
+
+def child(setting, found):
+    try:
+        exec(setting)
+        found.send(t.tf32_allowed())
+    except BaseException:
+        found.send(traceback.format_exc())
+
+context = multiprocessing.get_context("fork")
+answers = {}
+for setting in sys.argv[1:]:
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=child, args=(setting, sending))
+    process.start()
+    sending.close()
+    answers[setting] = receiving.recv()
+    process.join()
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def tf32_found():
+    """What is found with each setting. In processes: torch refuses its old settings once a new one has been used."""
+    settings = [getattr(case, "values", case)[0] for case in TF32_SETTINGS]
+    done = subprocess.run([sys.executable, "-c", IN_CHILDREN, *settings], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("setting, allowed", TF32_SETTINGS)
+def test_tf32_is_allowed_as_torch_is_told(tf32_found, setting, allowed):
+    assert tf32_found[setting] is allowed, tf32_found[setting]
 
 
 QUERY = torch.zeros(1, 9, 2, 8)
