@@ -229,8 +229,8 @@ enum { MOST_OF_LONG_AXIS = NH_LONG_AXIS / 8 };
 /* The extents of a tile along the lane axis and along the others; 0 means the whole axis. */
 static const struct size {
     int32_t other, lane;
-} sizes[] = {{0, 0},    {0, 64},   {64, 64}, {32, 64}, {16, 64}, {8, 64},
-             {64, 128}, {16, 128}, {0, 32},  {32, 32}, {16, 32}, {8, 32}};
+} sizes[] = {{0, 0},    {0, 64}, {64, 64}, {32, 64}, {16, 64}, {8, 64},  {64, 128},
+             {16, 128}, {0, 32}, {32, 32}, {16, 32}, {8, 32},  {16, 256}};
 
 /* Further tiles for problems of three axes: long along the other axes, and one or two vectors wide. `lane` counts vectors. */
 static const struct size narrow_sizes[] = {{0, 1}, {24, 1}, {16, 1}, {8, 1}, {24, 2}, {16, 2}};

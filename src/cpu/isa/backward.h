@@ -128,10 +128,8 @@ static void backward_step(struct tile *tile, const struct block *block, const st
                 s->d_q);
     end_chain(s->d_q, s->total, block->rows * VL * s->width_k, step->number);
     const struct scatter keys_and_values[] = {
-        {s->d_score, s->q_rows, geometry->vectors_k, tile->partial + at.d_k,
-         tile->partial + at.d_extra_k},
-        {s->score, s->d_o_rows, geometry->vectors_v, tile->partial + at.d_v,
-         tile->partial + at.d_extra_v}};
+        {s->d_score, s->q_rows, geometry->vectors_k, k_sums(tile), tile->partial + at.d_extra_k},
+        {s->score, s->d_o_rows, geometry->vectors_v, v_sums(tile), tile->partial + at.d_extra_v}};
     scatter_rows(tile, block, step, keys_and_values, 2);
 }
 

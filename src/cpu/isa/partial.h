@@ -63,16 +63,62 @@ static void clear_partial_rest(const struct tile *tile) {
     memset(tile->partial + at.d_extra_k, 0, (size_t)(at.reals - at.d_extra_k) * sizeof(real));
 }
 
-/* Zeroes the partial gradients of one key row. */
-static void clear_partial_row(const struct tile *tile, int32_t slow, int32_t middle) {
-    const struct partial at = partial_layout(tile->geometry);
-    const int64_t row = partial_row(tile, slow, middle), keys = tile->box.keys[2];
+/* Partial gradients of the tile's keys, dK or dV. They are zeroed no earlier than needed, and not at all where the first product
+ * stores its sums: zeros of a whole tile would have left the caches before anything is added to them. */
+struct key_sums {
+    real *sum;       /* [partial row][key][width] */
+    int32_t *filled; /* by partial row: keys before this one hold something */
+    int64_t width;
+};
+
+static struct key_sums k_sums(const struct tile *tile) {
     const struct scratch *s = &tile->scratch;
-    if (at.d_v > at.d_k)
-        memset(tile->partial + at.d_k + row * keys * s->width_k, 0,
-               (size_t)(keys * s->width_k) * sizeof(real));
-    memset(tile->partial + at.d_v + row * keys * s->width_v, 0,
-           (size_t)(keys * s->width_v) * sizeof(real));
+    return (struct key_sums){tile->partial + partial_layout(tile->geometry).d_k, s->filled_k,
+                             s->width_k};
+}
+
+static struct key_sums v_sums(const struct tile *tile) {
+    const struct scratch *s = &tile->scratch;
+    return (struct key_sums){tile->partial + partial_layout(tile->geometry).d_v, s->filled_v,
+                             s->width_v};
+}
+
+/* Zeroes keys of a partial row up to `end` that hold nothing yet. */
+static void fill_keys(const struct tile *tile, const struct key_sums *sums, int64_t row,
+                      int32_t end) {
+    const int32_t from = sums->filled[row];
+    if (from >= end) return;
+    memset(sums->sum + (row * tile->box.keys[2] + from) * sums->width, 0,
+           (size_t)((end - from) * sums->width) * sizeof(real));
+    sums->filled[row] = end;
+}
+
+/* Gets keys [begin, end) of a partial row ready for a product. Returns whether it has to store its sums: they hold nothing, and
+ * `all` of them are its outputs, once each. */
+static bool fill_for(const struct tile *tile, const struct key_sums *sums, int64_t row,
+                     int32_t begin, int32_t end, bool all) {
+    if (end > tile->box.keys[2]) end = tile->box.keys[2];
+    if (!all || sums->filled[row] > begin) {
+        fill_keys(tile, sums, row, end);
+        return false;
+    }
+    fill_keys(tile, sums, row, begin);
+    sums->filled[row] = end;
+    return true;
+}
+
+/* The partial gradients of a key row hold nothing yet. */
+static void empty_partial_row(const struct tile *tile, int64_t row) {
+    const struct scratch *s = &tile->scratch;
+    if (s->filled_k) s->filled_k[row] = 0;
+    s->filled_v[row] = 0;
+}
+
+/* Zeroes the keys of a partial row that no product has met. */
+static void fill_row(const struct tile *tile, int64_t row) {
+    const struct key_sums k = k_sums(tile), v = v_sums(tile);
+    if (k.filled) fill_keys(tile, &k, row, tile->box.keys[2]);
+    fill_keys(tile, &v, row, tile->box.keys[2]);
 }
 
 /* A tensor of gradients of keys, and where it is among a tile's partial gradients. */
@@ -102,7 +148,8 @@ static void store_key_rows(struct tile *tile, int32_t end) {
     const int count = key_gradients(tile->run, gradient);
     const int32_t keys = tile->box.keys[2], first = tile->box.key[0];
     for (int32_t slow = first; slow < first + tile->box.keys[0]; slow++)
-        for (int32_t middle = tile->stored_end; middle < end; middle++)
+        for (int32_t middle = tile->stored_end; middle < end; middle++) {
+            fill_row(tile, partial_row(tile, slow, middle));
             for (const struct key_gradient *g = gradient; g < gradient + count; g++) {
                 struct rows rows =
                     tensor_rows(tile, g->tensor, tile->box.kv_head, slow, middle, g->dim);
@@ -112,13 +159,19 @@ static void store_key_rows(struct tile *tile, int32_t end) {
                             partial_row(tile, slow, middle) * keys * g->width,
                         g->width);
             }
+        }
     tile->stored_end = end;
 }
 
 /* Stores the gradients of all remaining key rows, unless tiles have to be added up first. */
 static void store_last_key_rows(struct tile *tile) {
-    if (tile->partial && tile->geometry->tiles_apart)
+    if (!tile->partial) return;
+    if (tile->geometry->tiles_apart) {
         store_key_rows(tile, tile->box.key[1] + tile->box.keys[1]);
+        return;
+    }
+    for (int64_t row = 0; row < (int64_t)tile->box.keys[0] * tile->box.keys[1]; row++)
+        fill_row(tile, row);
 }
 
 #endif

@@ -273,8 +273,18 @@ struct scatter {
     real *score;
     const real *source; /* [row][VL] rows of so many vectors */
     int32_t vectors;
-    real *out, *extra_out; /* [halo row][key] rows, and rows of the extra tokens */
+    struct key_sums out;
+    real *extra_out; /* rows of the extra tokens */
 };
+
+/* Whether the vector's bands have each key from the first lane's first to the last lane's last for an output, once. */
+static bool meets_each_once(const struct tile *tile, const struct nh_vector *vector,
+                            const struct step *step, const struct nh_band_list *list,
+                            int32_t vectors) {
+    const bool even = vector->mode == NH_LANES_SHIFT || vector->mode == NH_LANES_SAME;
+    return (even && vector->fewest_keys >= step->slot_end) ||
+           find_row(list, tile->geometry->order[2].window, true, vectors);
+}
 
 /* Adds a product to one row of outputs. `together`: the parts are vectors side by side. */
 static void scatter_bands(const struct tile *tile, const struct band_product *product,
@@ -296,7 +306,12 @@ static void scatter_places(const struct tile *tile, const struct block *block,
                            bool together) {
     const int64_t width = (int64_t)scatter->vectors * VL;
     const int64_t part_scores = (int64_t)step_slots(step) * VL;
-    const int32_t key = place_vector(block, first)->start - tile->box.key[2];
+    const struct nh_vector *vector = place_vector(block, first);
+    const struct nh_vector *last_vector = place_vector(block, last - 1);
+    const int32_t key = vector->start - tile->box.key[2];
+    const int32_t key_end = last_vector->start + last_vector->index[last_vector->count - 1] +
+                            step->slot_end - tile->box.key[2];
+    const bool each_once = !together && meets_each_once(tile, vector, step, list, scatter->vectors);
     const real *weights[MOST_PLACES], *sources[MOST_PLACES];
     struct band_product product = {.source_pitch = width, .out_pitch = width};
     for (int32_t p = first; p < last; p++) {
@@ -324,8 +339,10 @@ static void scatter_places(const struct tile *tile, const struct block *block,
             product.weight = weights + low;
             product.source = sources + low;
             product.parts = high - low;
-            product.out =
-                scatter->out + (partial_row(tile, slow, middle) * tile->box.keys[2] + key) * width;
+            const int64_t row = partial_row(tile, slow, middle);
+            product.fresh =
+                fill_for(tile, &scatter->out, row, key + step->slot, key_end, each_once);
+            product.out = scatter->out.sum + (row * tile->box.keys[2] + key) * width;
             scatter_bands(tile, &product, list, step->slot, scatter->vectors, together);
             for (int32_t p = low; p < high; p++)
                 weights[p] += part_scores;

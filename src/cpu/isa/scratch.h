@@ -27,6 +27,7 @@ struct scratch {
     real *line,
         *total; /* [REDUCE_SPAN][width] each: sums of the reduction, of many steps; first of all */
     struct nh_band *gather, *scatter;
+    int32_t *filled_k, *filled_v; /* by partial row, see struct key_sums */
 };
 
 /* The number of keys whose gradients one reduction job sums up. */
@@ -127,6 +128,9 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     int64_t step_reals = (int64_t)(sizeof(struct nh_band) / sizeof(real)) + 1;
     s->gather = (struct nh_band *)(void *)arena_take(&arena, true, lanes * step_reals);
     s->scatter = (struct nh_band *)(void *)arena_take(&arena, bwd || in, steps * step_reals);
+    const int64_t key_rows = (int64_t)geometry->tile[0].most_keys * geometry->tile[1].most_keys;
+    s->filled_k = (int32_t *)(void *)arena_take(&arena, bwd, key_rows);
+    s->filled_v = (int32_t *)(void *)arena_take(&arena, bwd || in, key_rows);
     return arena.used;
 }
 

@@ -37,14 +37,14 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
                   s->width_v);
 }
 
-/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on, and zeroes their
- * partial gradients, late enough that they are still in the caches when the first block adds to them. */
+/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on, and begins their partial
+ * gradients. */
 static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
     if (begin < tile->packed_end) begin = tile->packed_end;
     for (int32_t slow = tile->box.key[0]; slow < tile->box.key[0] + tile->box.keys[0]; slow++)
         for (int32_t middle = begin; middle < end; middle++) {
             pack_key_row(tile, slow, middle);
-            if (tile->partial) clear_partial_row(tile, slow, middle);
+            if (tile->partial) empty_partial_row(tile, partial_row(tile, slow, middle));
         }
     if (end > tile->packed_end) tile->packed_end = end;
 }

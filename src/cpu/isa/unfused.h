@@ -117,8 +117,8 @@ static void nn_step(struct tile *tile, const struct block *block, const struct s
 static void in_step(struct tile *tile, const struct block *block, const struct step *step) {
     const struct scratch *s = &tile->scratch;
     load_weights(tile, block, step);
-    const struct scatter values = {s->score, s->d_o_rows, tile->geometry->vectors_v,
-                                   tile->partial + partial_layout(tile->geometry).d_v, NULL};
+    const struct scatter values = {s->score, s->d_o_rows, tile->geometry->vectors_v, v_sums(tile),
+                                   NULL};
     scatter_rows(tile, block, step, &values, 1);
 }
 

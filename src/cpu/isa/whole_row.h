@@ -65,7 +65,7 @@ INLINE void row_outputs(const int kind, const int window, const bool scatter, co
             row_source(kind, window, scatter, first, count, s, sum, product->weight[part], source);
     }
     real *out = product->out + first * out_pitch + channel;
-    const bool fresh = !scatter && product->fresh; /* other vectors add to the keys, too */
+    const bool fresh = product->fresh;
 #pragma GCC unroll 3
     for (int g = 0; g < count; g++) {
 #pragma GCC unroll 4
