@@ -1,7 +1,7 @@
-/* Stores zeros as the gradients of keys and values that no query attends: of those that tensors cover, which is what the
- * region says here, the ones outside of the attended box. A thread has the same vector of NH_KEYS keys that follow each
- * other on the last axis: what its number stands for takes several divisions, more than a store. Blocks along y have dK
- * and dV. The launch before this one stores the other gradients: only its end has to be waited for. */
+/* Stores zeros as the gradients of keys and values that no query attends: of those that tensors cover, which is what
+ * the region says here, the ones outside of the attended box. A thread has the same vector of NH_KEYS keys that follow
+ * each other on the last axis: what its number stands for takes several divisions, more than a store. Blocks along y
+ * have dK and dV. The launch before this one stores the other gradients: only its end has to be waited for. */
 #include "overlap.cuh"
 #include "region.cuh"
 
