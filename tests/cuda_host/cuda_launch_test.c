@@ -74,7 +74,21 @@ static const struct fake_launch *naive(const char *text, struct nh_problem *prob
     return &fake.launch[0];
 }
 
-/* Tensor maps are those of the tensors, which begin with their boxes, as are the workspace's statistics. */
+/* Whether a map of a region begins with a tensor's box or, if keys are left out, so many bytes behind it. */
+static bool begins_a_box(const char *at, size_t left_out_bytes) {
+    static const int32_t of_keys[] = {NHOOD_K, NHOOD_V, NHOOD_D_K, NHOOD_D_V};
+    bool known = false;
+    for (size_t i = 0; i < sizeof of_keys / sizeof *of_keys; i++)
+        known = known || at == (const char *)address_of(of_keys[i]) + left_out_bytes;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        bool keys = t == NHOOD_K || t == NHOOD_V || t == NHOOD_D_K || t == NHOOD_D_V;
+        known = known || (!keys && at == address_of(t));
+    }
+    return known;
+}
+
+/* Tensor maps are those of the tensors, which begin with their boxes, as are the workspace's statistics. Queries from 8 on
+ * attend no key before 5. */
 static void check_maps_of_regions(const struct nh_solver *solver, int launches, int least_maps) {
     struct nh_problem problem;
     nhood_io io;
@@ -84,9 +98,8 @@ static void check_maps_of_regions(const struct nh_solver *solver, int launches, 
     CHECK(fake.launch_count == launches && fake.maps_encoded >= least_maps,
           "%s: %d launches, %d maps", solver->name, fake.launch_count, fake.maps_encoded);
     for (int m = 0; m < fake.maps_encoded && m < FAKE_MAPS; m++) {
-        bool known = fake.map_address[m] == io.workspace;
-        for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-            known = known || fake.map_address[m] == address_of(t);
+        bool known = fake.map_address[m] == io.workspace ||
+                     begins_a_box(fake.map_address[m], (size_t)5 * 56 * 4 * 32 * 2);
         CHECK(known, "%s: map %d at %p", solver->name, m, fake.map_address[m]);
     }
     const struct nh_cuda_args *args = &fake.launch[0].args;
@@ -113,15 +126,16 @@ static void check_regions(void) {
           "Q at %p, K at %p, LSE at %p", args->tensor[NH_Q].data, args->tensor[NH_K].data,
           args->tensor[NH_LSE].data);
     CHECK(args->axis[1].length == 40 && launch->region[1].query.offset == 3 &&
-              launch->region[1].query.length == 20 && launch->region[2].key.offset == 1 &&
-              launch->region[2].key.length == 49 && launch->region[0].query.length == 1,
+              launch->region[1].query.length == 20 && launch->region[1].key.offset == 0 &&
+              launch->region[1].key.length == 26 && launch->region[2].key.offset == 2 &&
+              launch->region[2].key.length == 36 && launch->region[0].query.length == 1,
           "axis of %lld, queries %lld + %lld", args->axis[1].length, launch->region[1].query.offset,
           launch->region[1].query.length);
     CHECK(launch->grid[0] == 20 * 30 * 2 * 8 / 128, "%u blocks", launch->grid[0]);
     nhood_io io;
-    check_maps_of_regions(&nh_solver_cuda_small, 2, 13);
-    check_maps_of_regions(&nh_solver_cuda_split90, 3, 9);
-    read_problem("bwd:f16:b1h2d64:4096:w300:q1024+512:k700+1024", &problem);
+    check_maps_of_regions(&nh_solver_cuda_small, 3, 13);
+    check_maps_of_regions(&nh_solver_cuda_split90, 4, 9);
+    read_problem("bwd:f16:b1h2d64:4096:w300:q1024+512:k900+768", &problem);
     if (!execute(&nh_solver_cuda_split80, &problem, "split80", &io)) return;
     const struct fake_launch *stats = &fake.launch[0];
     CHECK((uintptr_t)stats->args.tensor[NH_DELTA].data ==
@@ -129,11 +143,36 @@ static void check_regions(void) {
               stats->args.tensor[NH_DELTA].batch == 512 * 2 * 4,
           "delta at %p", stats->args.tensor[NH_DELTA].data);
     for (int l = 1; l < fake.launch_count; l++) {
-        unsigned rows = l == 1 ? 512 : 1024; /* queries, then keys */
+        unsigned rows = l == 1 ? 512 : 768; /* queries, then keys */
         CHECK(fake.launch[l].grid[0] % 2 == 0 && rows % (fake.launch[l].grid[0] / 2) == 0 &&
                   fake.launch[l].region[2].query.offset == 1024,
               "launch %d: %u blocks", l, fake.launch[l].grid[0]);
     }
+}
+
+/* The last launch of a backward that leaves out keys has the boxes of all keys and of those attended, and goes over dK and
+ * dV; without them it is left out. */
+static void check_clear_keys(void) {
+    struct nh_problem problem;
+    struct nh_operation *operation;
+    read_problem("bwd:f16:b3h4k2d64v32:30x40:w7x7:q3+20x5+9:k0+30x1+39", &problem);
+    if (build_first(&nh_solver_cuda_naive, &problem, &f.device[0], &operation)) return;
+    nhood_io io = pretended_io(&problem, operation);
+    fake.launch_count = 0;
+    CHECK(!operation->run(operation, &io), "%s", nhood_last_error());
+    const int launches = fake.launch_count;
+    const struct fake_launch *clear = &fake.launch[launches - 1];
+    /* a thread has 8 elements of 4 keys; a line has 39 */
+    CHECK(clear->region[1].key.offset == 0 && clear->region[1].key.length == 30 &&
+              clear->region[2].key.offset == 1 && clear->region[2].key.length == 39 &&
+              clear->grid[0] == (3 * 30 * 10 * 2 * 8 + 127) / 128 && clear->grid[1] == 2,
+          "%u x %u blocks over keys %lld + %lld", clear->grid[0], clear->grid[1],
+          clear->region[2].key.offset, clear->region[2].key.length);
+    io.data[NHOOD_D_K] = io.data[NHOOD_D_V] = NULL;
+    fake.launch_count = 0;
+    CHECK(!operation->run(operation, &io) && fake.launch_count < launches - 1,
+          "%d launches of %d without dK and dV", fake.launch_count, launches);
+    operation->destroy(operation);
 }
 
 /* Around a circle of 60 tokens, boxes that lack 8 of them meet a window of 9 at one end alone, those that lack 7 at both. */
@@ -480,6 +519,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         check_all(problems[i]);
     check_regions();
+    check_clear_keys();
     check_region_refusals();
     check_large();
     check_grid_limits();
