@@ -1,6 +1,6 @@
 # cmake -DOUTPUT=file.c -DSOURCES="a.cu;b.cuh" -P embed.cmake: writes every file's text as a byte array, and the tables
-# of them that compiler.h declares, by file name. Comments and indentation, more than a quarter, are for who reads the files;
-# lines keep their numbers, which compilers name.
+# of them that compiler.h declares, by file name. Comments, indentation and most spaces, more than a quarter, are for who reads
+# the files; lines keep their numbers, which compilers name.
 
 # Replaces each comment of `text` by its line ends.
 function(without_comments text output)
@@ -51,7 +51,10 @@ foreach(path IN LISTS SOURCES)
     get_filename_component(name "${path}" NAME)
     file(READ "${path}" text)
     without_comments("${text}" text)
-    string(REGEX REPLACE "\n +" "\n" text "${text}")
+    string(REGEX REPLACE " *\n +" "\n" text "${text}")
+    foreach(operator "=" "+" "*" "<")
+        string(REPLACE " ${operator} " "${operator}" text "${text}")
+    endforeach()
     string(HEX "${text}" hex)
     string(REGEX REPLACE "(................................................)" "\\1\n    " hex "${hex}")
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
