@@ -74,15 +74,12 @@ static const struct fake_launch *naive(const char *text, struct nh_problem *prob
     return &fake.launch[0];
 }
 
-/* Whether a map of a region begins with a tensor's box or, if keys are left out, so many bytes behind it. */
+/* Whether a map of a region begins with a tensor's box or, of keys, so many bytes behind it, as the keys before are left out. */
 static bool begins_a_box(const char *at, size_t left_out_bytes) {
-    static const int32_t of_keys[] = {NHOOD_K, NHOOD_V, NHOOD_D_K, NHOOD_D_V};
     bool known = false;
-    for (size_t i = 0; i < sizeof of_keys / sizeof *of_keys; i++)
-        known = known || at == (const char *)address_of(of_keys[i]) + left_out_bytes;
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         bool keys = t == NHOOD_K || t == NHOOD_V || t == NHOOD_D_K || t == NHOOD_D_V;
-        known = known || (!keys && at == address_of(t));
+        known = known || at == (const char *)address_of(t) + (keys ? left_out_bytes : 0);
     }
     return known;
 }
