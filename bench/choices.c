@@ -14,6 +14,7 @@
  *
  * A solver's name behind the problem: of its candidates alone. */
 #include "build_many.h"
+#include "calibration.h"
 #include "cuda.h"
 #include "device_spec.h"
 #include "measure.h"
@@ -260,6 +261,17 @@ static void obey_all(const struct nh_device *device, double cut) {
     }
 }
 
+/* Obeys with the estimates that contexts have: calibrated, if the cache folder has a calibration of the device. */
+static int choose_on(struct nh_device *device, const char *cache, double cut) {
+    if (cache && nh_calibration_attach(device, cache)) {
+        fprintf(stderr, "choices: %s\n", nhood_last_error());
+        return EXIT_FAILURE;
+    }
+    obey_all(device, cut);
+    nh_calibration_detach(device);
+    return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv) {
     const nhood_context_options options = {.struct_size = sizeof options,
                                            .cache = getenv("NHOOD_CACHE"),
@@ -277,14 +289,13 @@ int main(int argc, char **argv) {
             fprintf(stderr, "choices: %s\n", nhood_last_error());
             return EXIT_FAILURE;
         }
-        obey_all(device, atof(argv[1]));
-        return EXIT_SUCCESS;
+        return choose_on(device, options.cache, atof(argv[1]));
     }
     if (nh_cuda_open(NULL, &options, &host, device, 1, &count, &cuda) || !count) {
         fprintf(stderr, "choices: no GPU: %s\n", cuda ? nh_cuda_note(cuda) : nhood_last_error());
         return EXIT_FAILURE;
     }
-    obey_all(device, atof(argv[1]));
+    int result = choose_on(device, options.cache, atof(argv[1]));
     nh_cuda_close(cuda, device, count);
-    return EXIT_SUCCESS;
+    return result;
 }
