@@ -1,55 +1,62 @@
-#include "small_roll.h"
+/* Halos that roll along the first axis (small_roll.cuh): a block takes work tiles that follow each other there, and
+ * fetches only the part of each halo that the halo before did not have. */
+#include "small_launch.h"
+#include "tile_count.h"
 
-enum { MOST_HELD = 16 };
-
-/* The first axis of a problem, along which halos roll, as the kernels see it. A chain is all work tiles that differ
- * only in their position along it. */
+/* A chain is all work tiles that differ only in their position along the first axis, which is as the kernels see it. */
 struct chain {
+    const struct nh_small_launch *launch;
     const struct nh_axis *axis;
-    bool keys;
-    /* warp tiles stop at the last line that any of their rows sees: NH_STOPS */
-    bool stops;
     /* length and work tiles of the longest dilation group; 1 if others are shorter */
     int64_t length, tiles, shorter;
     /* region: NH_REGIONS of the kernels. whole: tensors have all rows and columns; else own and other are those they
      * have. */
     bool region, whole;
     struct nh_range own, other;
-    /* with a region: the position from which slots are counted, and the end of the last slot, beyond which no box
-     * reaches */
+    /* the position from which slots are counted, and the end of the last slot, beyond which no box reaches */
     int64_t base, slots_end;
     /* positions per work tile; lines of a warp tile's box, and columns per line */
     int64_t work_tile, lines, columns;
-    int64_t least_pairs;
+    /* Where slots are planes, a chain begins only when enough of the chain before is done, so that only its own work
+     * tiles use slots. */
+    bool planes;
 };
 
-/* The same as nh_roll_touched in small_roll.cuh. */
-static int64_t touched(const struct chain *chain, int64_t seen) {
-    int64_t pairs = nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->least_pairs);
-    return chain->stops ? nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines)
-                        : chain->lines;
+static struct nh_range union_of(struct nh_range a, struct nh_range b) {
+    return (struct nh_range){nh_min(a.begin, b.begin), nh_max(a.end, b.end)};
 }
 
-static struct nh_range covered_columns(const struct chain *chain, int64_t length,
-                                       int64_t position) {
+/* The same as nh_roll_touched in small_roll.cuh. In the backward pass warp tiles stop at the last line that any of their
+ * rows sees: NH_STOPS. */
+static int64_t touched(const struct chain *chain, int64_t seen) {
+    int64_t pairs =
+        nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->launch->least_pairs);
+    return chain->launch->kernel == NH_SMALL_FORWARD
+               ? chain->lines
+               : nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines);
+}
+
+static struct nh_range seen_by_row(const struct chain *chain, int64_t length, int64_t position) {
     const struct nh_axis *axis = chain->axis;
     struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
-                                         axis->periodic, chain->keys, position);
+                                         axis->periodic, chain->launch->keys, position);
     return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
 }
 
-/* The columns that the work tile's rows see, of those that tensors have. */
-static struct nh_range seen_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
+/* The columns that the work tile's rows see in a dilation group of this length, of those that tensors have. */
+static struct nh_range seen_by(const struct chain *chain, int64_t length, int64_t work_tile) {
     int64_t first = work_tile * chain->work_tile + chain->own.begin;
     int64_t rows_end = chain->whole ? length : chain->own.end;
     int64_t last = nh_min(first + chain->work_tile, rows_end) - 1;
-    return (struct nh_range){covered_columns(chain, length, nh_min(first, last)).begin,
-                             covered_columns(chain, length, last).end};
+    return (struct nh_range){seen_by_row(chain, length, nh_min(first, last)).begin,
+                             seen_by_row(chain, length, last).end};
 }
 
-/* The slots that the work tile's halo needs, counted from the base; negative before it. */
-static struct nh_range slots_in_part(const struct chain *chain, int64_t length, int64_t work_tile) {
-    struct nh_range seen = seen_in_part(chain, length, work_tile);
+/* The slots that the work tile's halo needs in a dilation group of this length, counted from the base and negative
+ * before it, as nh_roll_box in small_roll.cuh has them. */
+static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
+                                      int64_t work_tile) {
+    struct nh_range seen = seen_by(chain, length, work_tile);
     int64_t begin = seen.begin;
     while (begin + touched(chain, seen.end - begin) > chain->slots_end)
         begin--;
@@ -58,41 +65,24 @@ static struct nh_range slots_in_part(const struct chain *chain, int64_t length, 
                              nh_floor_div(begin + lines - 1 - chain->base, chain->work_tile) + 1};
 }
 
+/* The slots that it needs in any group. */
+static struct nh_range slots_of(const struct chain *chain, int64_t work_tile) {
+    struct nh_range slots = slots_in_group(chain, chain->length, work_tile);
+    return chain->shorter ? union_of(slots, slots_in_group(chain, chain->length - 1, work_tile))
+                          : slots;
+}
+
 /* The end of the last slot: after the last column that a row sees, unless a box is longer. A periodic axis has none. */
 static int64_t slots_end_of(const struct chain *chain) {
-    if (!chain->region || chain->axis->periodic) return INT64_MAX;
-    struct nh_range seen = seen_in_part(chain, chain->length, 0);
-    for (int64_t i = 1; i < chain->tiles; i++) {
-        struct nh_range own = seen_in_part(chain, chain->length, i);
-        seen = (struct nh_range){nh_min(seen.begin, own.begin), nh_max(seen.end, own.end)};
-    }
+    if (!chain->region) return chain->tiles * chain->work_tile;
+    if (chain->axis->periodic) return INT64_MAX;
+    struct nh_range seen = seen_by(chain, chain->length, 0);
+    for (int64_t i = 1; i < chain->tiles; i++)
+        seen = union_of(seen, seen_by(chain, chain->length, i));
     int64_t base = chain->base, rows = chain->work_tile,
             begin = base + nh_floor_div(seen.begin - base, rows) * rows,
             end = base + nh_ceil_div(seen.end - base, rows) * rows;
     return nh_max(end, begin + nh_ceil_div(chain->lines, rows) * rows);
-}
-
-/* The slots that the work tile's halo needs in a dilation group of this length, as nh_roll_box in small_roll.cuh has
- * them. */
-static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
-                                      int64_t work_tile) {
-    if (chain->region) return slots_in_part(chain, length, work_tile);
-    int64_t first = nh_min(work_tile * chain->work_tile, length - 1);
-    int64_t last = nh_min((work_tile + 1) * chain->work_tile, length) - 1;
-    int64_t begin = nh_small_columns_of(chain->axis, chain->keys, length, first).begin;
-    int64_t end = nh_small_columns_of(chain->axis, chain->keys, length, last).end;
-    while (begin + touched(chain, end - begin) > chain->tiles * chain->work_tile)
-        begin--;
-    return (struct nh_range){begin / chain->work_tile,
-                             nh_ceil_div(begin + touched(chain, end - begin), chain->work_tile)};
-}
-
-/* The slots that it needs in any group. */
-static struct nh_range work_tile_slots(const struct chain *chain, int64_t work_tile) {
-    struct nh_range slots = slots_in_group(chain, chain->length, work_tile);
-    if (!chain->shorter) return slots;
-    struct nh_range others = slots_in_group(chain, chain->length - 1, work_tile);
-    return (struct nh_range){nh_min(slots.begin, others.begin), nh_max(slots.end, others.end)};
 }
 
 /* Whether no work tile's slots end before those of the one before it: each slot is fetched only once. */
@@ -106,66 +96,42 @@ static bool advances(const struct chain *chain) {
 }
 
 /* The most slots that are in use when a work tile's slots are fetched while the last `held` work tiles are unfinished.
- * Where slots are planes, a chain begins only when enough of the chain before is done, so that only its own work tiles
- * count. */
-static int64_t slots_in_use(const struct chain *chain, int32_t held, bool planes, int64_t around) {
+ * around: slots that a chain has beside those of its work tiles. */
+static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t around) {
+    enum { MOST_HELD = 16 };
     int64_t begin[MOST_HELD], most = 1;
     for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
         int64_t own = (work_tile % chain->tiles + chain->tiles) % chain->tiles;
-        struct nh_range slots = work_tile_slots(chain, own);
+        struct nh_range slots = slots_of(chain, own);
         int64_t before = (work_tile - own) / chain->tiles * (chain->tiles + around);
         begin[(work_tile + held) % held] = before + slots.begin;
-        int64_t others = planes ? nh_min(held, own + 1) : held;
+        int64_t others = chain->planes ? nh_min(held, own + 1) : held;
         for (int64_t i = 0; work_tile >= 0 && i < others; i++)
             most = nh_max(most, slots.end - begin[i]);
     }
     return most;
 }
 
-/* Whether a slot has a whole number of the swizzle's periods or, if the number of slots is even, of half periods. */
-static bool rows_agree(const struct nh_problem *problem, bool planes, int64_t slot_rows) {
-    return slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0;
+/* A shorter length that has the same patterns: away from borders, what rows see repeats, so that a group as long as
+ * both borders and two periods is enough. */
+static int64_t representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
+    int64_t period = tile / nh_common_divisor(tile, axis->stride) * axis->stride;
+    int64_t enough = 4 * axis->window + 2 * period;
+    return length > enough ? length - (length - enough) / period * period : length;
 }
 
-bool nh_small_rolls_planes(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    return problem->rank == 3 && shape->rows[0] == 1;
-}
-
-/* Whether halos can roll along an axis that tensors do not cover, or that is periodic. It must have one dilation group,
- * and if periodic be covered and divided by work tiles. The limit bounds the time in which the host looks at each work
- * tile. */
-static bool part_rolls(const struct nh_axis *axis, const struct chain *chain) {
-    enum { MOST_TILES = 4096 };
-    if (chain->whole && !axis->periodic) return true;
-    return axis->dilation == 1 && chain->tiles <= MOST_TILES &&
-           (!axis->periodic || (chain->whole && axis->length % chain->work_tile == 0));
-}
-
-/* Sets the number of positions between the start of a chain's slots and its first row, and the number of its slots
- * beyond that of its work tiles. They are negative if columns begin after the rows, or are fewer. */
-static void count_around(const struct chain *chain, struct nh_small_shape *shape) {
-    struct nh_range all = work_tile_slots(chain, 0);
-    for (int64_t i = 1; i < chain->tiles; i++) {
-        struct nh_range slots = work_tile_slots(chain, i);
-        all = (struct nh_range){nh_min(all.begin, slots.begin), nh_max(all.end, slots.end)};
-    }
-    shape->lines_before = (int32_t)(chain->own.begin - chain->base - all.begin * chain->work_tile);
-    shape->slots_around = (int32_t)(all.end - all.begin - chain->tiles);
-}
-
-static struct chain chain_of(const struct nh_problem *problem, bool keys,
-                             const struct nh_small_shape *shape) {
+static struct chain chain_of(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
-    const struct nh_box *own = keys ? &axis->key : &axis->query,
-                        *other = keys ? &axis->query : &axis->key;
-    int64_t work_tile = shape->rows[first], group = nh_longest_group(axis);
+    const struct nh_box *own = launch->keys ? &axis->key : &axis->query,
+                        *other = launch->keys ? &axis->query : &axis->key;
+    int64_t work_tile = launch->rows[first], group = nh_longest_group(axis);
     bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
     int64_t length =
-        whole && !axis->periodic ? nh_small_representative_length(axis, group, work_tile) : group;
-    return (struct chain){.axis = axis,
-                          .keys = keys,
-                          .stops = problem->op == NHOOD_OP_BWD,
+        whole && !axis->periodic ? representative_length(axis, group, work_tile) : group;
+    return (struct chain){.launch = launch,
+                          .axis = axis,
                           .length = length,
                           .tiles = nh_ceil_div(whole ? length : own->length, work_tile),
                           .shorter = axis->length % axis->dilation != 0,
@@ -174,67 +140,108 @@ static struct chain chain_of(const struct nh_problem *problem, bool keys,
                           .own = {own->offset, own->offset + own->length},
                           .other = {other->offset, other->offset + other->length},
                           .work_tile = work_tile,
-                          .lines = shape->columns[first],
+                          .lines = launch->columns[first],
                           .columns =
-                              shape->columns[2] * (problem->rank == 3 ? shape->columns[1] : 1),
-                          .least_pairs = shape->least_pairs};
+                              launch->columns[2] * (problem->rank == 3 ? launch->columns[1] : 1),
+                          .planes = nh_small_is_plane(problem, launch->rows)};
 }
 
-/* Returns the number of slots that a chain needs; 0: its halos do not roll. In a region columns need not begin where
- * rows do, so slots may begin at any position of a work tile: the one that needs the fewest slots is taken. On a
- * periodic axis they begin with the rows. */
-static int64_t place_slots(struct chain *chain, int32_t held, bool planes,
-                           struct nh_small_shape *shape) {
+/* Whether halos can roll along an axis that tensors do not cover, or that is periodic. It must have one dilation group,
+ * and if periodic be covered and divided by work tiles. The limit bounds the time in which the host looks at each work
+ * tile. */
+static bool part_rolls(const struct chain *chain) {
+    enum { MOST_TILES = 4096 };
+    const struct nh_axis *axis = chain->axis;
+    if (chain->whole && !axis->periodic) return true;
+    return axis->dilation == 1 && chain->tiles <= MOST_TILES &&
+           (!axis->periodic || (chain->whole && axis->length % chain->work_tile == 0));
+}
+
+/* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
+ * them. A slot has a whole number of the swizzle's periods or, as the number of slots is then even, of half periods. */
+static bool rolls(const struct chain *chain, int64_t slot_rows) {
+    const struct nh_small_launch *launch = chain->launch;
+    const struct nh_problem *problem = launch->problem;
+    int first = NH_AXES - problem->rank;
+    bool planes = chain->planes;
+    return problem->rank > 1 && chain->work_tile == launch->warp_tile[first] &&
+           chain->work_tile <= launch->halo[first] &&
+           (planes ? problem->op == NHOOD_OP_FWD && launch->halo[first] > 1 && !chain->shorter
+                   : chain->work_tile > 1) &&
+           (!launch->keys || problem->heads == problem->kv_heads) &&
+           slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0 && part_rolls(chain) &&
+           (chain->region || chain->tiles * chain->work_tile >= chain->lines);
+}
+
+/* Sets lines_before and slots_around, and returns the number of slots that a chain needs; 0: its halos do not roll. In a
+ * region columns need not begin where rows do, so slots may begin at any position of a work tile: the one that needs
+ * the fewest slots is taken. On a periodic axis they begin with the rows. */
+static int64_t place_slots(struct chain *chain, int32_t held, struct nh_small_launch *launch) {
     int64_t places = chain->region && !chain->axis->periodic ? chain->work_tile : 1, least = 0;
     for (int64_t place = 0; place < places; place++) {
-        struct nh_small_shape placed = *shape;
+        int64_t before = 0, around = 0;
         chain->base = chain->own.begin + place;
         chain->slots_end = slots_end_of(chain);
         if (!advances(chain)) continue;
-        if (chain->region) count_around(chain, &placed);
-        int64_t slots = slots_in_use(chain, held, planes, placed.slots_around);
+        if (chain->region) {
+            struct nh_range all = slots_of(chain, 0);
+            for (int64_t i = 1; i < chain->tiles; i++)
+                all = union_of(all, slots_of(chain, i));
+            before = -place - all.begin * chain->work_tile;
+            around = all.end - all.begin - chain->tiles;
+        }
+        int64_t slots = slots_in_use(chain, held, around);
         if (least && slots >= least) continue;
         least = slots;
-        *shape = placed;
+        launch->lines_before = (int32_t)before;
+        launch->slots_around = (int32_t)around;
     }
     return least;
 }
 
-void nh_small_roll(const struct nh_problem *problem, bool keys, int32_t held,
-                   struct nh_small_shape *shape) {
-    int first = NH_AXES - problem->rank;
-    const struct nh_axis *axis = &problem->axis[first];
-    int64_t work_tile = shape->rows[first];
-    /* An axis shorter than a work tile has nothing to roll, and planes must have no gaps between them. */
-    bool planes = nh_small_rolls_planes(problem, shape);
-    if (problem->rank == 1 || (work_tile == 1 && (!planes || problem->op == NHOOD_OP_BWD)) ||
-        work_tile != shape->warp_tile[first] || work_tile > shape->halo[first] ||
-        (planes && (shape->halo[first] == 1 || axis->length % axis->dilation)) ||
-        (keys && problem->heads != problem->kv_heads))
+/* Sets the blocks of 8 columns per chunk where planes roll. One chunk of 40 has all 20 pairs of a window of 5 x 5 x 5,
+ * or the 19 of one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then overlaps
+ * products with the softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head dim 64,
+ * one chunk is faster if there are more columns than two usual chunks have. In f32 a pair has three times the
+ * instructions, so chunks stay as they are. */
+static void set_chunks_of_planes(struct nh_small_launch *launch) {
+    enum {
+        ONE_CHUNK_BLOCKS = 40,
+        SHORT_CHUNK_BLOCKS = 8,
+        LEAST_BLOCKS = 2 * NH_SMALL_CHUNK_BLOCKS + 1
+    };
+    enum { LEAST_ROW_BYTES = 64 * 2 }; /* head dim 64 in 16 bits */
+    const struct nh_problem *problem = launch->problem;
+    if (problem->dtype == NHOOD_DTYPE_F32 || launch->blocks <= NH_SMALL_CHUNK_BLOCKS ||
+        nh_small_masks_by_bits(launch))
         return;
-    int64_t lines = problem->rank == 3 ? shape->halo[1] : 1;
-    int64_t slot_rows = work_tile * lines * shape->halo[2];
-    struct chain chain = chain_of(problem, keys, shape);
-    if (!rows_agree(problem, planes, slot_rows) || !part_rolls(axis, &chain) ||
-        (!chain.region && chain.tiles * work_tile < chain.lines))
-        return;
-    int64_t slots = place_slots(&chain, held, planes, shape);
+    bool one = launch->blocks >= LEAST_BLOCKS && launch->blocks <= ONE_CHUNK_BLOCKS &&
+               nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
+    launch->chunk_blocks = one ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
+}
+
+/* Slots are for so many work tiles ("held"). Warps load their rows into registers first, which frees a stage, so that
+ * more work tiles use the halo than there are stages. By keys, statistics take room as well, so that there are fewer
+ * extra ones, and none on a periodic axis, which takes a slot more. Away from the ends of chains the slots are enough
+ * for one work tile more. */
+void nh_small_roll(struct nh_small_launch *launch) {
+    enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
+    int first = NH_AXES - launch->problem->rank;
+    struct chain chain = chain_of(launch);
+    int64_t slot_rows = chain.work_tile * launch->halo[2];
+    if (launch->problem->rank == 3) slot_rows *= launch->halo[1];
+    launch->held = launch->stages;
+    if (!rolls(&chain, slot_rows)) return;
+    int32_t longer = !launch->keys ? HELD_LONGER : chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS;
+    int32_t held = launch->stages + (chain.planes ? 0 : longer);
+    int64_t slots = place_slots(&chain, held, launch);
     if (!slots) return;
-    shape->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
-    shape->halo[first] = (int32_t)work_tile;
-    shape->fetched_rows = slot_rows;
-    shape->halo_rows = shape->slots * slot_rows;
-}
-
-int32_t nh_small_near_heads(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    if (!shape->slots || nh_small_rolls_planes(problem, shape)) return 1;
-    return problem->heads % 4 == 0 ? 4 : problem->heads % 2 == 0 ? 2 : 1;
-}
-
-int64_t nh_small_statistics_box(const struct nh_small_shape *shape, int32_t *box) {
-    for (int a = 0; a < NH_AXES; a++)
-        box[a] = shape->halo[a];
-    if (!shape->slots || shape->halo[0] > 1) return shape->fetched_rows;
-    box[2] += box[2] % 2;
-    return (int64_t)box[1] * box[2];
+    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
+    launch->halo[first] = (int32_t)chain.work_tile;
+    launch->fetched_rows = slot_rows;
+    launch->halo_rows = launch->slots * slot_rows;
+    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
+    bool passes = launch->problem->dtype != NHOOD_DTYPE_F16;
+    launch->held = chain.planes ? held + passes : held + 1;
+    if (chain.planes) set_chunks_of_planes(launch);
 }
