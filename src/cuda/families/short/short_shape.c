@@ -1,6 +1,5 @@
 #include "short_shape.h"
 
-#include "dtype.h"
 #include "launch.h"
 
 #include <stdlib.h>
@@ -65,16 +64,13 @@ static void set_shares(const struct nh_problem *problem, struct nh_short_shape *
     }
 }
 
-static bool equally_long(const struct nh_axis *axis) {
-    return axis->length % axis->dilation == 0;
-}
-
 /* Whether, on all axes after the first one longer than a token, windows are whole and groups equally long. */
 static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
     bool inside = false;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (inside && (axis->causal || axis->window != shape->extent[a] || !equally_long(axis)))
+        if (inside &&
+            (axis->causal || axis->window != shape->extent[a] || axis->length % axis->dilation))
             return false;
         inside = inside || shape->extent[a] > 1;
     }
@@ -86,7 +82,7 @@ static bool contiguous(const struct nh_problem *problem, const struct nh_short_s
 static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
     bool even = true;
     for (int a = 0; a < NH_AXES; a++)
-        even = even && equally_long(&problem->axis[a]);
+        even = even && problem->axis[a].length % problem->axis[a].dilation == 0;
     if (even) return NH_SHORT_EVEN;
     return problem->batch * problem->kv_heads >= groups ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
 }
@@ -132,53 +128,33 @@ bool nh_short_offsets_fit(const struct nh_problem *problem) {
     return true;
 }
 
-void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     int64_t parts, struct nh_short_tiling *tiling) {
-    *tiling = (struct nh_short_tiling){.work_tiles = (int)shape->work_tiles,
-                                       .heads = (int)(problem->heads / problem->kv_heads),
-                                       .groups = (int)shape->groups,
-                                       .rows = (int)shape->rows,
-                                       .parts = (int)parts,
-                                       .total = (int)shape->total,
-                                       .chunks = (int)shape->chunks,
-                                       .tokens = (int)shape->group_tokens};
-    for (int a = 0; a < NH_AXES; a++)
-        tiling->tiles[a] = shape->extent[a];
+int64_t nh_short_work_tiles(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    return problem->op == NHOOD_OP_BWD
+               ? of->shape->work_tiles
+               : of->shape->work_tiles * (problem->heads / problem->kv_heads) * of->parts;
 }
 
-int64_t nh_short_forward_work_tiles(const struct nh_problem *problem,
-                                    const struct nh_short_shape *shape, int64_t parts) {
-    return shape->work_tiles * (problem->heads / problem->kv_heads) * parts;
-}
-
-nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
-                                     const struct nh_short_shape *shape, int64_t parts,
-                                     struct nh_short_tiling *tiling) {
-    int64_t work_tiles = nh_short_forward_work_tiles(problem, shape, parts);
-    if (work_tiles > INT32_MAX / 2)
+nhood_status nh_short_tiling(const struct nh_short_launch *of, struct nh_short_tiling *tiling) {
+    const struct nh_short_shape *shape = of->shape;
+    int64_t work_tiles = nh_short_work_tiles(of);
+    if (of->problem->op == NHOOD_OP_FWD && work_tiles > INT32_MAX / 2)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 work tiles");
-    nh_short_tiling(problem, shape, parts, tiling);
-    tiling->work_tiles = (int)work_tiles;
+    *tiling =
+        (struct nh_short_tiling){.work_tiles = (int)work_tiles,
+                                 .tiles = {shape->extent[0], shape->extent[1], shape->extent[2]},
+                                 .tokens = (int)shape->group_tokens,
+                                 .groups = (int)shape->groups,
+                                 .rows = (int)shape->rows,
+                                 .parts = of->parts,
+                                 .total = (int)shape->total,
+                                 .chunks = (int)shape->chunks,
+                                 .heads = (int)(of->problem->heads / of->problem->kv_heads)};
     return NHOOD_OK;
 }
 
-int64_t nh_short_sums(const struct nh_problem *problem, int64_t width) {
-    return problem->dtype == NHOOD_DTYPE_F32 ? 4 * nh_ceil_div(width, 32)
-                                             : 2 * nh_ceil_div(width, 16);
-}
-
-/* One unit of 16 bytes more keeps rows that are loaded together in different banks. */
-int64_t nh_short_row_bytes(const struct nh_problem *problem, int64_t width) {
-    return 8 * nh_short_sums(problem, width) * (int64_t)nh_dtype_bytes(problem->dtype) + 16;
-}
-
-int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins) {
-    enum { LENGTHS = 16, ORIGIN = 8 };
-    return shape->groups * (LENGTHS + origins * ORIGIN);
-}
-
-void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     struct nh_kernel_spec *spec) {
+void nh_short_define(const struct nh_short_launch *of, struct nh_kernel_spec *spec) {
+    const struct nh_problem *problem = of->problem;
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_cuda_define_long_sums(spec, problem,
@@ -189,5 +165,5 @@ void nh_short_define(const struct nh_problem *problem, const struct nh_short_sha
     nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(spec, "NH_STRIDED", nh_problem_strided(problem));
     nh_kernel_define(spec, "NH_DILATED", nh_problem_dilated(problem));
-    nh_kernel_define(spec, "NH_GROUPS", shape->order);
+    nh_kernel_define(spec, "NH_GROUPS", of->shape->order);
 }
