@@ -96,14 +96,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- plan ---- */
 
-static const char *source_of(const struct nh_small_launch *launch) {
-    static const char *const sources[][2] = {
-        {"small_forward.cu", "small_forward_rolled.cu"},
-        {"small_backward_query.cu", "small_backward_query_rolled.cu"},
-        {"small_backward_key.cu", "small_backward_key_rolled.cu"}};
-    return sources[launch->kernel][launch->turns];
-}
-
 /* Whether the work tiles of every dilation group are full: NH_WHOLE. */
 static bool whole(const struct nh_small_launch *launch) {
     bool all = true;
@@ -157,7 +149,11 @@ static void define_boxes(const struct nh_small_launch *launch, struct nh_kernel_
 
 static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
-    struct nh_kernel_spec spec = {.source = source_of(launch)};
+    static const char *const sources[][2] = {
+        {"small_forward.cu", "small_forward_rolled.cu"},
+        {"small_backward_query.cu", "small_backward_query_rolled.cu"},
+        {"small_backward_key.cu", "small_backward_key_rolled.cu"}};
+    struct nh_kernel_spec spec = {.source = sources[launch->kernel][launch->turns]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_cuda_define_long_sums(&spec, problem,
@@ -176,7 +172,7 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
     nh_kernel_define(&spec, "NH_WHOLE", whole(launch));
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(launch));
     nh_kernel_define(&spec, "NH_STAGES", launch->stages);
-    nh_kernel_define(&spec, "NH_FETCHERS", nh_small_fetchers(launch));
+    nh_kernel_define(&spec, "NH_FETCHERS", launch->fetchers);
     nh_kernel_define(&spec, "NH_SLOTS", launch->slots);
     nh_kernel_define(&spec, "NH_HELD", launch->held);
     if (nh_small_has_region(problem)) {
@@ -192,18 +188,6 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
     return spec;
 }
 
-/* Extents of the box in which a tensor is fetched or stored. */
-static const int32_t *box_of(const struct nh_small_launch *launch, int32_t tensor) {
-    switch (tensor) {
-    case NHOOD_Q:
-    case NHOOD_D_O: return launch->keys ? launch->halo : launch->rows;
-    case NHOOD_K:
-    case NHOOD_V: return launch->keys ? launch->rows : launch->halo;
-    case NHOOD_O: return launch->kernel == NH_SMALL_FORWARD ? launch->warp_tile : launch->rows;
-    default: return launch->warp_tile;
-    }
-}
-
 /* Sets the kernel's maps (nh_maps). Those of lines, for the halo, come last. */
 static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *step) {
     enum { MOST = 7, END = -1 };
@@ -212,21 +196,23 @@ static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *
         {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, NHOOD_D_O, NHOOD_D_Q, END},
         {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_D_O, NHOOD_D_K, NHOOD_D_V, NH_DELTA, END}};
     const struct nh_problem *problem = launch->problem;
+    /* the tensors that are fetched as a halo, and as the rows of a work tile; warp tiles are stored */
+    const uint32_t by_queries = NH_BIT(Q) | NH_BIT(D_O), by_keys = NH_BIT(K) | NH_BIT(V);
+    uint32_t halo = launch->keys ? by_queries : by_keys, rows = launch->keys ? by_keys : by_queries;
+    if (launch->kernel == NH_SMALL_BACKWARD_QUERY) rows |= NH_BIT(O);
     int32_t statistics[NH_AXES];
     nh_small_statistics_box(launch, statistics);
     step->maps = 0;
-    if (!launch->stages) return;
-    for (const int32_t *tensor = mapped[launch->kernel]; *tensor != END; tensor++)
-        step->map[step->maps++] = *tensor == NH_DELTA
-                                      ? nh_sm90_stats_map(problem, statistics)
-                                      : nh_sm90_map(problem, *tensor, box_of(launch, *tensor), 1);
-    if (fetches_lines(launch)) {
-        int32_t line = launch->halo[2];
-        step->map[step->maps++] =
-            nh_sm90_lines_map(problem, launch->keys ? NHOOD_Q : NHOOD_K, line);
-        step->map[step->maps++] =
-            nh_sm90_lines_map(problem, launch->keys ? NHOOD_D_O : NHOOD_V, line);
+    for (const int32_t *t = mapped[launch->kernel]; launch->stages && *t != END; t++) {
+        const int32_t *box = halo >> *t & 1   ? launch->halo
+                             : rows >> *t & 1 ? launch->rows
+                                              : launch->warp_tile;
+        step->map[step->maps++] = *t == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
+                                                 : nh_sm90_map(problem, *t, box, 1);
     }
+    for (const int32_t *t = mapped[launch->kernel]; fetches_lines(launch) && *t != END; t++)
+        if (halo >> *t & 1)
+            step->map[step->maps++] = nh_sm90_lines_map(problem, *t, launch->halo[2]);
     /* A larger promotion would fetch other heads' rows for nothing where heads lie apart. */
     for (int32_t i = 0; i < step->maps; i++)
         step->map[i].promotion = NH_CU_TENSOR_PROMOTE_128B;
@@ -259,7 +245,7 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     memset(tiling->order, 0, sizeof tiling->order); /* the order is the kernels' own */
     step->work_tiles = tiling->work_tiles;
     set_maps(&launch, step);
-    step->threads = 32 * (launch.warps + nh_small_fetchers(&launch));
+    step->threads = 32 * (launch.warps + launch.fetchers);
     step->shared_bytes = nh_small_shared_bytes(&launch);
     int64_t blocks =
         nh_min(step->work_tiles, device->multiprocessors * nh_small_residents(&launch));

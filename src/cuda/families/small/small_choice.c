@@ -236,7 +236,7 @@ static bool consider_stages(struct choice *choice, const struct box *box,
     launch.warps = box->warps;
     if (!planes) consider(choice, &launch);
     for (int i = 0; i < MOST_CHOICES && warps[i]; i++) {
-        launch.warps = planes ? warps[i] : warps[i] - nh_small_fetchers(&launch);
+        launch.warps = planes ? warps[i] : warps[i] - launch.fetchers;
         if (planes ? planes_pay(&launch, box) : launch.warps != box->warps)
             consider(choice, &launch);
     }

@@ -31,12 +31,9 @@ struct nh_small_launch {
     const struct nh_cuda_device *cuda;
     enum nh_small_kernel kernel;
     bool keys; /* rows are keys and columns queries, else the other way round; blocks own rows */
-    /* warps that compute; with stages there are producer warps besides */
-    int32_t warps;
-    /* stages of the pipeline that the copy engine fills; 0: threads copy */
-    int32_t stages;
-    /* threads copy keys and values to the same place, one after the other */
-    bool turns;
+    int32_t warps;  /* that compute; with stages there are producer warps besides */
+    int32_t stages; /* of the pipeline that the copy engine fills; 0: threads copy */
+    bool turns;     /* threads copy keys and values to the same place, one after the other */
 
     /* ---- set by nh_small_set_shape ---- */
 
@@ -66,6 +63,8 @@ struct nh_small_launch {
     /* work tiles whose part of a rolling halo may be in use (NH_HELD), one less at the ends of chains; without a
      * rolling halo, the number of stages */
     int32_t held;
+    /* producer warps, which ask the copy engine: enough to prepare a work tile in less time than the others compute one */
+    int32_t fetchers;
 };
 
 /* Whether tensors do not cover the grid, or an axis is periodic: NH_REGIONS of the kernels. */
@@ -90,8 +89,6 @@ bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile
 /* Whether every query sees a full window of keys along the axis, all of which are in the tensors. */
 bool nh_small_sees_windows(const struct nh_axis *axis);
 
-/* ---- small_roll.c ---- */
-
 /* Makes the halo of a launch with stages roll, if it can: work tiles must be one warp tile wide on the first axis, and
  * slots agree with the swizzle. An axis that tensors do not cover, or a periodic one, needs a single dilation group; a
  * periodic one also has to be covered and divided by work tiles. */
@@ -102,9 +99,6 @@ void nh_small_roll(struct nh_small_launch *launch);
 /* Steps of tensor core products over a row of `width` elements, and the row's bytes in shared memory. */
 int64_t nh_small_steps(const struct nh_problem *problem, int64_t width);
 int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width);
-
-/* Producer warps, which ask the copy engine: enough to prepare a work tile in less time than the others compute one. */
-int32_t nh_small_fetchers(const struct nh_small_launch *launch);
 
 /* How scores are masked by an additional product: the values of NH_ADDITIVE_MASK in small_additive_mask.cuh. */
 enum { NH_SMALL_NO_ADDITIVE_MASK, NH_SMALL_BY_STARTS, NH_SMALL_BY_COORDINATES, NH_SMALL_BY_KINDS };

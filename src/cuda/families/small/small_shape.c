@@ -1,4 +1,6 @@
-/* The boxes of cuda.small's kernels (small.cuh) on a problem. */
+/* The boxes of cuda.small's kernels (small.cuh) on a problem, and halos that roll along the first axis (small_roll.cuh): a
+ * block takes work tiles that follow each other there, and fetches only the part of each halo that the halo before did
+ * not have. */
 #include "small_launch.h"
 #include "tile_count.h"
 
@@ -104,4 +106,252 @@ bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile
     launch->blocks = nh_ceil_div(columns, 8);
     launch->least_pairs = least_pairs(launch);
     return launch->halo_rows <= MOST_HALO_ROWS;
+}
+
+/* ---- halos that roll ---- */
+
+/* A chain is all work tiles that differ only in their position along the first axis, which is as the kernels see it. */
+struct chain {
+    const struct nh_small_launch *launch;
+    const struct nh_axis *axis;
+    /* length and work tiles of the longest dilation group; 1 if others are shorter */
+    int64_t length, tiles, shorter;
+    /* region: NH_REGIONS of the kernels. whole: tensors have all rows and columns; else own and other are those they
+     * have. */
+    bool region, whole;
+    struct nh_range own, other;
+    /* the position from which slots are counted, and the end of the last slot, beyond which no box reaches */
+    int64_t base, slots_end;
+    /* positions per work tile; lines of a warp tile's box, and columns per line */
+    int64_t work_tile, lines, columns;
+    /* Where slots are planes, a chain begins only when enough of the chain before is done, so that only its own work
+     * tiles use slots. */
+    bool planes;
+};
+
+static struct nh_range union_of(struct nh_range a, struct nh_range b) {
+    return (struct nh_range){nh_min(a.begin, b.begin), nh_max(a.end, b.end)};
+}
+
+/* The same as nh_roll_touched in small_roll.cuh. In the backward pass warp tiles stop at the last line that any of their
+ * rows sees: NH_STOPS. */
+static int64_t touched(const struct chain *chain, int64_t seen) {
+    int64_t pairs =
+        nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->launch->least_pairs);
+    return chain->launch->kernel == NH_SMALL_FORWARD
+               ? chain->lines
+               : nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines);
+}
+
+static struct nh_range seen_by_row(const struct chain *chain, int64_t length, int64_t position) {
+    const struct nh_axis *axis = chain->axis;
+    struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
+                                         axis->periodic, chain->launch->keys, position);
+    return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
+}
+
+/* The columns that the work tile's rows see in a dilation group of this length, of those that tensors have. */
+static struct nh_range seen_by(const struct chain *chain, int64_t length, int64_t work_tile) {
+    int64_t first = work_tile * chain->work_tile + chain->own.begin;
+    int64_t rows_end = chain->whole ? length : chain->own.end;
+    int64_t last = nh_min(first + chain->work_tile, rows_end) - 1;
+    return (struct nh_range){seen_by_row(chain, length, nh_min(first, last)).begin,
+                             seen_by_row(chain, length, last).end};
+}
+
+/* The slots that the work tile's halo needs in a dilation group of this length, counted from the base and negative
+ * before it, as nh_roll_box in small_roll.cuh has them. */
+static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
+                                      int64_t work_tile) {
+    struct nh_range seen = seen_by(chain, length, work_tile);
+    int64_t begin = seen.begin;
+    while (begin + touched(chain, seen.end - begin) > chain->slots_end)
+        begin--;
+    int64_t lines = touched(chain, seen.end - begin);
+    return (struct nh_range){nh_floor_div(begin - chain->base, chain->work_tile),
+                             nh_floor_div(begin + lines - 1 - chain->base, chain->work_tile) + 1};
+}
+
+/* The slots that it needs in any group. */
+static struct nh_range slots_of(const struct chain *chain, int64_t work_tile) {
+    struct nh_range slots = slots_in_group(chain, chain->length, work_tile);
+    return chain->shorter ? union_of(slots, slots_in_group(chain, chain->length - 1, work_tile))
+                          : slots;
+}
+
+/* The end of the last slot: after the last column that a row sees, unless a box is longer. A periodic axis has none. */
+static int64_t slots_end_of(const struct chain *chain) {
+    if (!chain->region) return chain->tiles * chain->work_tile;
+    if (chain->axis->periodic) return INT64_MAX;
+    struct nh_range seen = seen_by(chain, chain->length, 0);
+    for (int64_t i = 1; i < chain->tiles; i++)
+        seen = union_of(seen, seen_by(chain, chain->length, i));
+    int64_t base = chain->base, rows = chain->work_tile,
+            begin = base + nh_floor_div(seen.begin - base, rows) * rows,
+            end = base + nh_ceil_div(seen.end - base, rows) * rows;
+    return nh_max(end, begin + nh_ceil_div(chain->lines, rows) * rows);
+}
+
+/* Whether no work tile's slots end before those of the one before it: each slot is fetched only once. */
+static bool advances(const struct chain *chain) {
+    for (int64_t less = 0; less <= chain->shorter; less++)
+        for (int64_t i = 1; i < chain->tiles; i++)
+            if (slots_in_group(chain, chain->length - less, i).end <
+                slots_in_group(chain, chain->length - less, i - 1).end)
+                return false;
+    return true;
+}
+
+/* The most slots that are in use when a work tile's slots are fetched while the last `held` work tiles are unfinished.
+ * around: slots that a chain has beside those of its work tiles. */
+static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t around) {
+    enum { MOST_HELD = 16 };
+    int64_t begin[MOST_HELD], most = 1;
+    for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
+        int64_t own = (work_tile % chain->tiles + chain->tiles) % chain->tiles;
+        struct nh_range slots = slots_of(chain, own);
+        int64_t before = (work_tile - own) / chain->tiles * (chain->tiles + around);
+        begin[(work_tile + held) % held] = before + slots.begin;
+        int64_t others = chain->planes ? nh_min(held, own + 1) : held;
+        for (int64_t i = 0; work_tile >= 0 && i < others; i++)
+            most = nh_max(most, slots.end - begin[i]);
+    }
+    return most;
+}
+
+/* A shorter length that has the same patterns: away from borders, what rows see repeats, so that a group as long as
+ * both borders and two periods is enough. */
+static int64_t representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
+    int64_t period = tile / nh_common_divisor(tile, axis->stride) * axis->stride;
+    int64_t enough = 4 * axis->window + 2 * period;
+    return length > enough ? length - (length - enough) / period * period : length;
+}
+
+static struct chain chain_of(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
+    int first = NH_AXES - problem->rank;
+    const struct nh_axis *axis = &problem->axis[first];
+    const struct nh_box *own = launch->keys ? &axis->key : &axis->query,
+                        *other = launch->keys ? &axis->query : &axis->key;
+    int64_t work_tile = launch->rows[first], group = nh_longest_group(axis);
+    bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
+    int64_t length =
+        whole && !axis->periodic ? representative_length(axis, group, work_tile) : group;
+    return (struct chain){.launch = launch,
+                          .axis = axis,
+                          .length = length,
+                          .tiles = nh_ceil_div(whole ? length : own->length, work_tile),
+                          .shorter = axis->length % axis->dilation != 0,
+                          .region = nh_small_has_region(problem),
+                          .whole = whole,
+                          .own = {own->offset, own->offset + own->length},
+                          .other = {other->offset, other->offset + other->length},
+                          .work_tile = work_tile,
+                          .lines = launch->columns[first],
+                          .columns =
+                              launch->columns[2] * (problem->rank == 3 ? launch->columns[1] : 1),
+                          .planes = nh_small_is_plane(problem, launch->rows)};
+}
+
+/* Whether halos can roll along an axis that tensors do not cover, or that is periodic. It must have one dilation group,
+ * and if periodic be covered and divided by work tiles. The limit bounds the time in which the host looks at each work
+ * tile. */
+static bool part_rolls(const struct chain *chain) {
+    enum { MOST_TILES = 4096 };
+    const struct nh_axis *axis = chain->axis;
+    if (chain->whole && !axis->periodic) return true;
+    return axis->dilation == 1 && chain->tiles <= MOST_TILES &&
+           (!axis->periodic || (chain->whole && axis->length % chain->work_tile == 0));
+}
+
+/* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
+ * them. A slot has a whole number of the swizzle's periods or, as the number of slots is then even, of half periods. */
+static bool rolls(const struct chain *chain, int64_t slot_rows) {
+    const struct nh_small_launch *launch = chain->launch;
+    const struct nh_problem *problem = launch->problem;
+    int first = NH_AXES - problem->rank;
+    bool planes = chain->planes;
+    return problem->rank > 1 && chain->work_tile == launch->warp_tile[first] &&
+           chain->work_tile <= launch->halo[first] &&
+           (planes ? problem->op == NHOOD_OP_FWD && launch->halo[first] > 1 && !chain->shorter
+                   : chain->work_tile > 1) &&
+           (!launch->keys || problem->heads == problem->kv_heads) &&
+           slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0 && part_rolls(chain) &&
+           (chain->region || chain->tiles * chain->work_tile >= chain->lines);
+}
+
+/* Sets lines_before and slots_around, and returns the number of slots that a chain needs; 0: its halos do not roll. In a
+ * region columns need not begin where rows do, so slots may begin at any position of a work tile: the one that needs
+ * the fewest slots is taken. On a periodic axis they begin with the rows. */
+static int64_t place_slots(struct chain *chain, int32_t held, struct nh_small_launch *launch) {
+    int64_t places = chain->region && !chain->axis->periodic ? chain->work_tile : 1, least = 0;
+    for (int64_t place = 0; place < places; place++) {
+        int64_t before = 0, around = 0;
+        chain->base = chain->own.begin + place;
+        chain->slots_end = slots_end_of(chain);
+        if (!advances(chain)) continue;
+        if (chain->region) {
+            struct nh_range all = slots_of(chain, 0);
+            for (int64_t i = 1; i < chain->tiles; i++)
+                all = union_of(all, slots_of(chain, i));
+            before = -place - all.begin * chain->work_tile;
+            around = all.end - all.begin - chain->tiles;
+        }
+        int64_t slots = slots_in_use(chain, held, around);
+        if (least && slots >= least) continue;
+        least = slots;
+        launch->lines_before = (int32_t)before;
+        launch->slots_around = (int32_t)around;
+    }
+    return least;
+}
+
+/* Sets the blocks of 8 columns per chunk where planes roll. One chunk of 40 has all 20 pairs of a window of 5 x 5 x 5,
+ * or the 19 of one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then overlaps
+ * products with the softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head dim 64,
+ * one chunk is faster if there are more columns than two usual chunks have. In f32 a pair has three times the
+ * instructions, so chunks stay as they are. */
+static void set_chunks_of_planes(struct nh_small_launch *launch) {
+    enum {
+        ONE_CHUNK_BLOCKS = 40,
+        SHORT_CHUNK_BLOCKS = 8,
+        LEAST_BLOCKS = 2 * NH_SMALL_CHUNK_BLOCKS + 1
+    };
+    enum { LEAST_ROW_BYTES = 64 * 2 }; /* head dim 64 in 16 bits */
+    const struct nh_problem *problem = launch->problem;
+    if (problem->dtype == NHOOD_DTYPE_F32 || launch->blocks <= NH_SMALL_CHUNK_BLOCKS ||
+        nh_small_masks_by_bits(launch))
+        return;
+    bool one = launch->blocks >= LEAST_BLOCKS && launch->blocks <= ONE_CHUNK_BLOCKS &&
+               nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
+    launch->chunk_blocks = one ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
+}
+
+/* Slots are for so many work tiles ("held"). Warps load their rows into registers first, which frees a stage, so that
+ * more work tiles use the halo than there are stages. By keys, statistics take room as well, so that there are fewer
+ * extra ones, and none on a periodic axis, which takes a slot more. Away from the ends of chains the slots are enough
+ * for one work tile more. */
+void nh_small_roll(struct nh_small_launch *launch) {
+    enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
+    int first = NH_AXES - launch->problem->rank;
+    struct chain chain = chain_of(launch);
+    int64_t slot_rows = chain.work_tile * launch->halo[2];
+    if (launch->problem->rank == 3) slot_rows *= launch->halo[1];
+    const bool forward = launch->kernel == NH_SMALL_FORWARD;
+    launch->held = launch->stages;
+    launch->fetchers = (int32_t)nh_min(launch->stages, forward ? 3 : 2);
+    if (!rolls(&chain, slot_rows)) return;
+    int32_t longer = !launch->keys ? HELD_LONGER : chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS;
+    int32_t held = launch->stages + (chain.planes ? 0 : longer);
+    int64_t slots = place_slots(&chain, held, launch);
+    if (!slots) return;
+    if (forward) launch->fetchers = (int32_t)nh_min(launch->stages + 1, 4);
+    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
+    launch->halo[first] = (int32_t)chain.work_tile;
+    launch->fetched_rows = slot_rows;
+    launch->halo_rows = launch->slots * slot_rows;
+    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
+    bool passes = launch->problem->dtype != NHOOD_DTYPE_F16;
+    launch->held = chain.planes ? held + passes : held + 1;
+    if (chain.planes) set_chunks_of_planes(launch);
 }

@@ -17,12 +17,6 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
-int32_t nh_small_fetchers(const struct nh_small_launch *launch) {
-    bool forward = launch->kernel == NH_SMALL_FORWARD;
-    if (forward && launch->slots) return (int32_t)nh_min(launch->stages + 1, 4);
-    return (int32_t)nh_min(launch->stages, forward ? 3 : 2);
-}
-
 static int64_t chunks_of(const struct nh_small_launch *launch) {
     return nh_ceil_div(launch->blocks, launch->chunk_blocks);
 }
@@ -192,8 +186,8 @@ static int64_t table_bytes(const struct nh_small_launch *launch, int64_t infos) 
 
 int64_t nh_small_shared_bytes(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
-    int64_t warps = launch->warps, stages = launch->stages, fetchers = nh_small_fetchers(launch);
-    int64_t infos = stages ? launch->held + fetchers : 2;
+    int64_t warps = launch->warps, stages = launch->stages;
+    int64_t infos = stages ? launch->held + launch->fetchers : 2;
     int64_t bytes = stages_bytes(launch) + additive_mask_bytes(launch) + table_bytes(launch, infos);
     if (launch->kernel == NH_SMALL_BACKWARD_QUERY) {
         bytes += 8 * infos * launch->work_tile_rows; /* LSE */
@@ -206,7 +200,7 @@ int64_t nh_small_shared_bytes(const struct nh_small_launch *launch) {
     if (!stages) return bytes;
     /* struct nh_ring: barriers of stages, tile infos and held work tiles, and the position of each warp */
     bytes += 16 * stages + 8 * (infos + launch->held) + 4 * warps + 8;
-    if (nh_problem_periodic(problem)) bytes += 8 * fetchers;
+    if (nh_problem_periodic(problem)) bytes += 8 * launch->fetchers;
     /* with planes: barriers for passed planes, and which work tiles are the block's */
     if (launch->slots && nh_small_is_plane(problem, launch->rows)) bytes += 8 * launch->held + 16;
     /* each warp's results, by keys dK and dV */
@@ -244,7 +238,7 @@ static int64_t registers_of(const struct nh_small_launch *launch) {
 }
 
 static int64_t block_warps(const struct nh_small_launch *launch) {
-    return nh_ceil_div(launch->warps + nh_small_fetchers(launch), 4) * 4;
+    return nh_ceil_div(launch->warps + launch->fetchers, 4) * 4;
 }
 
 /* Blocks of the copy engine have many warps: such a block is taken only if the compiler need not spill. */
@@ -326,20 +320,10 @@ static double mask_share(const struct nh_small_launch *launch) {
     return launch->dense ? 0 : nh_small_masks_by_bits(launch) ? 2 : 1;
 }
 
-/* Issue slots that a bias takes per logit, most of them for waiting. By queries, its gradient's table is gathered over
- * 16 rows, too. */
-static double bias_instructions(const struct nh_small_launch *launch) {
-    const struct nh_problem *problem = launch->problem;
-    enum { READ = 8 };
-    if (!problem->has_bias) return 0;
-    bool sums = launch->kernel == NH_SMALL_BACKWARD_QUERY;
-    return READ + (sums ? 1.2 * (double)problem->bias_count / (double)launch->blocks : 0);
-}
-
 /* Sets the units of work of a work tile; share: query heads that a key head goes over. */
 static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
-    enum { WIDEST_KEPT = 32 };
+    enum { WIDEST_KEPT = 32, READ_BIAS = 8 };
     const double absent = 0.7;
     const struct nh_problem *problem = of->problem;
     /* Warp tiles beyond the dilation group's end count 0.7: the warp that would compute one waits for others. */
@@ -354,7 +338,13 @@ static void set_units(const struct nh_small_launch *of, double share,
     launch->unit[NH_WORK_SPILL] = launch->unit[NH_WORK_TENSOR] * spilled(of);
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
     launch->unit[NH_WORK_MASK] = lanes * mask_share(of);
-    launch->unit[NH_WORK_VECTOR] = lanes * bias_instructions(of);
+    /* Issue slots that a bias takes, most of them for waiting. By queries, its gradient's table is gathered over 16 rows,
+     * too. */
+    if (problem->has_bias)
+        launch->unit[NH_WORK_VECTOR] =
+            lanes * (READ_BIAS + (of->kernel == NH_SMALL_BACKWARD_QUERY
+                                      ? 1.2 * (double)problem->bias_count / (double)of->blocks
+                                      : 0));
     launch->unit[NH_WORK_TILE] = tiles;
     launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(of->cuda, bytes);
     if (problem->dtype == NHOOD_DTYPE_F32 && !of->stages)
@@ -381,7 +371,7 @@ bool nh_small_add_work(const struct nh_small_launch *of, struct nh_work *work) {
     launch->in_flight = residents * fmax(1, of->held);
     launch->warps = of->warps;
     launch->serial = (double)nh_ceil_div(warp_tiles, of->warps) / (double)warp_tiles;
-    launch->fetchers = of->stages ? nh_small_fetchers(of) * residents : 0;
+    launch->fetchers = of->fetchers * residents;
     launch->boxes = share;
     launch->tiles = heads * of->warp_tiles;
     launch->masked_tiles = of->dense ? 0 : launch->tiles;
