@@ -46,17 +46,17 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
 /* With NH_SHORT_BY_RESIDUE, work tiles of shorter groups have fewer rows instead of padding rows. Sets the mean share
  * of rows and tokens, over all kinds of residues: those of long or short groups on each axis. */
 static void set_shares(const struct nh_problem *problem, struct nh_short_shape *shape) {
-    shape->rows_share = shape->tokens_share = shape->order == NH_SHORT_BY_RESIDUE ? 0 : 1;
-    for (int kind = 0; kind < 1 << NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; kind++) {
+    shape->rows_share = shape->tokens_share = 0;
+    for (int kind = 0; kind < 1 << NH_AXES; kind++) {
         int64_t tokens = 1;
         double share = 1;
         for (int a = 0; a < NH_AXES; a++) {
             const struct nh_axis *axis = &problem->axis[a];
             int64_t shorter = kind >> a & 1;
             int64_t longest = axis->length - (shape->extent[a] - 1) * axis->dilation;
+            int64_t residues = shorter ? axis->dilation - longest : longest;
             tokens *= shape->extent[a] - shorter;
-            share *=
-                (double)(shorter ? axis->dilation - longest : longest) / (double)axis->dilation;
+            share *= (double)residues / (double)axis->dilation;
         }
         double rows = (double)(nh_ceil_div(shape->groups * tokens, 16) * 16);
         shape->rows_share += share * rows / (double)shape->rows;
@@ -64,62 +64,50 @@ static void set_shares(const struct nh_problem *problem, struct nh_short_shape *
     }
 }
 
-/* Whether, on all axes after the first one longer than a token, windows are whole and groups equally long. */
-static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    bool inside = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        if (inside &&
-            (axis->causal || axis->window != shape->extent[a] || axis->length % axis->dilation))
-            return false;
-        inside = inside || shape->extent[a] > 1;
-    }
-    return true;
-}
-
-/* Groups of one residue are equally long. Work tiles of one residue pay off if there are enough such groups to fill
- * them. */
-static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
-    bool even = true;
-    for (int a = 0; a < NH_AXES; a++)
-        even = even && problem->axis[a].length % problem->axis[a].dilation == 0;
-    if (even) return NH_SHORT_EVEN;
-    return problem->batch * problem->kv_heads >= groups ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
-}
-
 bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
                        struct nh_short_shape *shape) {
     enum { MOST_GROUPS = 1 << 30 };
     int64_t total = problem->batch, residues = 1;
-    bool fits = nh_multiply(total, problem->kv_heads, &total);
-    *shape = (struct nh_short_shape){.group_tokens = nh_short_group_tokens(problem)};
+    bool fits = nh_multiply(total, problem->kv_heads, &total), even = true, inside = false;
+    *shape = (struct nh_short_shape){.group_tokens = nh_short_group_tokens(problem),
+                                     .contiguous = true,
+                                     .rows_share = 1,
+                                     .tokens_share = 1};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
+        bool equally_long = axis->length % axis->dilation == 0;
+        int64_t extent = nh_longest_group(axis);
         fits = fits && nh_multiply(total, axis->dilation, &total);
         residues *= fits ? axis->dilation : 1;
-        shape->extent[a] = (int32_t)nh_longest_group(axis);
+        shape->extent[a] = (int32_t)extent;
+        even = even && equally_long;
+        /* on all axes after the first one longer than a token, windows must be whole and groups equally long */
+        if (inside && (axis->causal || axis->window != extent || !equally_long))
+            shape->contiguous = false;
+        inside = inside || extent > 1;
     }
     if (!fits || total > MOST_GROUPS || shape->group_tokens > NH_SHORT_MOST_ROWS) return false;
     shape->groups = nh_max(1, nh_min(rows / shape->group_tokens, total));
-    shape->order = order_of(problem, shape->groups);
+    /* Groups of one residue are equally long. Work tiles of one residue pay off if there are enough such groups to fill
+     * them. */
+    bool many = problem->batch * problem->kv_heads >= shape->groups;
+    shape->order = even ? NH_SHORT_EVEN : many ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
     shape->rows = nh_ceil_div(shape->groups * shape->group_tokens, 16) * 16;
     shape->total = shape->order == NH_SHORT_BY_RESIDUE ? total / residues : total;
     shape->chunks = nh_ceil_div(shape->total, shape->groups);
     shape->work_tiles = shape->chunks * (total / shape->total);
-    shape->contiguous = contiguous(problem, shape);
     shape->columns = columns_of(problem, shape);
-    set_shares(problem, shape);
+    if (shape->order == NH_SHORT_BY_RESIDUE) set_shares(problem, shape);
     return true;
 }
 
 bool nh_short_offsets_fit(const struct nh_problem *problem) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         int64_t span = 0;
-        for (int a = 0; a < NH_AXES && nh_problem_role(problem, t) != NH_UNUSED; a++) {
-            int64_t axis;
-            if (!nh_multiply(problem->axis[a].length - 1, llabs(problem->strides[t].axis[a]),
-                             &axis) ||
-                axis > INT32_MAX)
+        if (nh_problem_role(problem, t) == NH_UNUSED) continue;
+        for (int a = 0; a < NH_AXES; a++) {
+            int64_t axis, stride = llabs(problem->strides[t].axis[a]);
+            if (!nh_multiply(problem->axis[a].length - 1, stride, &axis) || axis > INT32_MAX)
                 return false;
             span += axis;
         }
