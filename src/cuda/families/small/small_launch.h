@@ -35,27 +35,23 @@ struct nh_small_launch {
     int32_t stages; /* of the pipeline that the copy engine fills; 0: threads copy */
     bool turns;     /* threads copy keys and values to the same place, one after the other */
 
-    /* ---- set by nh_small_set_shape ---- */
-
-    /* Extents of a work tile and of a warp tile in rows; the most columns that a warp tile, and a work tile, sees. */
+    /* Set by nh_small_set_shape: extents of a work tile and of a warp tile in rows; the most columns that a warp tile,
+     * and a work tile, sees. */
     int32_t rows[NH_AXES], warp_tile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
-    /* every row sees all columns of its warp tile */
-    bool dense;
+    bool dense; /* every row sees all columns of its warp tile */
     /* rows in shared memory: of all slots or of the halo, of what is fetched at a time, and of a work tile */
     int64_t halo_rows, fetched_rows, work_tile_rows;
-    /* blocks of 8 columns that a warp tile multiplies */
+    /* blocks of 8 columns that a warp tile multiplies, and the most of them per chunk, whose pairs the compiler unrolls
+     * (NH_CHUNK_BLOCKS) */
     int64_t blocks;
-    /* the most of these blocks per chunk, whose pairs the compiler unrolls: NH_CHUNK_BLOCKS of the kernels */
     int32_t chunk_blocks;
     /* pairs of blocks that every warp tile multiplies, however few its rows see: as many as away from borders */
     int64_t least_pairs;
-    /* tiles of the whole problem, per batch entry and head */
-    double work_tiles, warp_tiles;
+    double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
 
-    /* ---- set by nh_small_roll ---- */
-
-    /* The number of slots of a halo that rolls along the first axis (small_roll.cuh); 0: each halo is fetched as a
-     * whole. A slot has as many positions there as a work tile has rows, and `halo` then counts those of one slot. */
+    /* Set by nh_small_roll: the number of slots of a halo that rolls along the first axis (small_roll.cuh); 0: each halo
+     * is fetched as a whole. A slot has as many positions there as a work tile has rows, and `halo` then counts those of
+     * one slot. */
     int32_t slots;
     /* With NH_REGIONS, of a chain: positions of its slots before its first row, and how many more slots it has than
      * work tiles. Either may be negative. */
@@ -96,15 +92,11 @@ void nh_small_roll(struct nh_small_launch *launch);
 
 /* ---- small_work.c ---- */
 
-/* Steps of tensor core products over a row of `width` elements, and the row's bytes in shared memory. */
-int64_t nh_small_steps(const struct nh_problem *problem, int64_t width);
+/* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width);
 
-/* How scores are masked by an additional product: the values of NH_ADDITIVE_MASK in small_additive_mask.cuh. */
-enum { NH_SMALL_NO_ADDITIVE_MASK, NH_SMALL_BY_STARTS, NH_SMALL_BY_COORDINATES, NH_SMALL_BY_KINDS };
+/* How scores are masked by an additional product, NH_ADDITIVE_MASK in small_additive_mask.cuh, and whether by bits. */
 int nh_small_additive_mask(const struct nh_small_launch *launch);
-
-/* Whether scores are masked by bits. */
 bool nh_small_masks_by_bits(const struct nh_small_launch *launch);
 
 /* Sets the box of columns whose statistics are fetched at a time, and returns their places in shared memory. A slot's

@@ -7,13 +7,14 @@
 
 #include <math.h>
 
-int64_t nh_small_steps(const struct nh_problem *problem, int64_t width) {
+/* Steps of tensor core products over a row of `width` elements. */
+static int64_t steps_of(const struct nh_problem *problem, int64_t width) {
     enum { STEP_BYTES = 32 };
     return nh_ceil_div(width * (int64_t)nh_dtype_bytes(problem->dtype), STEP_BYTES);
 }
 
 int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
-    int64_t units = 2 * nh_small_steps(problem, width);
+    int64_t units = 2 * steps_of(problem, width);
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
@@ -32,6 +33,9 @@ static int64_t columns_of(const struct nh_small_launch *launch) {
 }
 
 /* ---- masks ---- */
+
+/* The values of NH_ADDITIVE_MASK in small_additive_mask.cuh. */
+enum { NO_ADDITIVE_MASK, BY_STARTS, BY_COORDINATES, BY_KINDS };
 
 /* The size of struct nh_kinds in small_kinds.cuh. */
 static int64_t kinds_bytes(const struct nh_small_launch *launch) {
@@ -87,22 +91,21 @@ int nh_small_additive_mask(const struct nh_small_launch *launch) {
     enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31 };
     int64_t starts = 0, coordinates = 0;
     bool runs = !launch->keys;
-    if (launch->dense || !(problem->scale >= NH_SMALL_LEAST_SCALE))
-        return NH_SMALL_NO_ADDITIVE_MASK;
+    if (launch->dense || !(problem->scale >= NH_SMALL_LEAST_SCALE)) return NO_ADDITIVE_MASK;
     for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
         int64_t spread = launch->columns[a] - problem->axis[a].window;
         starts += spread > 0 ? spread + 1 : 0;
         coordinates += launch->columns[a];
         runs = runs && nh_small_sees_windows(&problem->axis[a]);
     }
-    if (runs && starts <= PLACES_OF_STARTS) return NH_SMALL_BY_STARTS;
-    if (kinds_mask(launch)) return NH_SMALL_BY_KINDS;
+    if (runs && starts <= PLACES_OF_STARTS) return BY_STARTS;
+    if (kinds_mask(launch)) return BY_KINDS;
     /* Gradients of a bias are also gathered from scores of columns that rows do not see: only masks by bits make these
      * 0. */
     bool gathers = problem->has_bias && launch->kernel == NH_SMALL_BACKWARD_QUERY;
     if (coordinates > PLACES_OF_COORDINATES || (gathers && nh_small_has_region(problem)))
-        return NH_SMALL_NO_ADDITIVE_MASK;
-    return NH_SMALL_BY_COORDINATES;
+        return NO_ADDITIVE_MASK;
+    return BY_COORDINATES;
 }
 
 bool nh_small_masks_by_bits(const struct nh_small_launch *launch) {
@@ -116,9 +119,8 @@ static int64_t additive_mask_bytes(const struct nh_small_launch *launch) {
     const int32_t *columns = launch->columns;
     int additive_mask = nh_small_additive_mask(launch);
     int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
-    int64_t per_column = additive_mask == NH_SMALL_BY_COORDINATES ? 32 * steps : 16;
-    return (additive_mask == NH_SMALL_BY_KINDS ? kinds_bytes(launch)
-                                               : per_column * columns_of(launch)) +
+    int64_t per_column = additive_mask == BY_COORDINATES ? 32 * steps : 16;
+    return (additive_mask == BY_KINDS ? kinds_bytes(launch) : per_column * columns_of(launch)) +
            OTHER_BYTES;
 }
 
@@ -219,8 +221,7 @@ static int64_t split_row(int64_t steps) {
 /* An estimate of a thread's registers: operands, scores and sums, and a constant for addresses and masks. */
 static int64_t registers_of(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
-    int64_t keys = nh_small_steps(problem, problem->dim),
-            values = nh_small_steps(problem, problem->dim_v);
+    int64_t keys = steps_of(problem, problem->dim), values = steps_of(problem, problem->dim_v);
     int64_t rows = split_row(keys), rows2 = split_row(values);
     bool f32 = problem->dtype == NHOOD_DTYPE_F32, forward = launch->kernel == NH_SMALL_FORWARD;
     /* Here scores of all columns stay in registers; with more of them the compiler keeps fewer other values. */
@@ -306,8 +307,8 @@ static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
 static double product_dims(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     double depth = problem->dtype == NHOOD_DTYPE_F32 ? 8 : 16;
-    double keys = depth * (double)nh_small_steps(problem, problem->dim),
-           values = depth * (double)nh_small_steps(problem, problem->dim_v);
+    double keys = depth * (double)steps_of(problem, problem->dim),
+           values = depth * (double)steps_of(problem, problem->dim_v);
     return launch->kernel == NH_SMALL_FORWARD          ? keys + values
            : launch->kernel == NH_SMALL_BACKWARD_QUERY ? 2 * keys + values
                                                        : 2 * (keys + values);
@@ -316,7 +317,7 @@ static double product_dims(const struct nh_small_launch *launch) {
 /* Instructions that mask a logit, relative to those of a masking product. */
 static double mask_share(const struct nh_small_launch *launch) {
     if (launch->kernel != NH_SMALL_FORWARD)
-        return nh_small_additive_mask(launch) == NH_SMALL_BY_KINDS ? 0 : 1;
+        return nh_small_additive_mask(launch) == BY_KINDS ? 0 : 1;
     return launch->dense ? 0 : nh_small_masks_by_bits(launch) ? 2 : 1;
 }
 
