@@ -253,30 +253,25 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
                           .planes = nh_small_is_plane(problem, launch->rows)};
 }
 
-/* Whether halos can roll along an axis that tensors do not cover, or that is periodic. It must have one dilation group,
- * and if periodic be covered and divided by work tiles. The limit bounds the time in which the host looks at each work
- * tile. */
-static bool part_rolls(const struct chain *chain) {
-    enum { MOST_TILES = 4096 };
-    const struct nh_axis *axis = chain->axis;
-    if (chain->whole && !axis->periodic) return true;
-    return axis->dilation == 1 && chain->tiles <= MOST_TILES &&
-           (!axis->periodic || (chain->whole && axis->length % chain->work_tile == 0));
-}
-
 /* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
- * them. A slot has a whole number of the swizzle's periods or, as the number of slots is then even, of half periods. */
+ * them. A slot has a whole number of the swizzle's periods or, as the number of slots is then even, of half periods. An
+ * axis that tensors do not cover, or that is periodic, must have one dilation group, and if periodic be covered and
+ * divided by work tiles. MOST_TILES bounds the time in which the host looks at each work tile. */
 static bool rolls(const struct chain *chain, int64_t slot_rows) {
+    enum { MOST_TILES = 4096 };
     const struct nh_small_launch *launch = chain->launch;
     const struct nh_problem *problem = launch->problem;
+    const struct nh_axis *axis = chain->axis;
     int first = NH_AXES - problem->rank;
     bool planes = chain->planes;
+    if (nh_is_cut(axis) && (axis->dilation > 1 || chain->tiles > MOST_TILES)) return false;
+    if (axis->periodic && (!chain->whole || axis->length % chain->work_tile)) return false;
     return problem->rank > 1 && chain->work_tile == launch->warp_tile[first] &&
            chain->work_tile <= launch->halo[first] &&
            (planes ? problem->op == NHOOD_OP_FWD && launch->halo[first] > 1 && !chain->shorter
                    : chain->work_tile > 1) &&
            (!launch->keys || problem->heads == problem->kv_heads) &&
-           slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0 && part_rolls(chain) &&
+           slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0 &&
            (chain->region || chain->tiles * chain->work_tile >= chain->lines);
 }
 

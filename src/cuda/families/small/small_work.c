@@ -285,22 +285,20 @@ static double work_tile_bytes(const struct nh_small_launch *launch, double share
 }
 
 static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
-    /* by kernel: threads copy, boxes, turns (f32 alone); each in 16 bits and in f32 */
-    enum { COPIES, BOXES, TURNS, WAYS };
-    static const enum nh_kernel_kind kind[][WAYS][2] = {
-        [NH_SMALL_FORWARD] = {{NH_KERNEL_SMALL_FORWARD, NH_KERNEL_SMALL_FORWARD_F32},
-                              {NH_KERNEL_SMALL_FORWARD_BOXES, NH_KERNEL_SMALL_FORWARD_BOXES_F32},
-                              {NH_KERNEL_SMALL_FORWARD_TURNS, NH_KERNEL_SMALL_FORWARD_TURNS}},
-        [NH_SMALL_BACKWARD_QUERY] = {{NH_KERNEL_SMALL_QUERY, NH_KERNEL_SMALL_QUERY_F32},
-                                     {NH_KERNEL_SMALL_QUERY_BOXES, NH_KERNEL_SMALL_QUERY_BOXES_F32},
-                                     {NH_KERNEL_SMALL_QUERY_TURNS, NH_KERNEL_SMALL_QUERY_TURNS}},
-        [NH_SMALL_BACKWARD_KEY] = {{NH_KERNEL_SMALL_KEY, NH_KERNEL_SMALL_KEY_F32},
-                                   {NH_KERNEL_SMALL_KEY_BOXES, NH_KERNEL_SMALL_KEY_BOXES_F32},
-                                   {NH_KERNEL_SMALL_KEY_TURNS, NH_KERNEL_SMALL_KEY_TURNS}}};
+    /* by kernel: in 16 bits and in f32 where threads copy, the same for the copy engine, and where keys and values share
+     * one place */
+    enum { COPIES = 0, BOXES = 2, TURNS = 4 };
+    static const enum nh_kernel_kind kind[][5] = {
+        {NH_KERNEL_SMALL_FORWARD, NH_KERNEL_SMALL_FORWARD_F32, NH_KERNEL_SMALL_FORWARD_BOXES,
+         NH_KERNEL_SMALL_FORWARD_BOXES_F32, NH_KERNEL_SMALL_FORWARD_TURNS},
+        {NH_KERNEL_SMALL_QUERY, NH_KERNEL_SMALL_QUERY_F32, NH_KERNEL_SMALL_QUERY_BOXES,
+         NH_KERNEL_SMALL_QUERY_BOXES_F32, NH_KERNEL_SMALL_QUERY_TURNS},
+        {NH_KERNEL_SMALL_KEY, NH_KERNEL_SMALL_KEY_F32, NH_KERNEL_SMALL_KEY_BOXES,
+         NH_KERNEL_SMALL_KEY_BOXES_F32, NH_KERNEL_SMALL_KEY_TURNS}};
     bool f32 = launch->problem->dtype == NHOOD_DTYPE_F32;
     if (launch->slots && nh_small_is_plane(launch->problem, launch->rows))
         return f32 ? NH_KERNEL_SMALL_PLANES_F32 : NH_KERNEL_SMALL_PLANES;
-    return kind[launch->kernel][launch->turns ? TURNS : launch->stages ? BOXES : COPIES][f32];
+    return kind[launch->kernel][launch->turns ? TURNS : (launch->stages ? BOXES : COPIES) + f32];
 }
 
 /* The inner dimensions of all products of a pair of rows, added up. */
