@@ -71,7 +71,8 @@ static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
 
 /* Sets lanes per row, units per lane, rows in flight, threads and resident blocks. */
 static void choose_group(const struct nh_norm_rope *problem, struct shape *shape) {
-    /* THREADS: if a row is shared by at most a warp. Resident threads: if a thread has 85 registers, or 128. */
+    /* THREADS: if a row is shared by at most a warp. Resident threads: if a thread has 85 registers, or 128; timed in
+     * docs/log/performance.md (07fb253). */
     enum { THREADS = 256, MANY_THREADS = 768, FEW_THREADS = 512, MOST_ROWS = 4 };
     const bool backward = problem->op == NHOOD_OP_BWD, token = problem->norm == NHOOD_NORM_TOKEN;
     const int64_t units = nh_ceil_div(problem->channels / 2, shape->pairs),
@@ -119,8 +120,7 @@ static void define(const struct nh_norm_rope *problem, const struct shape *shape
     nh_kernel_define(spec, "NH_NORM", problem->norm);
     nh_kernel_define(spec, "NH_WHOLE", channels == problem->channels);
     nh_kernel_define(spec, "NH_FULL",
-                     problem->norm == NHOOD_NORM_TOKEN || (problem->heads % shape->rows == 0 &&
-                                                           args->heads_each % shape->rows == 0));
+                     problem->heads % shape->rows == 0 && args->heads_each % shape->rows == 0);
     nh_kernel_define(spec, "NH_INDEX32", args->items <= INT32_MAX);
     nh_kernel_define(spec, "NH_MIN_BLOCKS", shape->resident);
     nh_kernel_define(spec, "NH_UNALIGNED", problem->unaligned);

@@ -209,7 +209,8 @@ static double forward_lacking(const struct nh_short_launch *of) {
 static bool forward_work(const struct nh_short_launch *of, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
-    const double ahead = 1.5; /* work tiles in flight of the two that a block holds */
+    const double ahead =
+        1.5; /* of two work tiles that a block holds, one is half done on average */
     if (!forward_useful(of)) return false;
     double tiles = (double)query_tiles(of), rows = 16 * tiles;
     double present = fmax(1, tiles * shape->rows_share), scores = 16 * present * shape->columns;

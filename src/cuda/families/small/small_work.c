@@ -325,7 +325,8 @@ static void set_units(const struct nh_small_launch *of, double share,
     enum { WIDEST_KEPT = 32, READ_BIAS = 8 };
     const double absent = 0.7;
     const struct nh_problem *problem = of->problem;
-    /* Warp tiles beyond the dilation group's end count 0.7: the warp that would compute one waits for others. */
+    /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
+     * for others. */
     double there = of->warp_tiles / of->work_tiles, all = (double)(of->work_tile_rows / 16);
     double tiles = share * (there + absent * (all - there));
     double scores = 16 * tiles * (8 * (double)of->blocks), bytes = work_tile_bytes(of, share);
@@ -338,7 +339,7 @@ static void set_units(const struct nh_small_launch *of, double share,
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
     launch->unit[NH_WORK_MASK] = lanes * mask_share(of);
     /* Issue slots that a bias takes, most of them for waiting. By queries, its gradient's table is gathered over 16 rows,
-     * too. */
+     * too: 1.2 is fitted (b7d5f9f). */
     if (problem->has_bias)
         launch->unit[NH_WORK_VECTOR] =
             lanes * (READ_BIAS + (of->kernel == NH_SMALL_BACKWARD_QUERY
