@@ -16,18 +16,26 @@ enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8, VE
 #define NH_KNOBS "naive_knobs.def"
 #include "knob_table.h"
 
-/* A launch that computes one row of results per group of lanes, or per thread of a tile. */
-struct pass {
+/* What the rows of results are of. Groups of lanes compute those of queries and keys, or threads of a tile; blocks those
+ * of extra tokens and biases, which are sums over all queries. */
+enum rows { QUERIES, KEYS, EXTRA_TOKENS, BIASES };
+
+/* The launches of each operator; `outputs` as in struct nh_cuda_step. */
+enum { MOST_PASSES = 4 };
+static const struct pass {
     const char *source;
-    /* rows are keys, else queries */
-    bool keys;
-};
-static const struct pass passes[] = {[NHOOD_OP_FWD] = {"naive_forward.cu", false},
-                                     [NHOOD_OP_BWD] = {"naive_backward_query.cu", false},
-                                     [NHOOD_OP_PN] = {"naive_pn.cu", false},
-                                     [NHOOD_OP_NN] = {"naive_nn.cu", false},
-                                     [NHOOD_OP_IN] = {"naive_in.cu", true}},
-                         backward_by_keys = {"naive_backward_key.cu", true};
+    enum rows rows;
+    uint32_t outputs;
+} passes[][MOST_PASSES] = {
+    [NHOOD_OP_FWD] = {{"naive_forward.cu", QUERIES, 0}},
+    [NHOOD_OP_PN] = {{"naive_pn.cu", QUERIES, 0}},
+    [NHOOD_OP_NN] = {{"naive_nn.cu", QUERIES, 0}},
+    [NHOOD_OP_IN] = {{"naive_in.cu", KEYS, 0}},
+    [NHOOD_OP_BWD] = {
+        {"naive_backward_query.cu", QUERIES, 0},
+        {"naive_backward_key.cu", KEYS, NH_BIT(D_K) | NH_BIT(D_V)},
+        {"naive_backward_extra.cu", EXTRA_TOKENS, NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V)},
+        {"naive_backward_bias.cu", BIASES, NH_BIT(D_BIAS)}}};
 
 /* ---- rows ---- */
 
@@ -41,10 +49,13 @@ static int64_t widest_row(const struct nh_problem *problem) {
     return nh_max(problem->dim, problem->dim_v);
 }
 
-/* The number of rows of results, and of those that share a key head. */
-static int64_t rows_of(const struct nh_problem *problem, bool keys) {
-    return keys ? problem->batch * problem->kv_heads * problem->key_tokens
-                : problem->batch * problem->heads * problem->query_tokens;
+static int64_t rows_of(const struct nh_problem *problem, enum rows rows) {
+    switch (rows) {
+    case QUERIES: return problem->batch * problem->heads * problem->query_tokens;
+    case KEYS: return problem->batch * problem->kv_heads * problem->key_tokens;
+    case EXTRA_TOKENS: return problem->batch * problem->kv_heads * problem->extra_tokens;
+    default: return problem->has_bias ? problem->heads * problem->bias_count : 0;
+    }
 }
 
 /* How a row is distributed over lanes; see kernels/common/naive.cuh. */
@@ -120,37 +131,6 @@ static struct tiles tiles_of(const struct nh_problem *problem, const int32_t til
 
 /* ---- plan ---- */
 
-static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const struct layout *layout,
-                                     const char *source, int sums) {
-    struct nh_kernel_spec spec = {.source = source};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_cuda_define_long_sums(&spec, problem, sums);
-    nh_kernel_define(&spec, "NH_VECTOR", layout->vector);
-    nh_kernel_define(&spec, "NH_VECTORS", layout->vectors);
-    nh_kernel_define(&spec, "NH_GROUP", layout->group);
-    nh_kernel_define(&spec, "NH_RESIDENT", layout->resident);
-    nh_kernel_define(&spec, "NH_WHOLE", layout->whole);
-    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
-    return spec;
-}
-
-/* Blocks for `count` rows, at most 2^30; the kernels loop over rows that remain. */
-static int64_t blocks_for(int64_t count, int64_t count_per_block) {
-    return nh_max(1, nh_min(nh_ceil_div(count, count_per_block), (int64_t)1 << 30));
-}
-
-/* Adds a launch whose blocks compute a row of results each, a sum over all queries. */
-static nhood_status add_sums(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                             const char *source, int64_t count, int64_t chunks,
-                             struct nh_cuda_step step) {
-    struct layout layout = layout_of(problem, false);
-    struct nh_kernel_spec spec = spec_of(problem, &layout, source, NH_SUMS_OVER_ALL);
-    step.threads = THREADS;
-    step.grid[0] = blocks_for(count, 1);
-    step.grid[1] = chunks;
-    return nh_cuda_step_add(operation, &step, &spec);
-}
-
 static nhood_status set_tiles(const struct nh_problem *problem, const int32_t tile[NH_AXES],
                               bool keys, struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
     const struct tiles tiles = tiles_of(problem, tile, keys);
@@ -168,48 +148,49 @@ static nhood_status set_tiles(const struct nh_problem *problem, const int32_t ti
     return status;
 }
 
+/* Adds a launch; without rows there is none. The kernels loop over rows that 2^30 blocks leave. Rows of A and of biases
+ * are not cut into chunks. */
 static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                              const int32_t tile[NH_AXES], const struct pass *pass,
                              struct nh_cuda_step step) {
-    struct layout layout = layout_of(problem, is_tiled(tile));
-    struct nh_kernel_spec spec =
-        spec_of(problem, &layout, pass->source, pass->keys ? NH_SUMS_OF_KEY : NH_SUMS_OF_QUERY);
+    static const int sums[] = {NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY, NH_SUMS_OVER_ALL,
+                               NH_SUMS_OVER_ALL};
+    const bool groups = pass->rows <= KEYS, tiled = groups && is_tiled(tile);
+    const struct layout layout = layout_of(problem, tiled);
+    int64_t rows = rows_of(problem, pass->rows);
+    struct nh_kernel_spec spec = {.source = pass->source};
     nhood_status status = NHOOD_OK;
-    if (is_tiled(tile)) {
-        status = set_tiles(problem, tile, pass->keys, &step, &spec);
-    } else {
-        step.threads = THREADS;
-        step.grid[0] = blocks_for(rows_of(problem, pass->keys), THREADS / layout.group);
-        /* rows of A are not cut into chunks */
-        step.grid[1] = problem->op == NHOOD_OP_PN ? 1 : layout.chunks;
-    }
+    if (!rows) return NHOOD_OK;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_cuda_define_long_sums(&spec, problem, sums[pass->rows]);
+    nh_kernel_define(&spec, "NH_VECTOR", layout.vector);
+    nh_kernel_define(&spec, "NH_VECTORS", layout.vectors);
+    nh_kernel_define(&spec, "NH_GROUP", layout.group);
+    nh_kernel_define(&spec, "NH_RESIDENT", layout.resident);
+    nh_kernel_define(&spec, "NH_WHOLE", layout.whole);
+    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
+    step.outputs = pass->outputs;
+    step.threads = THREADS;
+    step.grid[0] =
+        nh_min(groups ? nh_ceil_div(rows, THREADS / layout.group) : rows, (int64_t)1 << 30);
+    step.grid[1] = problem->op == NHOOD_OP_PN || pass->rows == BIASES ? 1 : layout.chunks;
+    if (tiled) status = set_tiles(problem, tile, pass->rows == KEYS, &step, &spec);
     return status ? status : nh_cuda_step_add(operation, &step, &spec);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
-    const int32_t *tile = config->value;
-    const bool backward = problem->op == NHOOD_OP_BWD;
+    const struct pass *pass = passes[problem->op];
     struct nh_cuda_step step;
+    nhood_status status = NHOOD_OK;
     nh_cuda_step_init(&step, problem);
-    if (backward) {
+    if (problem->op == NHOOD_OP_BWD) {
         size_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
-        size_t bytes = (size_t)rows_of(problem, false) * real_bytes;
+        size_t bytes = (size_t)rows_of(problem, QUERIES) * real_bytes;
         nh_cuda_bind_workspace(&step, problem, NH_DELTA, nh_cuda_reserve(operation, bytes), 1);
     }
-    nhood_status status = add_pass(operation, problem, tile, &passes[problem->op], step);
-    if (!backward) return status;
-    step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
-    if (!status) status = add_pass(operation, problem, tile, &backward_by_keys, step);
-    step.outputs = NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
-    if (!status && problem->extra_tokens)
-        status = add_sums(operation, problem, "naive_backward_extra.cu",
-                          problem->batch * problem->extra_tokens * problem->kv_heads,
-                          layout_of(problem, false).chunks, step);
-    step.outputs = NH_BIT(D_BIAS);
-    if (!status && problem->has_bias)
-        status = add_sums(operation, problem, "naive_backward_bias.cu",
-                          problem->heads * problem->bias_count, 1, step);
+    for (int i = 0; !status && i < MOST_PASSES && pass[i].source; i++)
+        status = add_pass(operation, problem, config->value, &pass[i], step);
     return status;
 }
 
@@ -229,7 +210,8 @@ static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh
     double window = (double)(problem->window_count + problem->extra_tokens);
     if (keys) window *= (double)(problem->heads / problem->kv_heads);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_NAIVE_ROWS);
-    launch->blocks = (double)rows_of(problem, keys) / ((double)THREADS / layout.group);
+    launch->blocks =
+        (double)rows_of(problem, keys ? KEYS : QUERIES) / ((double)THREADS / layout.group);
     launch->residents = launch->in_flight = RESIDENTS;
     launch->warps = (double)THREADS / LANES;
     launch->steps = window;
@@ -276,8 +258,9 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     const bool tiled = is_tiled(tile);
     if (tiled && (nh_problem_partial(problem) || nh_problem_periodic(problem))) return false;
     nh_work_start(work, NH_OPERATION_NAIVE, problem);
-    for (int pass = 0; pass < (problem->op == NHOOD_OP_BWD ? 2 : 1); pass++) {
-        bool keys = pass || passes[problem->op].keys;
+    for (const struct pass *pass = passes[problem->op]; pass->source && pass->rows <= KEYS;
+         pass++) {
+        bool keys = pass->rows == KEYS;
         if (!tiled) add_rows_work(problem, keys, work);
         if (tiled && !add_tiles_work(problem, device->backend, tile, keys, work)) return false;
     }
