@@ -18,37 +18,12 @@
 
 enum { MOST_DIM = 128 };
 
-static struct nh_short_launch launch_of(const struct nh_problem *problem,
-                                        const struct nh_cuda_device *cuda,
-                                        const struct nh_short_shape *shape, const int32_t *value) {
-    return (struct nh_short_launch){problem,      cuda,         shape,        value[WARPS],
-                                    value[PARTS], value[SPLIT], value[STAGES]};
-}
-
-/* ---- shared memory ---- */
+/* ---- what a config needs ---- */
 
 /* The number of accumulators of 8 elements each for the sums of a row of `width` elements. */
 static int64_t sums_of(const struct nh_problem *problem, int64_t width) {
     return problem->dtype == NHOOD_DTYPE_F32 ? 4 * nh_ceil_div(width, 32)
                                              : 2 * nh_ceil_div(width, 16);
-}
-
-/* Bytes of such a row in shared memory. One unit of 16 bytes more keeps rows that are loaded together in different
- * banks. */
-static int64_t row_bytes(const struct nh_problem *problem, int64_t width) {
-    return 8 * sums_of(problem, width) * (int64_t)nh_dtype_bytes(problem->dtype) + 16;
-}
-
-/* Warp tiles of 16 queries that a block of the forward pass computes. */
-static int64_t query_tiles(const struct nh_short_launch *of) {
-    return nh_ceil_div(of->shape->rows / 16, of->parts);
-}
-
-/* Warp tiles, of 16 queries or of 16 keys, that a block of the backward pass computes: all of both kinds or, where
- * blocks share a work tile, some of one kind. */
-static int64_t warp_tiles_of(const struct nh_short_launch *of) {
-    int64_t warp_tiles = of->shape->rows / 16;
-    return of->parts == 1 ? 2 * warp_tiles : nh_ceil_div(warp_tiles, of->parts / 2);
 }
 
 /* Bytes for `sums` accumulators of each warp that is not the first of its warp tile: `shares` of the forward kernel's
@@ -61,11 +36,9 @@ static int64_t share_bytes(const struct nh_short_launch *of, int64_t sums) {
 /* Bytes of Q, dO and O, and of K and V, in the backward pass. Warp tiles of queries are multiplied with all keys, warp
  * tiles of keys with all queries. */
 static int64_t backward_tensor_bytes(const struct nh_short_launch *of) {
-    int64_t key = row_bytes(of->problem, of->problem->dim), rows = of->shape->rows;
-    int64_t value = row_bytes(of->problem, of->problem->dim_v);
-    int64_t of_query = key + 2 * value, of_key = key + value;
+    int64_t of_query = of->key_row + 2 * of->value_row, of_key = of->key_row + of->value_row;
+    int64_t rows = of->shape->rows, own = 16 * of->tiles;
     if (of->parts == 1) return rows * (of_query + of_key);
-    int64_t own = 16 * warp_tiles_of(of);
     return nh_max(rows * of_key + own * of_query, rows * of_query + own * of_key);
 }
 
@@ -74,18 +47,39 @@ static int64_t backward_tensor_bytes(const struct nh_short_launch *of) {
 static int64_t shared_bytes_of(const struct nh_short_launch *of) {
     enum { WORD = 4, QUERY = 16, REACH = 8, WORK_TILE = 80, GROUP_LENGTHS = 16, ORIGIN = 8 };
     enum { FORWARD_ORIGINS = 5, BACKWARD_ORIGINS = NH_D_V + 1 };
-    const struct nh_problem *problem = of->problem;
     int64_t rows = of->shape->rows, groups = of->shape->groups;
-    if (problem->op == NHOOD_OP_BWD)
+    if (of->problem->op == NHOOD_OP_BWD)
         return backward_tensor_bytes(of) + rows * QUERY + rows / 8 * REACH + rows * WORD +
                groups * (GROUP_LENGTHS + BACKWARD_ORIGINS * ORIGIN);
-    int64_t key = row_bytes(problem, problem->dim), value = row_bytes(problem, problem->dim_v);
-    int64_t stage = rows * (key + value + WORD) + 16 * query_tiles(of) * nh_max(key, value);
-    return of->stages * stage + share_bytes(of, sums_of(problem, problem->dim_v) + 1) +
+    int64_t stage = rows * (of->key_row + of->value_row + WORD) +
+                    16 * of->tiles * nh_max(of->key_row, of->value_row);
+    return of->stages * stage + share_bytes(of, sums_of(of->problem, of->problem->dim_v) + 1) +
            (of->stages + 1) * (WORK_TILE + groups * (GROUP_LENGTHS + FORWARD_ORIGINS * ORIGIN));
 }
 
-/* ---- registers ---- */
+/* A block of the backward pass computes warp tiles of 16 queries and of 16 keys: all of both kinds or, where blocks share
+ * a work tile, some of one kind. One unit of 16 bytes more keeps rows that are loaded together in different banks. */
+static struct nh_short_launch launch_of(const struct nh_problem *problem,
+                                        const struct nh_cuda_device *cuda,
+                                        const struct nh_short_shape *shape, const int32_t *value) {
+    enum { MORE = 16 };
+    const int64_t eight_bytes = 8 * (int64_t)nh_dtype_bytes(problem->dtype);
+    const int64_t all = shape->rows / 16, parts = value[PARTS];
+    const bool forward = problem->op == NHOOD_OP_FWD;
+    struct nh_short_launch launch = {
+        .problem = problem,
+        .cuda = cuda,
+        .shape = shape,
+        .warps = value[WARPS],
+        .parts = value[PARTS],
+        .split = value[SPLIT],
+        .stages = value[STAGES],
+        .tiles = !forward && parts == 1 ? 2 * all : nh_ceil_div(all, forward ? parts : parts / 2),
+        .key_row = eight_bytes * sums_of(problem, problem->dim) + MORE,
+        .value_row = eight_bytes * sums_of(problem, problem->dim_v) + MORE};
+    launch.shared_bytes = shared_bytes_of(&launch);
+    return launch;
+}
 
 /* Whether a thread of the backward pass keeps the operands of its own rows in registers: NH_HELD in
  * short_warp_tile.cuh. */
@@ -114,7 +108,7 @@ static int64_t residents_by_registers(const struct nh_short_launch *of) {
 }
 
 static int64_t residents_of(const struct nh_short_launch *of) {
-    return nh_min(nh_cuda_residents_by_shared(of->cuda, shared_bytes_of(of)),
+    return nh_min(nh_cuda_residents_by_shared(of->cuda, of->shared_bytes),
                   residents_by_registers(of));
 }
 
@@ -122,7 +116,7 @@ static int64_t residents_of(const struct nh_short_launch *of) {
 
 static bool fits(const struct nh_short_launch *of) {
     return 16 * of->parts <= of->shape->rows &&
-           shared_bytes_of(of) <= of->cuda->shared_bytes_per_block;
+           of->shared_bytes <= of->cuda->shared_bytes_per_block;
 }
 
 /* At most two warps are without a warp tile or, where warps share warp tiles, the warps of one; no warp has more than
@@ -130,34 +124,33 @@ static bool fits(const struct nh_short_launch *of) {
  * suffice. Warps that share warp tiles have one each, and there are at most two work tiles per multiprocessor. A second
  * stage needs blocks with a second work tile. */
 static bool forward_useful(const struct nh_short_launch *of) {
-    struct nh_short_launch whole = *of;
-    whole.parts = whole.split = whole.stages = 1;
     int64_t split = of->split, multiprocessors = of->cuda->multiprocessors;
-    int64_t tiles = query_tiles(of), least_tiles = of->warps / split;
-    int64_t blocks = nh_short_work_tiles(of);
+    int64_t least_tiles = of->warps / split, blocks = nh_short_work_tiles(of);
     if (of->warps % split || !fits(of)) return false;
-    if (split > 1 && (tiles > least_tiles || blocks > 2 * multiprocessors)) return false;
+    if (split > 1 && (of->tiles > least_tiles || blocks > 2 * multiprocessors)) return false;
     if (of->stages > 1 &&
         (split > 1 || of->parts > 1 || blocks <= multiprocessors * residents_of(of)))
         return false;
-    return least_tiles <= tiles + (split > 1 ? 1 : 2) && tiles <= 4 * least_tiles &&
-           (of->parts == 1 || blocks < 8 * multiprocessors || !fits(&whole));
+    if (least_tiles > of->tiles + (split > 1 ? 1 : 2) || of->tiles > 4 * least_tiles) return false;
+    if (of->parts == 1 || blocks < 8 * multiprocessors) return true;
+    const int32_t undivided[] = {0, of->warps, 1, 1, 1};
+    const struct nh_short_launch whole = launch_of(of->problem, of->cuda, of->shape, undivided);
+    return !fits(&whole);
 }
 
 /* Warps that share a warp tile, or that sum over the query heads of a key, have only one warp tile. Warps that lack more
  * than a fifth of their registers would spill in every step. */
 static bool backward_useful(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
-    int64_t warp_tiles = warp_tiles_of(of), split = of->split;
     int64_t sums = sums_of(problem, nh_max(problem->dim, problem->dim_v));
+    int64_t sharing = of->warps / of->split; /* warps, or groups of warps that share a warp tile */
     bool shared_heads = problem->heads != problem->kv_heads;
     if (5 * (NH_CUDA_REGISTERS / (32 * of->warps)) < 4 * wanted_registers(of)) return false;
     if (8 * of->parts > of->shape->rows || of->stages != 1) return false;
-    if (of->warps % split || of->warps / split > warp_tiles) return false;
-    if (split > 1 && (shared_heads || share_bytes(of, sums) > backward_tensor_bytes(of)))
-        return false;
-    return ((split == 1 && !shared_heads) || of->warps / split >= warp_tiles) &&
-           residents_of(of) > 0;
+    if (of->warps % of->split || sharing > of->tiles || !residents_of(of)) return false;
+    if (of->split == 1) return !shared_heads || sharing == of->tiles;
+    return !shared_heads && share_bytes(of, sums) <= backward_tensor_bytes(of) &&
+           sharing == of->tiles;
 }
 
 /* Whether every query sees its whole group, and warp tiles only meet rows of one group: NH_DENSE. */
@@ -171,11 +164,9 @@ static bool dense(const struct nh_short_launch *of) {
 
 /* ---- work ---- */
 
-/* Adds the launch with what both passes have. Of a block: warp tiles, scores, operations of products per score, and
- * bytes that are copied. */
-static struct nh_launch_work *add_launch(const struct nh_short_launch *of, double tiles,
-                                         double scores, double tensor, double bytes,
-                                         struct nh_work *work) {
+/* Adds the launch with what both passes have. Of a block: scores, clocks of products, and bytes that are copied. */
+static struct nh_launch_work *add_launch(const struct nh_short_launch *of, double scores,
+                                         double tensor, double bytes, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const bool forward = problem->op == NHOOD_OP_FWD, f32 = problem->dtype == NHOOD_DTYPE_F32;
     static const enum nh_kernel_kind kernel[2][2] = {
@@ -186,7 +177,8 @@ static struct nh_launch_work *add_launch(const struct nh_short_launch *of, doubl
     struct nh_launch_work *launch = nh_work_add(work, kernel[forward][f32]);
     launch->residents = launch->in_flight = (double)residents_of(of);
     launch->warps = of->warps;
-    launch->serial = ceil(tiles * of->split / launch->warps) / (tiles * of->split);
+    double tiles = (double)of->tiles * of->split;
+    launch->serial = ceil(tiles / launch->warps) / tiles;
     launch->unit[NH_WORK_TENSOR] = tensor;
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(scores);
     launch->unit[NH_WORK_MASK] =
@@ -212,13 +204,13 @@ static bool forward_work(const struct nh_short_launch *of, struct nh_work *work)
     const double ahead =
         1.5; /* of two work tiles that a block holds, one is half done on average */
     if (!forward_useful(of)) return false;
-    double tiles = (double)query_tiles(of), rows = 16 * tiles;
+    double tiles = (double)of->tiles, rows = 16 * tiles;
     double present = fmax(1, tiles * shape->rows_share), scores = 16 * present * shape->columns;
     double dims = (double)(problem->dim + problem->dim_v);
     double bytes = (double)nh_dtype_bytes(problem->dtype) * dims * ((double)shape->rows + rows) *
                    shape->tokens_share;
     double tensor = scores * dims / nh_cuda_products_per_clock(problem, of->cuda, false);
-    struct nh_launch_work *launch = add_launch(of, tiles, scores, tensor, bytes, work);
+    struct nh_launch_work *launch = add_launch(of, scores, tensor, bytes, work);
     launch->blocks = (double)nh_short_work_tiles(of);
     if (of->stages > 1) launch->in_flight *= ahead;
     launch->unit[NH_WORK_SPILL] = tensor * forward_lacking(of);
@@ -237,13 +229,13 @@ static bool backward_work(const struct nh_short_launch *of, struct nh_work *work
     int64_t wanted = wanted_registers(of), had = NH_CUDA_REGISTERS / (32 * of->warps);
     int64_t steps = (sums_of(problem, problem->dim) + sums_of(problem, problem->dim_v)) / 2;
     double members = (double)(problem->heads / problem->kv_heads);
-    double tiles = (double)warp_tiles_of(of), rows = (double)shape->rows, own = 16 * tiles;
+    double tiles = (double)of->tiles, rows = (double)shape->rows, own = 16 * tiles;
     double scores = members * 16 * tiles * shape->columns;
     double dims = (double)(problem->dim + problem->dim_v);
     double copied = of->parts == 1 ? 5 * rows : 2.5 * (rows + own);
     double bytes = members * copied * dims * (double)nh_dtype_bytes(problem->dtype);
     double tensor = 2.5 * scores * dims / nh_cuda_products_per_clock(problem, of->cuda, false);
-    struct nh_launch_work *launch = add_launch(of, tiles, scores, tensor, bytes, work);
+    struct nh_launch_work *launch = add_launch(of, scores, tensor, bytes, work);
     launch->blocks = (double)(shape->work_tiles * of->parts);
     launch->unit[NH_WORK_SPILL] = tensor * (1 - (double)nh_min(wanted, had) / (double)wanted);
     launch->unit[NH_WORK_SHARED] = held(of) ? 0 : tensor;
@@ -356,7 +348,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
     step.grid[0] = step.work_tiles = tiling.work_tiles;
     step.threads = 32 * of.warps;
-    step.shared_bytes = shared_bytes_of(&of);
+    step.shared_bytes = of.shared_bytes;
     if (problem->op == NHOOD_OP_BWD) step.grid[1] = of.parts;
     if (problem->op == NHOOD_OP_FWD) /* blocks go from work tile to work tile */
         step.grid[0] = nh_min(step.work_tiles, of.cuda->multiprocessors * residents_of(&of));

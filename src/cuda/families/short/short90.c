@@ -24,14 +24,11 @@ enum { MOST_DIM = 128, NARROW_DIM = 32 };
 
 struct launch {
     struct nh_short_launch of; /* its stages are as many as fit; 0: not even one */
-    /* A part's queries as a box, some lines along the first axis; how many they are, and their warp tiles. The last part
-     * of a group may have fewer, but if it has none, it is empty. */
+    /* A part's queries as a box, some lines along the first axis, and how many they are. The last part of a group may
+     * have fewer, but if it has none, it is empty. */
     int32_t box[NH_AXES];
-    int64_t queries, warp_tiles;
+    int64_t queries;
     bool empty;
-    /* bytes of a row of keys and of values in shared memory */
-    int64_t key_row, value_row;
-    int64_t shared_bytes;
 };
 
 /* The shape with one group per work tile. */
@@ -46,23 +43,27 @@ static struct launch launch_of(const struct nh_problem *problem, const struct nh
     /* Shared memory: stages with barriers and places, columns, and alignment of the first stage (struct nh_ring of the
      * kernel). */
     enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024, MOST_STAGES = 32 };
-    const int first = NH_AXES - problem->rank;
-    struct launch launch = {.of = {problem, cuda, shape, value[WARPS], value[PARTS], 1, 0},
-                            .key_row = nh_sm90_row_bytes(problem->dim),
-                            .value_row = nh_sm90_row_bytes(problem->dim_v)};
-    memcpy(launch.box, shape->extent, sizeof launch.box);
-    launch.box[first] = (int32_t)nh_ceil_div(launch.box[first], value[PARTS]);
-    launch.queries = nh_box_volume(launch.box);
-    launch.warp_tiles = nh_ceil_div(launch.queries, 16);
-    launch.empty = (value[PARTS] - 1) * launch.box[first] >= shape->extent[first];
-    int64_t stage = shape->rows * (launch.key_row + launch.value_row) +
-                    16 * launch.warp_tiles * nh_max(launch.key_row, launch.value_row) + BARRIERS +
-                    PLACE;
+    const int64_t key = nh_sm90_row_bytes(problem->dim), v = nh_sm90_row_bytes(problem->dim_v);
+    int32_t box[] = {shape->extent[0], shape->extent[1], shape->extent[2]};
+    int32_t *lines = &box[NH_AXES - problem->rank], all = *lines;
+    *lines = (int32_t)nh_ceil_div(all, value[PARTS]);
+    int64_t queries = nh_box_volume(box), tiles = nh_ceil_div(queries, 16);
+    int64_t stage = shape->rows * (key + v) + 16 * tiles * nh_max(key, v) + BARRIERS + PLACE;
     int64_t others = WORD * shape->rows + ALIGNMENT;
-    launch.of.stages =
-        (int32_t)nh_min((cuda->shared_bytes_per_block - others) / stage, MOST_STAGES);
-    launch.shared_bytes = launch.of.stages * stage + others;
-    return launch;
+    int64_t stages = nh_min((cuda->shared_bytes_per_block - others) / stage, MOST_STAGES);
+    return (struct launch){.of = {.problem = problem,
+                                  .cuda = cuda,
+                                  .shape = shape,
+                                  .warps = value[WARPS],
+                                  .parts = value[PARTS],
+                                  .stages = (int32_t)stages,
+                                  .tiles = tiles,
+                                  .key_row = key,
+                                  .value_row = v,
+                                  .shared_bytes = stages * stage + others},
+                           .box = {box[0], box[1], box[2]},
+                           .queries = queries,
+                           .empty = (value[PARTS] - 1) * *lines >= all};
 }
 
 /* Whether a config is worth predicting. If a block has several work tiles, a warp must not be further ahead than the
@@ -76,7 +77,7 @@ static bool useful(const struct launch *launch) {
     int64_t had = NH_CUDA_REGISTERS / (128 * nh_ceil_div(of->warps + 1, 4)) / 8 * 8;
     bool one_each = nh_short_work_tiles(of) <= of->cuda->multiprocessors;
     return !launch->empty && of->stages > 0 &&
-           (one_each || nh_ceil_div(of->warps, launch->warp_tiles) <= of->stages) && had >= wanted;
+           (one_each || nh_ceil_div(of->warps, of->tiles) <= of->stages) && had >= wanted;
 }
 
 /* ---- work ---- */
@@ -89,12 +90,12 @@ static bool work_of(const struct launch *own, struct nh_work *work) {
     const struct nh_short_shape *shape = of->shape;
     enum { STEP_CLOCKS = 1000, BOX_BYTES = 128 };
     if (!useful(own)) return false;
-    double tiles = (double)own->warp_tiles, scores = 16 * tiles * shape->columns;
+    double tiles = (double)of->tiles, scores = 16 * tiles * shape->columns;
     double dims = (double)(16 * (nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16)));
     double boxes =
-        (double)(nh_ceil_div(own->key_row, BOX_BYTES) * 2 + nh_ceil_div(own->value_row, BOX_BYTES));
-    double bytes = (double)(shape->group_tokens * (own->key_row + own->value_row) +
-                            own->queries * own->key_row);
+        (double)(nh_ceil_div(of->key_row, BOX_BYTES) * 2 + nh_ceil_div(of->value_row, BOX_BYTES));
+    double bytes =
+        (double)(shape->group_tokens * (of->key_row + of->value_row) + own->queries * of->key_row);
     bool apart = nh_problem_dilated(problem) && !nh_sm90_folds(problem);
     double fetching = nh_cuda_l2_clocks(of->cuda, bytes);
     nh_work_start(work, NH_OPERATION_SHORT90, problem);
@@ -220,7 +221,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
     step.work_tiles = tiling.work_tiles;
     step.threads = 32 * (launch.of.warps + 1);
-    step.shared_bytes = launch.shared_bytes;
+    step.shared_bytes = launch.of.shared_bytes;
     step.grid[0] = nh_min(step.work_tiles, cuda->multiprocessors);
     add_maps(&launch, &step);
     return nh_cuda_step_add(operation, &step, &spec);

@@ -36,6 +36,9 @@ struct nh_short_launch {
     const struct nh_cuda_device *cuda;
     const struct nh_short_shape *shape;
     int32_t warps, parts, split, stages;
+    int64_t tiles;              /* warp tiles of 16 rows that a block computes per work tile */
+    int64_t key_row, value_row; /* bytes of a row of dim and dim_v elements in shared memory */
+    int64_t shared_bytes;
 };
 
 /* Tokens of the longest dilation group; more than NH_SHORT_MOST_ROWS if an axis alone has as many. */
