@@ -167,7 +167,7 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
     nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
     nh_kernel_define(&spec, "NH_DILATED", nh_problem_dilated(problem));
     nh_kernel_define(&spec, "NH_DENSE", launch->dense);
-    nh_kernel_define(&spec, "NH_ADDITIVE_MASK", nh_small_additive_mask(launch));
+    nh_kernel_define(&spec, "NH_ADDITIVE_MASK", launch->additive_mask);
     nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
     nh_kernel_define(&spec, "NH_WHOLE", whole(launch));
     nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(launch));

@@ -48,6 +48,8 @@ struct nh_small_launch {
     /* pairs of blocks that every warp tile multiplies, however few its rows see: as many as away from borders */
     int64_t least_pairs;
     double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
+    int additive_mask; /* the product that masks scores: NH_ADDITIVE_MASK of the kernels */
+    bool bits;         /* scores are masked by bits */
 
     /* Set by nh_small_roll: the number of slots of a halo that rolls along the first axis (small_roll.cuh); 0: each halo
      * is fetched as a whole. A slot has as many positions there as a work tile has rows, and `halo` then counts those of
@@ -85,9 +87,7 @@ bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile
 /* Whether every query sees a full window of keys along the axis, all of which are in the tensors. */
 bool nh_small_sees_windows(const struct nh_axis *axis);
 
-/* Makes the halo of a launch with stages roll, if it can: work tiles must be one warp tile wide on the first axis, and
- * slots agree with the swizzle. An axis that tensors do not cover, or a periodic one, needs a single dilation group; a
- * periodic one also has to be covered and divided by work tiles. */
+/* Makes the halo of a launch with stages roll, if it can, and sets the producer warps. */
 void nh_small_roll(struct nh_small_launch *launch);
 
 /* ---- small_work.c ---- */
@@ -95,9 +95,8 @@ void nh_small_roll(struct nh_small_launch *launch);
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width);
 
-/* How scores are masked by an additional product, NH_ADDITIVE_MASK in small_additive_mask.cuh, and whether by bits. */
-int nh_small_additive_mask(const struct nh_small_launch *launch);
-bool nh_small_masks_by_bits(const struct nh_small_launch *launch);
+/* Sets how scores are masked, for the two functions above. */
+void nh_small_set_masks(struct nh_small_launch *launch);
 
 /* Sets the box of columns whose statistics are fetched at a time, and returns their places in shared memory. A slot's
  * lines are even in length, as boxes have to start at multiples of 128 bytes. */

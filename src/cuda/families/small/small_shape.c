@@ -105,6 +105,7 @@ bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile
     set_halo_rows(launch);
     launch->blocks = nh_ceil_div(columns, 8);
     launch->least_pairs = least_pairs(launch);
+    nh_small_set_masks(launch);
     return launch->halo_rows <= MOST_HALO_ROWS;
 }
 
@@ -315,7 +316,7 @@ static void set_chunks_of_planes(struct nh_small_launch *launch) {
     enum { LEAST_ROW_BYTES = 64 * 2 }; /* head dim 64 in 16 bits */
     const struct nh_problem *problem = launch->problem;
     if (problem->dtype == NHOOD_DTYPE_F32 || launch->blocks <= NH_SMALL_CHUNK_BLOCKS ||
-        nh_small_masks_by_bits(launch))
+        launch->bits)
         return;
     bool one = launch->blocks >= LEAST_BLOCKS && launch->blocks <= ONE_CHUNK_BLOCKS &&
                nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
@@ -345,6 +346,7 @@ void nh_small_roll(struct nh_small_launch *launch) {
     launch->halo[first] = (int32_t)chain.work_tile;
     launch->fetched_rows = slot_rows;
     launch->halo_rows = launch->slots * slot_rows;
+    nh_small_set_masks(launch);
     /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
     bool passes = launch->problem->dtype != NHOOD_DTYPE_F16;
     launch->held = chain.planes ? held + passes : held + 1;

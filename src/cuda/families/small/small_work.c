@@ -86,7 +86,7 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
     return launch->keys && places <= PLACES && kinds_bytes(launch) <= MOST_BYTES;
 }
 
-int nh_small_additive_mask(const struct nh_small_launch *launch) {
+static int additive_mask_of(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { PLACES_OF_STARTS = 8, PLACES_OF_COORDINATES = 31 };
     int64_t starts = 0, coordinates = 0;
@@ -108,8 +108,9 @@ int nh_small_additive_mask(const struct nh_small_launch *launch) {
     return BY_COORDINATES;
 }
 
-bool nh_small_masks_by_bits(const struct nh_small_launch *launch) {
-    return !launch->dense && !nh_small_additive_mask(launch);
+void nh_small_set_masks(struct nh_small_launch *launch) {
+    launch->additive_mask = additive_mask_of(launch);
+    launch->bits = !launch->dense && !launch->additive_mask;
 }
 
 /* ---- shared memory ---- */
@@ -117,10 +118,10 @@ bool nh_small_masks_by_bits(const struct nh_small_launch *launch) {
 static int64_t additive_mask_bytes(const struct nh_small_launch *launch) {
     enum { OTHER_BYTES = 512 };
     const int32_t *columns = launch->columns;
-    int additive_mask = nh_small_additive_mask(launch);
     int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
-    int64_t per_column = additive_mask == BY_COORDINATES ? 32 * steps : 16;
-    return (additive_mask == BY_KINDS ? kinds_bytes(launch) : per_column * columns_of(launch)) +
+    int64_t per_column = launch->additive_mask == BY_COORDINATES ? 32 * steps : 16;
+    return (launch->additive_mask == BY_KINDS ? kinds_bytes(launch)
+                                              : per_column * columns_of(launch)) +
            OTHER_BYTES;
 }
 
@@ -163,7 +164,7 @@ static int64_t table_bytes(const struct nh_small_launch *launch, int64_t infos) 
     enum { WORK_TILE_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 88, OTHER_BYTES = 1664 };
     const struct nh_problem *problem = launch->problem;
     const int32_t *q = launch->rows, *k = launch->columns;
-    bool bits = nh_small_masks_by_bits(launch);
+    bool bits = launch->bits;
     int first = NH_AXES - problem->rank;
     int64_t chunks = chunks_of(launch), columns = columns_of(launch);
     int64_t info = WORK_TILE_BYTES +
@@ -229,11 +230,11 @@ static int64_t registers_of(const struct nh_small_launch *launch) {
     switch (launch->kernel) {
     case NH_SMALL_FORWARD: return f32 ? rows + 4 * values + 80 : 4 * keys + 8 * values + 48;
     case NH_SMALL_BACKWARD_QUERY:
-        return (f32 ? rows + rows2 + 4 * keys + 16 : 12 * keys + 4 * values) +
-               (problem->has_bias                 ? 80
-                : !nh_small_masks_by_bits(launch) ? 64
-                : f32                             ? 72
-                                                  : 100);
+        return (f32 ? rows + rows2 + 4 * keys + 16 : 12 * keys + 4 * values) + (problem->has_bias
+                                                                                    ? 80
+                                                                                : !launch->bits ? 64
+                                                                                : f32           ? 72
+                                                                                      : 100);
     default: return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
     }
 }
@@ -314,9 +315,8 @@ static double product_dims(const struct nh_small_launch *launch) {
 
 /* Instructions that mask a logit, relative to those of a masking product. */
 static double mask_share(const struct nh_small_launch *launch) {
-    if (launch->kernel != NH_SMALL_FORWARD)
-        return nh_small_additive_mask(launch) == BY_KINDS ? 0 : 1;
-    return launch->dense ? 0 : nh_small_masks_by_bits(launch) ? 2 : 1;
+    if (launch->kernel != NH_SMALL_FORWARD) return launch->additive_mask == BY_KINDS ? 0 : 1;
+    return launch->dense ? 0 : launch->bits ? 2 : 1;
 }
 
 /* Sets the units of work of a work tile; share: query heads that a key head goes over. */
