@@ -1,28 +1,47 @@
 /* cuda.naive: one group of lanes per row, no tensor cores. It takes every problem. Small windows with small head dims
- * may be cut into tiles of queries whose keys lie in shared memory. */
+ * may be cut into tiles of queries, one per thread, with their keys in shared memory, or of keys with their queries:
+ * see naive_tile.cuh. */
+#include "box.h"
 #include "cuda_family.h"
-#include "rates.h"
 #include "dtype.h"
-#include "naive_tile.h"
+#include "rates.h"
+#include "tile_count.h"
 #include "tiling.h"
 
+#include <math.h>
 #include <string.h>
 
-enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8 };
+enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8, VECTOR_BYTES = 16 };
 
 #define NH_KNOBS "naive_knobs.def"
 #include "knob_table.h"
 
-static bool is_tiled(const struct nh_config *config) {
-    return config->value[T0] > 0;
-}
+/* What the rows of results are of. Groups of lanes compute those of queries and keys, or threads of a tile; blocks those
+ * of extra tokens and biases, which are sums over all queries. */
+enum rows { QUERIES, KEYS, EXTRA_TOKENS, BIASES };
 
-/* How a row is distributed over lanes; see kernels/common/naive.cuh. */
-struct layout {
-    int vector, vectors, group;
-    bool resident;
-    int64_t chunks;
-};
+/* The launches of each operator; `outputs` as in struct nh_cuda_step. */
+enum { MOST_PASSES = 4 };
+static const struct pass {
+    const char *source;
+    enum rows rows;
+    uint32_t outputs;
+} passes[][MOST_PASSES] = {
+    [NHOOD_OP_FWD] = {{"naive_forward.cu", QUERIES, 0}},
+    [NHOOD_OP_PN] = {{"naive_pn.cu", QUERIES, 0}},
+    [NHOOD_OP_NN] = {{"naive_nn.cu", QUERIES, 0}},
+    [NHOOD_OP_IN] = {{"naive_in.cu", KEYS, 0}},
+    [NHOOD_OP_BWD] = {
+        {"naive_backward_query.cu", QUERIES, 0},
+        {"naive_backward_key.cu", KEYS, NH_BIT(D_K) | NH_BIT(D_V)},
+        {"naive_backward_extra.cu", EXTRA_TOKENS, NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V)},
+        {"naive_backward_bias.cu", BIASES, NH_BIT(D_BIAS)}}};
+
+/* ---- rows ---- */
+
+static bool is_tiled(const int32_t tile[NH_AXES]) {
+    return tile[0] > 0;
+}
 
 static int64_t widest_row(const struct nh_problem *problem) {
     if (problem->op == NHOOD_OP_PN) return problem->dim;
@@ -30,199 +49,246 @@ static int64_t widest_row(const struct nh_problem *problem) {
     return nh_max(problem->dim, problem->dim_v);
 }
 
-static struct layout layout_of(const struct nh_problem *problem) {
+static int64_t rows_of(const struct nh_problem *problem, enum rows rows) {
+    switch (rows) {
+    case QUERIES: return problem->batch * problem->heads * problem->query_tokens;
+    case KEYS: return problem->batch * problem->kv_heads * problem->key_tokens;
+    case EXTRA_TOKENS: return problem->batch * problem->kv_heads * problem->extra_tokens;
+    default: return problem->has_bias ? problem->heads * problem->bias_count : 0;
+    }
+}
+
+/* How a row is distributed over lanes; see kernels/common/naive.cuh. */
+struct layout {
+    int vector, vectors, group;
+    bool resident;
+    int64_t chunks;
+    bool whole; /* rows are as long as what the lanes have */
+};
+
+/* With tiles, a thread holds whole rows. */
+static struct layout layout_of(const struct nh_problem *problem, bool tiled) {
     int64_t dim = widest_row(problem);
-    struct layout layout = {
-        .vector = nh_cuda_vector(problem, UINT32_MAX), .vectors = 1, .group = 1};
-    while (layout.group < LANES && layout.group * layout.vector < dim)
+    struct layout layout = {.vector = nh_cuda_vector(problem, UINT32_MAX), .group = 1};
+    while (!tiled && layout.group < LANES && layout.group * layout.vector < dim)
         layout.group *= 2;
     int64_t vectors = nh_ceil_div(dim, layout.group * layout.vector);
-    layout.resident = vectors * layout.vector <= LANE_ELEMENTS;
+    layout.resident = tiled || vectors * layout.vector <= LANE_ELEMENTS;
     layout.vectors =
         layout.resident ? (int)vectors : (int)nh_max(1, WIDE_LANE_ELEMENTS / layout.vector);
-    layout.chunks = nh_ceil_div(dim, (int64_t)layout.group * layout.vector * layout.vectors);
+    int64_t chunk = (int64_t)layout.group * layout.vector * layout.vectors;
+    layout.chunks = nh_ceil_div(dim, chunk);
+    layout.whole = problem->dim == chunk && problem->dim_v == chunk;
     return layout;
 }
 
-/* The layout with tiles: a thread holds whole rows. */
-static struct layout layout_of_tiles(const struct nh_problem *problem) {
-    int vector = nh_cuda_vector(problem, UINT32_MAX);
-    return (struct layout){.vector = vector,
-                           .vectors = (int)nh_ceil_div(widest_row(problem), vector),
-                           .group = 1,
-                           .resident = true,
-                           .chunks = 1};
+/* ---- tiles ---- */
+
+/* Whether tiles are for the problem: a thread holds a row of Q and one of O in registers, and goes over its whole window
+ * alone. */
+static bool takes_tiles(const struct nh_problem *problem) {
+    enum { MOST_DIM = 32, MOST_WINDOW = 13 };
+    if (nh_problem_partial(problem) || nh_problem_periodic(problem)) return false;
+    if (problem->op == NHOOD_OP_IN || problem->dtype == NHOOD_DTYPE_F64) return false;
+    for (int a = 0; a < NH_AXES; a++)
+        if (problem->axis[a].window > MOST_WINDOW || problem->axis[a].length > INT32_MAX)
+            return false;
+    return widest_row(problem) <= MOST_DIM &&
+           nh_cuda_vector(problem, UINT32_MAX) * (int64_t)nh_dtype_bytes(problem->dtype) ==
+               VECTOR_BYTES;
 }
 
-static bool is_whole(const struct nh_problem *problem, const struct layout *layout) {
-    int64_t chunk = (int64_t)layout->group * layout->vectors * layout->vector;
-    return problem->dim == chunk && problem->dim_v == chunk;
-}
-
-static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const struct layout *layout,
-                                     const char *source, int sums) {
-    struct nh_kernel_spec spec = {.source = source};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_cuda_define_long_sums(&spec, problem, sums);
-    nh_kernel_define(&spec, "NH_VECTOR", layout->vector);
-    nh_kernel_define(&spec, "NH_VECTORS", layout->vectors);
-    nh_kernel_define(&spec, "NH_GROUP", layout->group);
-    nh_kernel_define(&spec, "NH_RESIDENT", layout->resident);
-    nh_kernel_define(&spec, "NH_WHOLE", is_whole(problem, layout));
-    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
-    return spec;
-}
-
-/* Blocks for `count` rows, at most 2^30; the kernels loop over rows that remain. */
-static int64_t blocks_for(int64_t count, int64_t count_per_block) {
-    return nh_max(1, nh_min(nh_ceil_div(count, count_per_block), (int64_t)1 << 30));
-}
-
-static nhood_status add_blocks(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, const struct layout *layout,
-                               struct nh_cuda_step *step, const char *source, int64_t count) {
-    struct nh_kernel_spec spec = spec_of(problem, layout, source, NH_SUMS_OVER_ALL);
-    step->threads = THREADS;
-    step->grid[0] = blocks_for(count, 1);
-    return nh_cuda_step_add(operation, step, &spec);
-}
-
-/* A launch that computes one row of results per group. */
-struct pass {
-    const char *source;
-    /* rows are keys, else queries */
-    bool keys;
+/* A launch with tiles: its blocks, the rows that a block stages on average, their bytes, and for how many blocks a
+ * multiprocessor has registers if a thread holds a row of each tensor. */
+struct tiles {
+    double blocks, rows;
+    int64_t threads, row_bytes, shared_bytes, residents_by_registers;
 };
 
-static int64_t row_tokens(const struct nh_problem *problem, bool keys) {
-    return keys ? problem->key_tokens : problem->query_tokens;
+static struct tiles tiles_of(const struct nh_problem *problem, const int32_t tile[NH_AXES],
+                             bool keys) {
+    int64_t element = (int64_t)nh_dtype_bytes(problem->dtype);
+    /* an odd number of vectors keeps neighboring rows in different banks */
+    int64_t row_bytes = (widest_row(problem) * element / VECTOR_BYTES | 1) * VECTOR_BYTES;
+    int64_t most_bytes = row_bytes, heads = keys ? problem->kv_heads : problem->heads;
+    int64_t per_thread = problem->op != NHOOD_OP_BWD ? 128 : keys ? 255 : 168;
+    struct tiles tiles = {.blocks = (double)problem->batch * (double)heads,
+                          .rows = 1,
+                          .threads = nh_box_volume(tile),
+                          .row_bytes = row_bytes};
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_count count = nh_tile_count(&problem->axis[a], tile[a], 1, keys);
+        tiles.blocks *= (double)count.tiles;
+        tiles.rows *= count.visits / (double)count.tiles;
+        most_bytes *= count.halo;
+    }
+    bool fused = problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD;
+    tiles.shared_bytes =
+        fused ? 2 * most_bytes : most_bytes + tiles.threads * problem->window_count * element;
+    tiles.residents_by_registers = nh_max(1, NH_CUDA_REGISTERS / (per_thread * tiles.threads));
+    return tiles;
 }
 
-static nhood_status add_rows(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                             const struct nh_cuda_step *step, const struct pass *pass) {
-    struct layout layout = layout_of(problem);
-    struct nh_kernel_spec spec =
-        spec_of(problem, &layout, pass->source, pass->keys ? NH_SUMS_OF_KEY : NH_SUMS_OF_QUERY);
-    struct nh_cuda_step own = *step;
-    int64_t heads = pass->keys ? problem->kv_heads : problem->heads;
-    own.threads = THREADS;
-    own.grid[0] = blocks_for(problem->batch * heads * row_tokens(problem, pass->keys),
-                             THREADS / layout.group);
-    own.grid[1] =
-        problem->op == NHOOD_OP_PN ? 1 : layout.chunks; /* rows of A are not cut into chunks */
-    return nh_cuda_step_add(operation, &own, &spec);
-}
+/* ---- plan ---- */
 
-static nhood_status add_tiles(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              const int32_t tile[NH_AXES], const struct nh_cuda_step *step,
-                              const struct pass *pass) {
-    struct layout layout = layout_of_tiles(problem);
-    struct nh_kernel_spec spec =
-        spec_of(problem, &layout, pass->source, pass->keys ? NH_SUMS_OF_KEY : NH_SUMS_OF_QUERY);
-    struct nh_cuda_step tiled = *step;
-    tiled.threads = 1;
-    for (int a = 0; a < NH_AXES; a++)
-        tiled.threads *= tile[a];
-    nh_kernel_define_knobs(&spec, knobs, NH_AXES, tile);
-    nh_kernel_define(&spec, "NH_TILED", 1);
-    nh_kernel_define(&spec, "NH_EXTRA", problem->extra_tokens > 0);
-    nh_kernel_define(&spec, "NH_RANK", problem->rank);
-    nh_kernel_define(&spec, "NH_THREADS", tiled.threads);
-    nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_naive_tile_resident(problem->op, tile, pass->keys));
-    nhood_status status =
-        nh_tiling_set(problem, tile, pass->keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
-                      pass->keys, 0, &tiled.own.tiling);
-    if (status) return status;
-    tiled.work_tiles = tiled.grid[0] = tiled.own.tiling.work_tiles;
-    tiled.shared_bytes = nh_naive_tile_shared_bytes(problem, tile, pass->keys);
-    return nh_cuda_step_add(operation, &tiled, &spec);
-}
-
-static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                             const struct nh_config *config, const struct nh_cuda_step *step,
-                             const struct pass *pass) {
-    return is_tiled(config) ? add_tiles(operation, problem, config->value, step, pass)
-                            : add_rows(operation, problem, step, pass);
-}
-
-static nhood_status add_backward(struct nh_cuda_operation *operation,
-                                 const struct nh_problem *problem, const struct nh_config *config,
-                                 struct nh_cuda_step *step) {
-    static const struct pass queries = {"naive_backward_query.cu", false},
-                             keys = {"naive_backward_key.cu", true};
-    struct layout layout = layout_of(problem);
-    size_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
-    size_t delta = nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->query_tokens * problem->heads) * real_bytes);
-    nh_cuda_bind_workspace(step, problem, NH_DELTA, delta, 1);
-    nhood_status status = add_pass(operation, problem, config, step, &queries);
-    step->outputs = NH_BIT(D_K) | NH_BIT(D_V);
-    if (!status) status = add_pass(operation, problem, config, step, &keys);
-    step->outputs = NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
-    step->grid[1] = layout.chunks;
-    if (!status && problem->extra_tokens)
-        status = add_blocks(operation, problem, &layout, step, "naive_backward_extra.cu",
-                            problem->batch * problem->extra_tokens * problem->kv_heads);
-    step->outputs = NH_BIT(D_BIAS);
-    step->grid[1] = 1;
-    if (!status && problem->has_bias)
-        status = add_blocks(operation, problem, &layout, step, "naive_backward_bias.cu",
-                            problem->heads * problem->bias_count);
+static nhood_status set_tiles(const struct nh_problem *problem, const int32_t tile[NH_AXES],
+                              bool keys, struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
+    const struct tiles tiles = tiles_of(problem, tile, keys);
+    int32_t shared_by = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
+    step->threads = (int32_t)tiles.threads;
+    step->shared_bytes = tiles.shared_bytes;
+    nh_kernel_define_knobs(spec, knobs, NH_AXES, tile);
+    nh_kernel_define(spec, "NH_TILED", 1);
+    nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
+    nh_kernel_define(spec, "NH_RANK", problem->rank);
+    nh_kernel_define(spec, "NH_THREADS", step->threads);
+    nh_kernel_define(spec, "NH_MIN_BLOCKS", tiles.residents_by_registers);
+    nhood_status status = nh_tiling_set(problem, tile, shared_by, keys, 0, &step->own.tiling);
+    step->work_tiles = step->grid[0] = step->own.tiling.work_tiles;
     return status;
+}
+
+/* Adds a launch; without rows there is none. The kernels loop over rows that 2^30 blocks leave. Rows of A and of biases
+ * are not cut into chunks. */
+static nhood_status add_pass(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             const int32_t tile[NH_AXES], const struct pass *pass,
+                             struct nh_cuda_step step) {
+    static const int sums[] = {NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY, NH_SUMS_OVER_ALL,
+                               NH_SUMS_OVER_ALL};
+    const bool groups = pass->rows <= KEYS, tiled = groups && is_tiled(tile);
+    const struct layout layout = layout_of(problem, tiled);
+    int64_t rows = rows_of(problem, pass->rows);
+    struct nh_kernel_spec spec = {.source = pass->source};
+    nhood_status status = NHOOD_OK;
+    if (!rows) return NHOOD_OK;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_cuda_define_long_sums(&spec, problem, sums[pass->rows]);
+    nh_kernel_define(&spec, "NH_VECTOR", layout.vector);
+    nh_kernel_define(&spec, "NH_VECTORS", layout.vectors);
+    nh_kernel_define(&spec, "NH_GROUP", layout.group);
+    nh_kernel_define(&spec, "NH_RESIDENT", layout.resident);
+    nh_kernel_define(&spec, "NH_WHOLE", layout.whole);
+    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
+    step.outputs = pass->outputs;
+    step.threads = THREADS;
+    step.grid[0] =
+        nh_min(groups ? nh_ceil_div(rows, THREADS / layout.group) : rows, (int64_t)1 << 30);
+    step.grid[1] = problem->op == NHOOD_OP_PN || pass->rows == BIASES ? 1 : layout.chunks;
+    if (tiled) status = set_tiles(problem, tile, pass->rows == KEYS, &step, &spec);
+    return status ? status : nh_cuda_step_add(operation, &step, &spec);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
-    static const struct pass pass[] = {[NHOOD_OP_FWD] = {"naive_forward.cu", false},
-                                       [NHOOD_OP_PN] = {"naive_pn.cu", false},
-                                       [NHOOD_OP_NN] = {"naive_nn.cu", false},
-                                       [NHOOD_OP_IN] = {"naive_in.cu", true}};
+    const struct pass *pass = passes[problem->op];
     struct nh_cuda_step step;
+    nhood_status status = NHOOD_OK;
     nh_cuda_step_init(&step, problem);
-    if (problem->op == NHOOD_OP_BWD) return add_backward(operation, problem, config, &step);
-    return add_pass(operation, problem, config, &step, &pass[problem->op]);
+    if (problem->op == NHOOD_OP_BWD) {
+        size_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
+        size_t bytes = (size_t)rows_of(problem, QUERIES) * real_bytes;
+        nh_cuda_bind_workspace(&step, problem, NH_DELTA, nh_cuda_reserve(operation, bytes), 1);
+    }
+    for (int i = 0; !status && i < MOST_PASSES && pass[i].source; i++)
+        status = add_pass(operation, problem, config->value, &pass[i], step);
+    return status;
 }
+
+/* ---- work ---- */
 
 /* Adds the work of a launch in which groups of lanes take a row each. The unfused operators have one of attention's two
  * products; the backward pass has seven in two launches. Columns that have to be checked, and elements beyond the last,
  * cost as much as others. */
 static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh_work *work) {
     enum { RESIDENTS = 8 };
-    struct layout layout = layout_of(problem);
+    const struct layout layout = layout_of(problem, false);
     double products = problem->op == NHOOD_OP_FWD   ? 2
                       : problem->op != NHOOD_OP_BWD ? 1
                       : keys                        ? 4
                                                     : 3;
     double elements = (double)(layout.chunks * layout.vectors * layout.vector);
     double window = (double)(problem->window_count + problem->extra_tokens);
-    double rows = (double)THREADS / layout.group;
-    double heads = (double)(keys ? problem->kv_heads : problem->heads);
     if (keys) window *= (double)(problem->heads / problem->kv_heads);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_NAIVE_ROWS);
-    launch->blocks = (double)(problem->batch * row_tokens(problem, keys)) * heads / rows;
+    launch->blocks =
+        (double)rows_of(problem, keys ? KEYS : QUERIES) / ((double)THREADS / layout.group);
     launch->residents = launch->in_flight = RESIDENTS;
     launch->warps = (double)THREADS / LANES;
     launch->steps = window;
     launch->serial = 1 / launch->warps;
     launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(THREADS * window * products * elements);
     launch->unit[NH_WORK_INDEX] = nh_cuda_lane_clocks(THREADS * window * products);
-    if (!is_whole(problem, &layout)) launch->unit[NH_WORK_IDLE] = launch->unit[NH_WORK_VECTOR];
+    if (!layout.whole) launch->unit[NH_WORK_IDLE] = launch->unit[NH_WORK_VECTOR];
+}
+
+/* Adds the work of a launch with tiles; false: they do not fit. */
+static bool add_tiles_work(const struct nh_problem *problem, const struct nh_cuda_device *device,
+                           const int32_t tile[NH_AXES], bool keys, struct nh_work *work) {
+    const bool f32 = problem->dtype == NHOOD_DTYPE_F32;
+    const struct tiles tiles = tiles_of(problem, tile, keys);
+    int64_t residents = nh_min(nh_cuda_residents_by_shared(device, tiles.shared_bytes),
+                               tiles.residents_by_registers);
+    int64_t warps = residents * tiles.threads / LANES;
+    double dim = (double)problem->dim, dim_v = (double)problem->dim_v;
+    /* multiply-adds per pair of rows, and tensors that a block stages */
+    double dims = problem->op == NHOOD_OP_PN    ? dim
+                  : problem->op == NHOOD_OP_NN  ? dim_v
+                  : problem->op == NHOOD_OP_BWD ? (dim + dim_v) * (keys ? 2 : 1.5)
+                                                : dim + dim_v;
+    double tensors = problem->op == NHOOD_OP_PN || problem->op == NHOOD_OP_NN ? 1 : 2;
+    if (!warps || tiles.blocks > INT32_MAX) return false;
+    double heads = keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double staged = tensors * tiles.rows * (double)(tiles.row_bytes / VECTOR_BYTES);
+    double pairs =
+        heads * (double)tiles.threads * (double)(problem->window_count + problem->extra_tokens);
+    struct nh_launch_work *launch =
+        nh_work_add(work, f32 ? NH_KERNEL_NAIVE_TILES_F32 : NH_KERNEL_NAIVE_TILES);
+    launch->blocks = tiles.blocks;
+    launch->warps = (double)tiles.threads / LANES;
+    launch->residents = launch->in_flight = (double)warps / launch->warps;
+    launch->serial = 1 / launch->warps;
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(pairs * dims);
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(heads * staged);
+    return true;
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    if (is_tiled(config)) return nh_naive_tile_work(problem, device->backend, config->value, work);
+    const int32_t *tile = config->value;
+    const bool tiled = is_tiled(tile);
+    if (tiled && (nh_problem_partial(problem) || nh_problem_periodic(problem))) return false;
     nh_work_start(work, NH_OPERATION_NAIVE, problem);
-    add_rows_work(problem, problem->op == NHOOD_OP_IN, work);
-    if (problem->op == NHOOD_OP_BWD) add_rows_work(problem, true, work);
+    for (const struct pass *pass = passes[problem->op]; pass->source && pass->rows <= KEYS;
+         pass++) {
+        bool keys = pass->rows == KEYS;
+        if (!tiled) add_rows_work(problem, keys, work);
+        if (tiled && !add_tiles_work(problem, device->backend, tile, keys, work)) return false;
+    }
     return true;
 }
 
+/* ---- candidates ---- */
+
+/* The best tile, if there is one, and rows without tiles, the one with the least estimate first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
+    static const int32_t threads[] = {64, 128, 256};
+    const struct nh_config rows = {{0}};
+    struct nh_config tiles = rows, both[2] = {rows, rows};
+    double least = INFINITY;
     (void)below_ns;
-    struct nh_config both[2] = {{{0}}};
-    int count = 1 + nh_naive_tile_choose(problem, device->backend, both[0].value);
+    for (size_t t = 0; takes_tiles(problem) && t < sizeof threads / sizeof *threads; t++) {
+        int32_t box[NH_MOST_BOXES][NH_AXES];
+        int boxes = nh_tile_boxes(problem, threads[t], box);
+        for (int i = 0; i < boxes; i++) {
+            memcpy(tiles.value, box[i], sizeof box[i]);
+            double ns = nh_estimate(&nh_solver_cuda_naive, problem, device, &tiles, NULL);
+            if (ns >= least) continue;
+            least = ns;
+            both[0] = tiles;
+        }
+    }
+    int count = isfinite(least) ? 2 : 1;
     nh_least_first(&nh_solver_cuda_naive, problem, device, both, count);
     count = (int)nh_min(count, capacity);
     memcpy(config, both, (size_t)count * sizeof *config);

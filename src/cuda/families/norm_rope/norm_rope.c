@@ -6,19 +6,15 @@
 #include "launch.h"
 #include "norm_rope_args.h"
 
-enum {
-    LANES = 32,
-    THREADS = 256,           /* per block, if a row is shared by at most a warp */
-    MOST_GROUP = 1024,       /* lanes per row, at most */
-    RESIDENT_THREADS = 2048, /* per multiprocessor, at most */
-    MANY_THREADS = 768,      /* resident threads if a thread has 85 registers */
-    FEW_THREADS = 512        /* and if it has 128 */
-};
+enum { LANES = 32, RESIDENT_THREADS = 2048 /* per multiprocessor, at most */ };
 
+/* The kernels' macros, in norm_rope.cuh. */
 struct shape {
-    int64_t vector; /* elements per load */
-    int64_t pairs, table, units, group, rows, threads;
-    int64_t resident; /* resident blocks for which registers are limited */
+    int64_t vector, table; /* elements per load of a tensor, and of a table */
+    int64_t pairs, units;  /* pairs of a unit, units of a lane */
+    int64_t group, rows;   /* lanes of a row, rows in flight */
+    int64_t threads;       /* of a block */
+    int64_t resident;      /* resident blocks for which registers are limited */
 };
 
 struct cuda_norm_rope {
@@ -40,32 +36,22 @@ static int64_t common_power(int64_t bits) {
     return bits & -bits;
 }
 
-/* The OR of all strides by which an index of the tensor may be multiplied. */
-static int64_t stride_bits(const struct nh_norm_rope *problem, enum nh_norm_rope_tensor tensor) {
-    const nhood_strides *s = &problem->strides[tensor];
-    int64_t bits = problem->batch > 1 ? s->batch : 0;
-    for (int a = 0; a < NH_AXES; a++)
-        if (problem->length[a] > 1) bits |= s->axis[a];
-    return bits | (problem->heads > 1 ? s->head : 0);
-}
-
+/* Sets the elements per load, which divide all strides by which an index of a tensor may be multiplied. */
 static void choose_vector(const struct nh_norm_rope *problem, struct shape *shape) {
-    const bool forward = problem->op == NHOOD_OP_FWD;
-    const int64_t rotated = problem->first_pair[NH_AXES];
+    const bool forward = problem->op == NHOOD_OP_FWD, halves = problem->pairs == NHOOD_PAIRS_HALVES;
     int64_t bits = NH_CUDA_ALIGNMENT / (int64_t)nh_dtype_bytes(problem->dtype) | problem->dim;
-    bits |= stride_bits(problem, NH_ROPE_X);
-    if (forward) {
-        bits |= stride_bits(problem, NH_ROPE_Y);
-    } else {
-        bits |= stride_bits(problem, NH_ROPE_D_Y) | stride_bits(problem, NH_ROPE_D_X);
+    for (int t = 0; t < NH_ROPE_TENSORS; t++) {
+        const nhood_strides *strides = &problem->strides[t];
+        if (forward ? t > NH_ROPE_Y : t == NH_ROPE_Y) continue;
+        if (problem->batch > 1) bits |= strides->batch;
+        if (problem->heads > 1) bits |= strides->head;
+        for (int a = 0; a < NH_AXES; a++)
+            if (problem->length[a] > 1) bits |= strides->axis[a];
     }
-    if (problem->pairs == NHOOD_PAIRS_HALVES) bits |= problem->dim / 2 | rotated;
-    if (problem->unaligned) bits |= 1;
-    shape->vector = common_power(bits);
-    shape->pairs =
-        problem->pairs == NHOOD_PAIRS_HALVES ? shape->vector : nh_max(1, shape->vector / 2);
-    int64_t most_table = problem->dtype == NHOOD_DTYPE_F64 ? 1 : 4;
-    bits = nh_min(most_table, shape->pairs);
+    if (halves) bits |= problem->dim / 2 | problem->first_pair[NH_AXES];
+    shape->vector = problem->unaligned ? 1 : common_power(bits);
+    shape->pairs = halves ? shape->vector : nh_max(1, shape->vector / 2);
+    bits = nh_min(problem->dtype == NHOOD_DTYPE_F64 ? 1 : 4, shape->pairs);
     for (int a = 1; a <= NH_AXES; a++)
         bits |= problem->first_pair[a];
     shape->table = common_power(bits);
@@ -75,52 +61,54 @@ static void choose_vector(const struct nh_norm_rope *problem, struct shape *shap
  * lane has at most 24 channels in f32. This leaves room for at least two blocks, which do not wait at each other's
  * barriers. */
 static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
-    enum { MOST_UNITS = 6, LANE_BYTES = 24 * sizeof(float) };
+    enum { MOST_UNITS = 6, MOST_LANES = 1024, LANE_BYTES = 24 * sizeof(float) };
     const int64_t most_units = nh_max(1, nh_min(MOST_UNITS, LANE_BYTES / unit_bytes));
     int64_t group = nh_max(2, nh_ceil_div(nh_ceil_div(units, most_units), LANES)) * LANES;
-    for (int64_t other = group; other <= MOST_GROUP; other += LANES)
+    for (int64_t other = group; other <= MOST_LANES; other += LANES)
         if (nh_ceil_div(units, other) * other < nh_ceil_div(units, group) * group) group = other;
-    return nh_min(group, MOST_GROUP);
+    return nh_min(group, MOST_LANES);
 }
 
-/* Sets lanes per row, units per lane, and resident blocks. */
+/* Sets lanes per row, units per lane, rows in flight, threads and resident blocks. */
 static void choose_group(const struct nh_norm_rope *problem, struct shape *shape) {
-    const int64_t units = nh_ceil_div(problem->channels / 2, shape->pairs);
-    int64_t group = 1;
-    while (group < LANES && group < units)
-        group *= 2;
-    const int64_t bytes = real_bytes(problem);
-    if (problem->norm == NHOOD_NORM_TOKEN && units > LANES)
-        group = block_lanes(units, 2 * shape->pairs * bytes);
-    shape->group = group;
-    shape->units = nh_ceil_div(units, group);
-    shape->threads = group > LANES ? group : THREADS;
+    /* THREADS: if a row is shared by at most a warp. Resident threads: if a thread has 85 registers, or 128; timed in
+     * docs/log/performance.md (07fb253). */
+    enum { THREADS = 256, MANY_THREADS = 768, FEW_THREADS = 512, MOST_ROWS = 4 };
+    const bool backward = problem->op == NHOOD_OP_BWD, token = problem->norm == NHOOD_NORM_TOKEN;
+    const int64_t units = nh_ceil_div(problem->channels / 2, shape->pairs),
+                  bytes = real_bytes(problem);
+    shape->group = 1;
+    while (shape->group < LANES && shape->group < units)
+        shape->group *= 2;
+    if (token && units > LANES) shape->group = block_lanes(units, 2 * shape->pairs * bytes);
+    const bool shared = shape->group > LANES;
+    shape->units = nh_ceil_div(units, shape->group);
+    shape->threads = shared ? shape->group : THREADS;
     /* A forward pass with few units per lane, and not in f64, needs few registers, so that more threads can be resident
      * without spilling. */
-    const bool few =
-        problem->op == NHOOD_OP_BWD || bytes == 8 || shape->units > (group > LANES ? 3 : 1);
+    const bool few = backward || bytes == 8 || shape->units > (shared ? 3 : 1);
     const int64_t threads = few ? FEW_THREADS : MANY_THREADS;
     shape->resident = nh_max(1, (threads + shape->threads / 2) / shape->threads);
-}
-
-/* Sets the number of rows in flight: as many elements per lane as registers allow. */
-static void choose_rows(const struct nh_norm_rope *problem, struct shape *shape) {
-    const int64_t elements = problem->op == NHOOD_OP_FWD ? 32 : 16, most_rows = 4;
+    /* As many elements of a lane are in flight as registers allow. */
+    const int64_t elements = backward ? 16 : 32, most_rows = nh_min(MOST_ROWS, problem->heads);
     shape->rows = 1;
-    if (problem->norm == NHOOD_NORM_TOKEN) return;
-    while (2 * shape->rows <= nh_min(most_rows, problem->heads) &&
+    while (!token && 2 * shape->rows <= most_rows &&
            2 * shape->rows * shape->units * 2 * shape->pairs <= elements)
         shape->rows *= 2;
 }
 
+static void define_weight(const struct nh_norm_rope *problem, struct nh_kernel_spec *spec) {
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_WEIGHT",
+                     !problem->weight_dtype                    ? 0
+                     : problem->weight_dtype == problem->dtype ? 1
+                                                               : 2);
+}
+
 static void define(const struct nh_norm_rope *problem, const struct shape *shape,
                    const struct nh_norm_rope_args *args, struct nh_kernel_spec *spec) {
-    const int32_t weight = !problem->weight_dtype                    ? 0
-                           : problem->weight_dtype == problem->dtype ? 1
-                                                                     : 2;
-    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(spec, "NH_WEIGHT", weight);
-    if (!shape) return;
+    const int64_t channels = shape->group * shape->units * shape->pairs * 2;
+    define_weight(problem, spec);
     nh_kernel_define(spec, "NH_THREADS", shape->threads);
     nh_kernel_define(spec, "NH_GROUP", shape->group);
     nh_kernel_define(spec, "NH_UNITS", shape->units);
@@ -130,58 +118,46 @@ static void define(const struct nh_norm_rope *problem, const struct shape *shape
     nh_kernel_define(spec, "NH_ROWS", shape->rows);
     nh_kernel_define(spec, "NH_HALVES", problem->pairs == NHOOD_PAIRS_HALVES);
     nh_kernel_define(spec, "NH_NORM", problem->norm);
-    nh_kernel_define(spec, "NH_WHOLE",
-                     shape->group * shape->units * shape->pairs * 2 == problem->channels);
+    nh_kernel_define(spec, "NH_WHOLE", channels == problem->channels);
     nh_kernel_define(spec, "NH_FULL",
-                     problem->norm == NHOOD_NORM_TOKEN || (problem->heads % shape->rows == 0 &&
-                                                           args->heads_each % shape->rows == 0));
+                     problem->heads % shape->rows == 0 && args->heads_each % shape->rows == 0);
     nh_kernel_define(spec, "NH_INDEX32", args->items <= INT32_MAX);
     nh_kernel_define(spec, "NH_MIN_BLOCKS", shape->resident);
     nh_kernel_define(spec, "NH_UNALIGNED", problem->unaligned);
 }
 
-/* A token with all its heads is a work item, unless that leaves multiprocessors idle; then heads are divided into
- * chunks. */
-static void choose_items(struct cuda_norm_rope *plan, const struct shape *shape) {
-    const struct nh_norm_rope *problem = &plan->problem;
-    const int64_t busy = (int64_t)plan->device->multiprocessors * RESIDENT_THREADS / shape->group;
-    int64_t chunks = 1, each = problem->heads;
-    if (problem->norm != NHOOD_NORM_TOKEN) {
-        while (each > shape->rows && problem->tokens * chunks < busy) {
-            each = nh_ceil_div(nh_ceil_div(each, 2), shape->rows) * shape->rows;
-            chunks = nh_ceil_div(problem->heads, each);
-        }
-    }
-    plan->args.heads_each = (int)each;
-    plan->args.chunks = (int)chunks;
-    plan->args.items = problem->tokens * chunks;
-}
-
-/* Sets the number of blocks, which loop over items. It is that of resident blocks if each loads its next row ahead, or
- * if the backward pass leaves a row of sums per block (then fewer, if those rows would be as large as an eighth of the
- * tensors). Otherwise there are more blocks, so that the last ones end together. */
+/* Sets work items and blocks, which loop over them. A token with all its heads is a work item, unless that leaves
+ * multiprocessors idle; then heads are divided into chunks. The number of blocks is that of resident ones if each loads
+ * its next row ahead, or if the backward pass leaves a row of sums per block (then fewer, if those rows would be as
+ * large as an eighth of the tensors). Otherwise there are more blocks, so that the last ones end together. */
 static void choose_blocks(struct cuda_norm_rope *plan, const struct shape *shape) {
     enum { ROUNDS = 8, TOKENS_OF_SUMS = 8 };
     const struct nh_norm_rope *problem = &plan->problem;
+    const bool token = problem->norm == NHOOD_NORM_TOKEN;
     const int64_t multiprocessors = plan->device->multiprocessors;
-    const int64_t needed = nh_ceil_div(plan->args.items, shape->threads / shape->group);
-    plan->threads = shape->threads;
-    plan->blocks = nh_min(needed, multiprocessors * shape->resident);
-    if (problem->op == NHOOD_OP_FWD || !problem->weight_dtype) {
-        if (shape->group <= LANES)
-            plan->blocks =
-                nh_min(needed, ROUNDS * multiprocessors * (RESIDENT_THREADS / shape->threads));
-        return;
+    int64_t chunks = 1, each = problem->heads;
+    while (!token && each > shape->rows &&
+           problem->tokens * chunks < multiprocessors * RESIDENT_THREADS / shape->group) {
+        each = nh_ceil_div(nh_ceil_div(each, 2), shape->rows) * shape->rows;
+        chunks = nh_ceil_div(problem->heads, each);
     }
-    if (problem->norm == NHOOD_NORM_TOKEN)
-        plan->blocks = nh_min(plan->blocks, nh_ceil_div(problem->tokens, TOKENS_OF_SUMS));
-    plan->base.workspace_bytes =
-        nh_align_up((size_t)(plan->blocks * problem->channels * real_bytes(problem)));
+    const bool sums = problem->op == NHOOD_OP_BWD && problem->weight_dtype;
+    int64_t most = multiprocessors * shape->resident;
+    if (sums && token) most = nh_min(most, nh_ceil_div(problem->tokens, TOKENS_OF_SUMS));
+    if (!sums && shape->group <= LANES)
+        most = ROUNDS * multiprocessors * (RESIDENT_THREADS / shape->threads);
+    plan->args.heads_each = (int)each;
+    plan->args.chunks = (int)chunks;
+    plan->args.items = problem->tokens * chunks;
+    plan->threads = shape->threads;
+    plan->blocks = nh_min(nh_ceil_div(plan->args.items, shape->threads / shape->group), most);
+    if (sums)
+        plan->base.workspace_bytes =
+            nh_align_up((size_t)(plan->blocks * problem->channels * real_bytes(problem)));
 }
 
-static void set_args(struct cuda_norm_rope *plan) {
-    const struct nh_norm_rope *problem = &plan->problem;
-    struct nh_norm_rope_args *args = &plan->args;
+static void set_args(const struct nh_norm_rope *problem, int64_t blocks,
+                     struct nh_norm_rope_args *args) {
     args->x = nh_cuda_strided(&problem->strides[NH_ROPE_X]);
     args->y = nh_cuda_strided(&problem->strides[NH_ROPE_Y]);
     args->d_y = nh_cuda_strided(&problem->strides[NH_ROPE_D_Y]);
@@ -194,53 +170,51 @@ static void set_args(struct cuda_norm_rope *plan) {
     args->dim = (int)problem->dim;
     args->channels = (int)problem->channels;
     args->row_pairs = (int)problem->channels / 2;
-    args->blocks = (int)plan->blocks;
+    args->blocks = (int)blocks;
     args->eps = problem->eps;
     args->scale = problem->scale;
     args->inverse_channels = 1.0 / (double)problem->channels;
 }
 
-static nhood_status check_alignment(const struct nh_norm_rope *problem,
-                                    const nhood_norm_rope_io *io) {
+/* Sets the addresses. */
+static nhood_status bind(const struct cuda_norm_rope *plan, const nhood_norm_rope_io *io,
+                         struct nh_norm_rope_args *args) {
+    const struct nh_norm_rope *problem = &plan->problem;
+    const bool forward = problem->op == NHOOD_OP_FWD;
+    const int first = NH_AXES - problem->rank;
     const struct {
         const char *name;
         const void *pointer;
-    } pointer[] = {{"x", io->x},
-                   {"table[0]", io->table[0]},
-                   {"table[1]", problem->rank > 1 ? io->table[1] : NULL},
-                   {"table[2]", problem->rank > 2 ? io->table[2] : NULL},
-                   {"y", problem->op == NHOOD_OP_FWD ? io->y : NULL},
-                   {"d_y", problem->op == NHOOD_OP_BWD ? io->d_y : NULL},
-                   {"d_x", problem->op == NHOOD_OP_BWD ? io->d_x : NULL}};
-    for (size_t i = 0; !problem->unaligned && i < sizeof pointer / sizeof pointer[0]; i++)
-        if ((uintptr_t)pointer[i].pointer % NH_CUDA_ALIGNMENT)
+    } given[] = {{"x", io->x},
+                 {"table[0]", io->table[0]},
+                 {"table[1]", problem->rank > 1 ? io->table[1] : NULL},
+                 {"table[2]", problem->rank > 2 ? io->table[2] : NULL},
+                 {"y", forward ? io->y : NULL},
+                 {"d_y", forward ? NULL : io->d_y},
+                 {"d_x", forward ? NULL : io->d_x}};
+    for (size_t i = 0; !problem->unaligned && i < sizeof given / sizeof *given; i++)
+        if ((uintptr_t)given[i].pointer % NH_CUDA_ALIGNMENT)
             return nh_error(
                 NHOOD_ERR_ARGUMENT,
                 "io.%s = %p is not a multiple of %d bytes, which CUDA plans need without "
                 "NHOOD_FLAG_UNALIGNED",
-                pointer[i].name, pointer[i].pointer, NH_CUDA_ALIGNMENT);
-    return NHOOD_OK;
-}
-
-static void bind(const struct cuda_norm_rope *plan, const nhood_norm_rope_io *io,
-                 struct nh_norm_rope_args *args) {
-    const struct nh_norm_rope *problem = &plan->problem;
-    const bool forward = problem->op == NHOOD_OP_FWD;
+                given[i].name, given[i].pointer, NH_CUDA_ALIGNMENT);
     *args = plan->args;
     args->x.data = (void *)(uintptr_t)io->x;
     args->y.data = forward ? io->y : NULL;
     args->d_y.data = forward ? NULL : (void *)(uintptr_t)io->d_y;
     args->d_x.data = forward ? NULL : io->d_x;
     args->weight = io->weight;
-    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+    for (int a = first; a < NH_AXES; a++) {
         const int64_t pairs = nh_norm_rope_pairs(problem, a);
         const int64_t before = 2 * pairs * problem->offset[a] * real_bytes(problem);
-        if (pairs) args->table[a] = (const char *)io->table[a - (NH_AXES - problem->rank)] + before;
+        if (pairs) args->table[a] = (const char *)io->table[a - first] + before;
     }
     if (!forward && problem->weight_dtype && io->d_weight) {
         args->d_weight = io->d_weight;
         args->sums = io->workspace;
     }
+    return NHOOD_OK;
 }
 
 static nhood_status launch(const struct cuda_norm_rope *plan, nh_cu_kernel kernel, int64_t blocks,
@@ -260,9 +234,8 @@ static nhood_status run(const struct nh_norm_rope_operation *operation,
     const struct cuda_norm_rope *plan = (const struct cuda_norm_rope *)operation;
     struct nh_norm_rope_args args;
     struct nh_cuda_scope scope;
-    nhood_status status = check_alignment(&plan->problem, io);
+    nhood_status status = bind(plan, io, &args);
     if (status || (status = nh_cuda_enter(plan->device, false, &scope))) return status;
-    bind(plan, io, &args);
     if (args.y.data || args.d_x.data || args.sums)
         status = launch(plan, plan->main, plan->blocks, plan->threads, &args, io->stream);
     if (!status && args.sums)
@@ -278,22 +251,13 @@ static void destroy(struct nh_norm_rope_operation *operation) {
     nh_release(plan->host, plan);
 }
 
-static nhood_status get_kernels(struct cuda_norm_rope *plan, const struct shape *shape) {
-    const bool forward = plan->problem.op == NHOOD_OP_FWD;
-    struct nh_kernel_spec main = {.source =
-                                      forward ? "norm_rope_forward.cu" : "norm_rope_backward.cu"};
-    struct nh_kernel_spec weight = {.source = "norm_rope_weight.cu"};
-    define(&plan->problem, shape, &plan->args, &main);
-    define(&plan->problem, NULL, NULL, &weight);
-    nhood_status status = nh_kernel_get(plan->device, &main, 0, &plan->main);
-    if (!status && !forward && plan->problem.weight_dtype)
-        status = nh_kernel_get(plan->device, &weight, 0, &plan->weight);
-    return status;
-}
-
 nhood_status nh_cuda_norm_rope_build(const struct nh_norm_rope *problem,
                                      const struct nh_device *device,
                                      struct nh_norm_rope_operation **operation) {
+    const bool forward = problem->op == NHOOD_OP_FWD;
+    struct nh_kernel_spec main = {.source =
+                                      forward ? "norm_rope_forward.cu" : "norm_rope_backward.cu"},
+                          weight = {.source = "norm_rope_weight.cu"};
     struct shape shape;
     struct cuda_norm_rope *plan = nh_allocate(device->host, sizeof *plan);
     if (!plan) return NHOOD_ERR_MEMORY;
@@ -303,11 +267,13 @@ nhood_status nh_cuda_norm_rope_build(const struct nh_norm_rope *problem,
     plan->device = device->backend;
     choose_vector(problem, &shape);
     choose_group(problem, &shape);
-    choose_rows(problem, &shape);
-    choose_items(plan, &shape);
     choose_blocks(plan, &shape);
-    set_args(plan);
-    nhood_status status = get_kernels(plan, &shape);
+    set_args(problem, plan->blocks, &plan->args);
+    define(problem, &shape, &plan->args, &main);
+    define_weight(problem, &weight);
+    nhood_status status = nh_kernel_get(plan->device, &main, 0, &plan->main);
+    if (!status && !forward && problem->weight_dtype)
+        status = nh_kernel_get(plan->device, &weight, 0, &plan->weight);
     if (status) {
         destroy(&plan->base);
         return status;

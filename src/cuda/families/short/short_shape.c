@@ -1,6 +1,5 @@
 #include "short_shape.h"
 
-#include "dtype.h"
 #include "launch.h"
 
 #include <stdlib.h>
@@ -47,17 +46,17 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
 /* With NH_SHORT_BY_RESIDUE, work tiles of shorter groups have fewer rows instead of padding rows. Sets the mean share
  * of rows and tokens, over all kinds of residues: those of long or short groups on each axis. */
 static void set_shares(const struct nh_problem *problem, struct nh_short_shape *shape) {
-    shape->rows_share = shape->tokens_share = shape->order == NH_SHORT_BY_RESIDUE ? 0 : 1;
-    for (int kind = 0; kind < 1 << NH_AXES && shape->order == NH_SHORT_BY_RESIDUE; kind++) {
+    shape->rows_share = shape->tokens_share = 0;
+    for (int kind = 0; kind < 1 << NH_AXES; kind++) {
         int64_t tokens = 1;
         double share = 1;
         for (int a = 0; a < NH_AXES; a++) {
             const struct nh_axis *axis = &problem->axis[a];
             int64_t shorter = kind >> a & 1;
             int64_t longest = axis->length - (shape->extent[a] - 1) * axis->dilation;
+            int64_t residues = shorter ? axis->dilation - longest : longest;
             tokens *= shape->extent[a] - shorter;
-            share *=
-                (double)(shorter ? axis->dilation - longest : longest) / (double)axis->dilation;
+            share *= (double)residues / (double)axis->dilation;
         }
         double rows = (double)(nh_ceil_div(shape->groups * tokens, 16) * 16);
         shape->rows_share += share * rows / (double)shape->rows;
@@ -65,65 +64,50 @@ static void set_shares(const struct nh_problem *problem, struct nh_short_shape *
     }
 }
 
-static bool equally_long(const struct nh_axis *axis) {
-    return axis->length % axis->dilation == 0;
-}
-
-/* Whether, on all axes after the first one longer than a token, windows are whole and groups equally long. */
-static bool contiguous(const struct nh_problem *problem, const struct nh_short_shape *shape) {
-    bool inside = false;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        if (inside && (axis->causal || axis->window != shape->extent[a] || !equally_long(axis)))
-            return false;
-        inside = inside || shape->extent[a] > 1;
-    }
-    return true;
-}
-
-/* Groups of one residue are equally long. Work tiles of one residue pay off if there are enough such groups to fill
- * them. */
-static enum nh_short_order order_of(const struct nh_problem *problem, int64_t groups) {
-    bool even = true;
-    for (int a = 0; a < NH_AXES; a++)
-        even = even && equally_long(&problem->axis[a]);
-    if (even) return NH_SHORT_EVEN;
-    return problem->batch * problem->kv_heads >= groups ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
-}
-
 bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
                        struct nh_short_shape *shape) {
     enum { MOST_GROUPS = 1 << 30 };
     int64_t total = problem->batch, residues = 1;
-    bool fits = nh_multiply(total, problem->kv_heads, &total);
-    *shape = (struct nh_short_shape){.group_tokens = nh_short_group_tokens(problem)};
+    bool fits = nh_multiply(total, problem->kv_heads, &total), even = true, inside = false;
+    *shape = (struct nh_short_shape){.group_tokens = nh_short_group_tokens(problem),
+                                     .contiguous = true,
+                                     .rows_share = 1,
+                                     .tokens_share = 1};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
+        bool equally_long = axis->length % axis->dilation == 0;
+        int64_t extent = nh_longest_group(axis);
         fits = fits && nh_multiply(total, axis->dilation, &total);
         residues *= fits ? axis->dilation : 1;
-        shape->extent[a] = (int32_t)nh_longest_group(axis);
+        shape->extent[a] = (int32_t)extent;
+        even = even && equally_long;
+        /* on all axes after the first one longer than a token, windows must be whole and groups equally long */
+        if (inside && (axis->causal || axis->window != extent || !equally_long))
+            shape->contiguous = false;
+        inside = inside || extent > 1;
     }
     if (!fits || total > MOST_GROUPS || shape->group_tokens > NH_SHORT_MOST_ROWS) return false;
     shape->groups = nh_max(1, nh_min(rows / shape->group_tokens, total));
-    shape->order = order_of(problem, shape->groups);
+    /* Groups of one residue are equally long. Work tiles of one residue pay off if there are enough such groups to fill
+     * them. */
+    bool many = problem->batch * problem->kv_heads >= shape->groups;
+    shape->order = even ? NH_SHORT_EVEN : many ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
     shape->rows = nh_ceil_div(shape->groups * shape->group_tokens, 16) * 16;
     shape->total = shape->order == NH_SHORT_BY_RESIDUE ? total / residues : total;
     shape->chunks = nh_ceil_div(shape->total, shape->groups);
     shape->work_tiles = shape->chunks * (total / shape->total);
-    shape->contiguous = contiguous(problem, shape);
     shape->columns = columns_of(problem, shape);
-    set_shares(problem, shape);
+    if (shape->order == NH_SHORT_BY_RESIDUE) set_shares(problem, shape);
     return true;
 }
 
 bool nh_short_offsets_fit(const struct nh_problem *problem) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         int64_t span = 0;
-        for (int a = 0; a < NH_AXES && nh_problem_role(problem, t) != NH_UNUSED; a++) {
-            int64_t axis;
-            if (!nh_multiply(problem->axis[a].length - 1, llabs(problem->strides[t].axis[a]),
-                             &axis) ||
-                axis > INT32_MAX)
+        if (nh_problem_role(problem, t) == NH_UNUSED) continue;
+        for (int a = 0; a < NH_AXES; a++) {
+            int64_t axis, stride = llabs(problem->strides[t].axis[a]);
+            if (!nh_multiply(problem->axis[a].length - 1, stride, &axis) || axis > INT32_MAX)
                 return false;
             span += axis;
         }
@@ -132,53 +116,33 @@ bool nh_short_offsets_fit(const struct nh_problem *problem) {
     return true;
 }
 
-void nh_short_tiling(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     int64_t parts, struct nh_short_tiling *tiling) {
-    *tiling = (struct nh_short_tiling){.work_tiles = (int)shape->work_tiles,
-                                       .heads = (int)(problem->heads / problem->kv_heads),
-                                       .groups = (int)shape->groups,
-                                       .rows = (int)shape->rows,
-                                       .parts = (int)parts,
-                                       .total = (int)shape->total,
-                                       .chunks = (int)shape->chunks,
-                                       .tokens = (int)shape->group_tokens};
-    for (int a = 0; a < NH_AXES; a++)
-        tiling->tiles[a] = shape->extent[a];
+int64_t nh_short_work_tiles(const struct nh_short_launch *of) {
+    const struct nh_problem *problem = of->problem;
+    return problem->op == NHOOD_OP_BWD
+               ? of->shape->work_tiles
+               : of->shape->work_tiles * (problem->heads / problem->kv_heads) * of->parts;
 }
 
-int64_t nh_short_forward_work_tiles(const struct nh_problem *problem,
-                                    const struct nh_short_shape *shape, int64_t parts) {
-    return shape->work_tiles * (problem->heads / problem->kv_heads) * parts;
-}
-
-nhood_status nh_short_forward_tiling(const struct nh_problem *problem,
-                                     const struct nh_short_shape *shape, int64_t parts,
-                                     struct nh_short_tiling *tiling) {
-    int64_t work_tiles = nh_short_forward_work_tiles(problem, shape, parts);
-    if (work_tiles > INT32_MAX / 2)
+nhood_status nh_short_tiling(const struct nh_short_launch *of, struct nh_short_tiling *tiling) {
+    const struct nh_short_shape *shape = of->shape;
+    int64_t work_tiles = nh_short_work_tiles(of);
+    if (of->problem->op == NHOOD_OP_FWD && work_tiles > INT32_MAX / 2)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 work tiles");
-    nh_short_tiling(problem, shape, parts, tiling);
-    tiling->work_tiles = (int)work_tiles;
+    *tiling =
+        (struct nh_short_tiling){.work_tiles = (int)work_tiles,
+                                 .tiles = {shape->extent[0], shape->extent[1], shape->extent[2]},
+                                 .tokens = (int)shape->group_tokens,
+                                 .groups = (int)shape->groups,
+                                 .rows = (int)shape->rows,
+                                 .parts = of->parts,
+                                 .total = (int)shape->total,
+                                 .chunks = (int)shape->chunks,
+                                 .heads = (int)(of->problem->heads / of->problem->kv_heads)};
     return NHOOD_OK;
 }
 
-int64_t nh_short_sums(const struct nh_problem *problem, int64_t width) {
-    return problem->dtype == NHOOD_DTYPE_F32 ? 4 * nh_ceil_div(width, 32)
-                                             : 2 * nh_ceil_div(width, 16);
-}
-
-/* One unit of 16 bytes more keeps rows that are loaded together in different banks. */
-int64_t nh_short_row_bytes(const struct nh_problem *problem, int64_t width) {
-    return 8 * nh_short_sums(problem, width) * (int64_t)nh_dtype_bytes(problem->dtype) + 16;
-}
-
-int64_t nh_short_group_bytes(const struct nh_short_shape *shape, int64_t origins) {
-    enum { LENGTHS = 16, ORIGIN = 8 };
-    return shape->groups * (LENGTHS + origins * ORIGIN);
-}
-
-void nh_short_define(const struct nh_problem *problem, const struct nh_short_shape *shape,
-                     struct nh_kernel_spec *spec) {
+void nh_short_define(const struct nh_short_launch *of, struct nh_kernel_spec *spec) {
+    const struct nh_problem *problem = of->problem;
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_cuda_define_long_sums(spec, problem,
@@ -189,5 +153,5 @@ void nh_short_define(const struct nh_problem *problem, const struct nh_short_sha
     nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
     nh_kernel_define(spec, "NH_STRIDED", nh_problem_strided(problem));
     nh_kernel_define(spec, "NH_DILATED", nh_problem_dilated(problem));
-    nh_kernel_define(spec, "NH_GROUPS", shape->order);
+    nh_kernel_define(spec, "NH_GROUPS", of->shape->order);
 }

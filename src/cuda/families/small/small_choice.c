@@ -1,130 +1,148 @@
-#include "small_choice.h"
+/* The search for launches of cuda.small that are worth trying, as configs. */
+#include "small_launch.h"
 
 #include "box.h"
 #include "dtype.h"
+#include "predict.h"
 #include "tensor_maps.h"
-#include "small_box.h"
-#include "small_roll.h"
 #include "tile_count.h"
 #include "top_n.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
-enum { LEAST_STAGES = 2, MOST_STAGES = 5, MOST_BOX = 1024 };
+enum { LEAST_STAGES = 2, MOST_STAGES = 5, MOST_BOX = 1024, MOST_CANDIDATES = 6 };
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-const struct nh_knob nh_small_knobs[] = {
-#define KNOB NH_KNOB_AS_ROW
-#include "small_knobs.def"
-#undef KNOB
-    {NULL, NULL}};
+/* ---- boxes ---- */
 
-/* Blocks of 8 columns per chunk (NH_CHUNK_BLOCKS) where planes roll. One chunk of 40 has all 20 pairs of a window of 5
- * x 5 x 5, or the 19 of one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then
- * overlaps products with the softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head
- * dim 64, one chunk is faster if there are that many columns. */
-enum { ONE_CHUNK_BLOCKS = 40, ONE_CHUNK_WARPS = 4, SHORT_CHUNK_BLOCKS = 8 };
+/* Extents of a work tile and a warp tile, and the number of warps where threads copy. By keys each warp tile has a
+ * warp, which keeps its sums. */
+struct box {
+    int32_t work_tile[NH_AXES], warp_tile[NH_AXES], warps;
+};
 
-static bool is_one_chunk(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    /* more than two chunks of NH_SMALL_CHUNK_BLOCKS each; head dim 64 in 16 bits */
-    enum { LEAST_BLOCKS = 2 * NH_SMALL_CHUNK_BLOCKS + 1, LEAST_ROW_BYTES = 64 * 2 };
-    return shape->blocks >= LEAST_BLOCKS && shape->blocks <= ONE_CHUNK_BLOCKS &&
-           nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
+enum { MOST_BOXES = 32 };
+struct boxes {
+    struct box box[MOST_BOXES];
+    int count;
+};
+
+/* Lines of 4 modulo 8 rows leave no gaps in the halo. The last two boxes are for f32, whose halos take twice the bytes:
+ * narrow boxes leave room for several work tiles. */
+enum { QUERY_BOXES_OF_F32 = 2 };
+static const struct box query_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 8},
+    {{1, 8, 28}, {1, 4, 4}, 7},  {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 8, 12}, {1, 4, 4}, 6},
+    {{1, 12, 12}, {1, 4, 4}, 9}, {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 8, 20}, {1, 4, 4}, 5},
+    {{1, 16, 16}, {1, 4, 4}, 8}, {{1, 12, 28}, {1, 4, 4}, 7},  {{1, 16, 28}, {1, 4, 4}, 7},
+    {{1, 4, 28}, {1, 4, 4}, 7},  {{1, 4, 20}, {1, 4, 4}, 5},   {{2, 4, 8}, {2, 2, 4}, 4},
+    {{4, 4, 4}, {2, 2, 4}, 4},   {{4, 4, 8}, {2, 2, 4}, 8},    {{4, 8, 8}, {2, 2, 4}, 8},
+    {{4, 8, 12}, {2, 2, 4}, 8},  {{2, 8, 8}, {1, 4, 4}, 8},    {{4, 8, 8}, {1, 4, 4}, 8},
+    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 4, 12}, {1, 4, 4}, 3},
+};
+static const struct box key_boxes[] = {
+    {{1, 1, 64}, {1, 1, 16}, 4}, {{1, 1, 128}, {1, 1, 16}, 8}, {{1, 1, 256}, {1, 1, 16}, 16},
+    {{1, 4, 8}, {1, 4, 4}, 2},   {{1, 8, 8}, {1, 4, 4}, 4},    {{1, 4, 16}, {1, 4, 4}, 4},
+    {{1, 8, 12}, {1, 4, 4}, 6},  {{1, 8, 16}, {1, 4, 4}, 8},   {{1, 12, 12}, {1, 4, 4}, 9},
+    {{1, 8, 28}, {1, 4, 4}, 14}, {{1, 16, 16}, {1, 4, 4}, 16}, {{1, 4, 28}, {1, 4, 4}, 7},
+    {{1, 4, 12}, {1, 4, 4}, 3},  {{1, 8, 20}, {1, 4, 4}, 10},  {{2, 4, 4}, {2, 2, 4}, 2},
+    {{4, 4, 4}, {2, 2, 4}, 4},   {{2, 4, 8}, {2, 2, 4}, 4},    {{4, 4, 8}, {2, 2, 4}, 8},
+    {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
+};
+
+/* Work tiles of one plane of a volume, whose halos roll: each plane of keys is fetched once per chain of work tiles. */
+static const struct box plane_boxes[] = {
+    {{1, 4, 12}, {1, 4, 4}, 3}, {{1, 8, 4}, {1, 4, 4}, 2},  {{1, 8, 8}, {1, 4, 4}, 4},
+    {{1, 16, 4}, {1, 4, 4}, 4}, {{1, 8, 12}, {1, 4, 4}, 6},
+};
+
+/* Warp tiles of the boxes of three axes above. */
+static const int32_t warp_tiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
+
+static_assert(COUNT_OF(query_boxes) + COUNT_OF(plane_boxes) + COUNT_OF(warp_tiles3) <= MOST_BOXES &&
+                  sizeof key_boxes <= sizeof query_boxes,
+              "room for all that there are");
+
+/* Whether some of the box's warp tiles exist in no dilation group, so that shared memory is filled for nothing. */
+static bool sticks_out(const struct nh_problem *problem, bool keys, const struct box *box) {
+    for (int a = 0; a < NH_AXES; a++)
+        if (box->work_tile[a] >= nh_longest_rows(&problem->axis[a], keys) + box->warp_tile[a])
+            return true;
+    return false;
 }
 
-/* Makes the halo of a launch roll if it can, with slots for so many work tiles ("held"). Warps load their rows into
- * registers first, which frees a stage, so that more work tiles use the halo than there are stages. By keys, statistics
- * take room as well, so that there are fewer extra ones, and none on a periodic axis, which takes a slot more. Away
- * from the ends of chains the slots are enough for one work tile more. */
-static void roll(struct nh_small_launch *launch) {
-    enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
-    const struct nh_problem *problem = launch->problem;
-    bool planes = nh_small_rolls_planes(problem, &launch->shape);
-    bool around = problem->axis[NH_AXES - problem->rank].periodic;
-    int32_t longer = !launch->keys ? HELD_LONGER : around ? 0 : HELD_LONGER_BY_KEYS;
-    int32_t held = launch->stages + (planes ? 0 : longer);
-    nh_small_roll(problem, launch->keys, held, &launch->shape);
-    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
-    bool passes = problem->dtype != NHOOD_DTYPE_F16;
-    launch->held = !launch->shape.slots ? launch->stages : planes ? held + passes : held + 1;
-    /* in f32 a pair has three times the instructions, so chunks stay as they are */
-    if (planes && launch->shape.slots && problem->dtype != NHOOD_DTYPE_F32 &&
-        launch->shape.blocks > NH_SMALL_CHUNK_BLOCKS && !nh_small_masks_by_bits(launch))
-        launch->shape.chunk_blocks =
-            is_one_chunk(problem, &launch->shape) ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
+static int rank_of(const struct box *box) {
+    return box->work_tile[0] > 1 ? 3 : box->work_tile[1] > 1 ? 2 : 1;
 }
 
-bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        enum nh_small_kernel kernel, const int32_t *value,
-                        struct nh_small_launch *launch) {
-    bool keys = kernel == NH_SMALL_BACKWARD_KEY;
-    int32_t s0 = value[NH_SMALL_S0], s1 = value[NH_SMALL_S1];
-    const int32_t warp_tile[NH_AXES] = {s0, s1, 16 / (s0 * s1)};
-    const int32_t *work_tile = value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0);
-    int32_t stages = value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
-    bool boxes = stages > 0;
-    *launch = (struct nh_small_launch){.problem = problem,
-                                       .cuda = cuda,
-                                       .kernel = kernel,
-                                       .keys = keys,
-                                       .warps = value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS],
-                                       .turns = stages == NH_SMALL_IN_TURNS,
-                                       .stages = boxes ? stages : 0};
-    if (!nh_small_shape_of(problem, keys, work_tile, warp_tile, boxes, &launch->shape))
-        return false;
-    if (boxes) roll(launch);
-    return true;
+/* Adds the smallest box of 2 to 16 warp tiles that holds all rows of a dilation group, if there is one and it is new. */
+static void add_group(const struct nh_problem *problem, bool keys, const int32_t *warp_tile,
+                      struct boxes *boxes) {
+    enum { MOST_WARP_TILES = 16, MOST_WARPS = 8 };
+    struct box *box = &boxes->box[boxes->count];
+    int64_t count = 1;
+    memcpy(box->warp_tile, warp_tile, sizeof box->warp_tile);
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t along = nh_ceil_div(nh_longest_rows(&problem->axis[a], keys), warp_tile[a]);
+        if (along > MOST_WARP_TILES) return;
+        box->work_tile[a] = (int32_t)along * warp_tile[a];
+        count *= along;
+    }
+    bool halves = !keys && count > MOST_WARPS && count % 2 == 0;
+    box->warps = (int32_t)(halves ? count / 2 : count);
+    if (count == 1 || count > MOST_WARP_TILES || rank_of(box) < 3) return;
+    for (int i = 0; i < boxes->count; i++)
+        if (!memcmp(&boxes->box[i], box, offsetof(struct box, warps))) return;
+    boxes->count++;
 }
 
-/* Warps of a block where the copy engine fetches, producer warps included. By keys, warps need more registers. */
-static const int32_t query_warps[] = {8, 12, 16, 20, 24};
-static const int32_t key_warps[] = {8, 12, 16};
+/* Lists the boxes of the problem's rank for kernels that own keys, or queries. In 3-D this includes boxes that hold all
+ * rows of a dilation group and nothing else, as the halos of short groups overlap little, and for the forward pass
+ * planes. (In 1-D such boxes lose to longer ones, whose warps without a warp tile help with copies.) */
+static void list_boxes(const struct nh_problem *problem, bool keys, struct boxes *boxes) {
+    const struct box *box = keys ? key_boxes : query_boxes;
+    size_t count = keys ? COUNT_OF(key_boxes) : COUNT_OF(query_boxes);
+    if (!keys && problem->dtype != NHOOD_DTYPE_F32) count -= QUERY_BOXES_OF_F32;
+    boxes->count = 0;
+    for (size_t i = 0; i < count; i++)
+        if (rank_of(&box[i]) == problem->rank) boxes->box[boxes->count++] = box[i];
+    if (problem->rank < 3) return;
+    for (size_t i = 0; i < COUNT_OF(warp_tiles3); i++)
+        add_group(problem, keys, warp_tiles3[i], boxes);
+    for (size_t i = 0; problem->op == NHOOD_OP_FWD && i < COUNT_OF(plane_boxes); i++)
+        boxes->box[boxes->count++] = plane_boxes[i];
+}
 
-/* Warps that compute where planes roll: the same number on each scheduler, as the fullest sets the pace, or few warps
- * that take whole work tiles. */
-static const int32_t plane_warps[] = {4, 6, 8, 12};
+/* ---- the search among the launches of one kernel ---- */
 
-enum { MOST_CANDIDATES = 6 };
+/* Numbers of warps that are tried. Where the copy engine fetches, producer warps included; by keys, warps need more
+ * registers. Where planes roll, warps that compute: the same number on each scheduler, as the fullest sets the pace, or
+ * few warps that take whole work tiles. */
+enum { MOST_CHOICES = 5 };
+static const int32_t query_warps[MOST_CHOICES] = {8, 12, 16, 20, 24},
+                     key_warps[MOST_CHOICES] = {8, 12, 16},
+                     plane_warps[MOST_CHOICES] = {4, 6, 8, 12};
 
-/* The search among the launches of one kernel, and the cheapest that it found. */
 struct choice {
-    const struct nh_problem *problem;
-    const struct nh_cuda_device *cuda;
-    enum nh_small_kernel kernel;
-    bool boxes; /* the copy engine can serve the problem */
-    struct option {
-        struct nh_small_box box;
-        int32_t warps, stages;
-        double ns;
-    } option[MOST_CANDIDATES];
+    struct nh_small_launch launch; /* what all launches have in common */
+    bool boxes;                    /* the copy engine can serve the problem */
+    /* launches of the box at hand whose warps suit it, and of those the ones for which a multiprocessor has room */
+    int made, fitting;
+    /* the cheapest; in a config only the knobs of this kernel are set */
+    struct nh_config config[MOST_CANDIDATES];
     struct nh_top_n top;
 };
 
-static bool by_keys(const struct choice *choice) {
-    return choice->kernel == NH_SMALL_BACKWARD_KEY;
-}
-
-static void set_config(const struct choice *choice, int index, struct nh_config *config) {
-    const struct option *option = &choice->option[index];
-    const struct nh_small_box *box = &option->box;
-    bool keys = by_keys(choice);
-    memcpy(config->value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), box->work_tile,
-           sizeof box->work_tile);
-    config->value[NH_SMALL_S0] = box->warp_tile[0];
-    config->value[NH_SMALL_S1] = box->warp_tile[1];
-    config->value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = option->warps;
-    config->value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] = option->stages;
-}
-
-static const uint32_t ROW_TENSORS = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) |
-                                    NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V);
-
 /* Whether the copy engine can serve the problem at all. */
 static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
+    const uint32_t rows = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) |
+                          NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V);
     int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
     return problem->dim == problem->dim_v && (bytes == 64 || bytes == 128) &&
            !nh_sm90_folds(problem) && !nh_sm90_any_far(problem) &&
-           !nh_sm90_refuse_boxes(problem, device, ROW_TENSORS);
+           !nh_sm90_refuse_boxes(problem, device, rows);
 }
 
 /* Whether several query heads share keys: by keys, a warp then keeps the sums of one warp tile while it goes over
@@ -134,175 +152,167 @@ static bool sums_stay(const struct nh_small_launch *launch) {
 }
 
 static bool warps_fit(const struct nh_small_launch *launch) {
-    int64_t warp_tiles = launch->shape.work_tile_rows / 16;
+    int64_t warp_tiles = launch->work_tile_rows / 16;
     return launch->warps <= launch->stages * warp_tiles &&
            (!sums_stay(launch) || launch->warps == warp_tiles);
 }
 
-/* The number of launches whose warps suit the box, and of those for which a multiprocessor has room. */
-struct tries {
-    int made, fitting;
-};
-
 /* Adds the launch if there is room for it. */
-static void consider(struct choice *choice, const struct nh_small_launch *launch,
-                     const struct nh_small_box *box, struct tries *tries) {
+static void consider(struct choice *choice, const struct nh_small_launch *launch) {
+    const bool keys = launch->keys;
+    struct nh_work work;
+    struct nh_config config = {{0}};
     if (launch->stages && !warps_fit(launch)) return;
-    const struct option option = {*box, launch->warps,
-                                  launch->turns ? NH_SMALL_IN_TURNS : launch->stages,
-                                  nh_small_launch_ns(launch)};
-    tries->made++;
-    if (!isfinite(option.ns)) return;
-    tries->fitting++;
-    nh_top_n_add(&choice->top, &option, option.ns);
+    choice->made++;
+    nh_work_start(&work,
+                  launch->kernel == NH_SMALL_FORWARD ? NH_OPERATION_SMALL_FORWARD
+                                                     : NH_OPERATION_SMALL_BACKWARD,
+                  launch->problem);
+    if (!nh_small_add_work(launch, &work)) return;
+    choice->fitting++;
+    memcpy(config.value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), launch->rows, sizeof launch->rows);
+    config.value[NH_SMALL_S0] = launch->warp_tile[0];
+    config.value[NH_SMALL_S1] = launch->warp_tile[1];
+    config.value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = launch->warps;
+    config.value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] =
+        launch->turns ? NH_SMALL_IN_TURNS : launch->stages;
+    nh_top_n_add(&choice->top, &config, nh_predict(launch->cuda, &work, NULL));
 }
 
-/* Sets the shape of a halo that does not roll; it does not depend on stages and warps. */
-static bool shape_fits(const struct nh_small_box *box, bool boxes, struct nh_small_launch *launch) {
-    return nh_small_shape_of(launch->problem, launch->keys, box->work_tile, box->warp_tile, boxes,
-                             &launch->shape) &&
-           8 * launch->shape.blocks <= MOST_BOX &&
-           (!boxes || (nh_sm90_boxes_fit(launch->problem, launch->shape.halo) &&
-                       nh_sm90_boxes_fit(launch->problem, launch->shape.rows)));
+/* Sets the shape of a halo that does not roll; it does not depend on the numbers of stages and warps. */
+static bool shape_fits(struct nh_small_launch *launch, const struct box *box) {
+    return nh_small_set_shape(launch, box->work_tile, box->warp_tile) &&
+           8 * launch->blocks <= MOST_BOX &&
+           (!launch->stages || (nh_sm90_boxes_fit(launch->problem, launch->halo) &&
+                                nh_sm90_boxes_fit(launch->problem, launch->rows)));
 }
 
-/* Considers the launch whose keys and values share one place: with a warp per warp tile, which keeps its scores in
- * registers. */
-static void consider_turns(struct choice *choice, const struct nh_small_box *box,
-                           struct nh_small_launch launch) {
+/* Considers the launches whose threads copy: with keys and values side by side, and sharing one place. The latter have
+ * a warp per warp tile, which keeps its scores in registers. */
+static void consider_copies(struct choice *choice, const struct box *box) {
     enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
-    int64_t warp_tiles = nh_box_volume(box->work_tile) / 16;
-    struct tries tries = {0, 0};
+    struct nh_small_launch launch = choice->launch;
+    launch.warps = box->warps;
+    if (!shape_fits(&launch, box)) return;
+    consider(choice, &launch);
     bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && launch.problem->has_bias;
-    if (launch.problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || sums_stay(&launch) ||
-        warp_tiles > MOST_WARPS || !shape_fits(box, false, &launch) ||
-        launch.shape.blocks > MOST_BLOCKS)
-        return;
     launch.turns = true;
-    launch.warps = (int32_t)warp_tiles;
-    consider(choice, &launch, box, &tries);
-}
-
-/* Whether chains of planes are worth it. At the start of a chain, a block has finished all its work tiles and waits for
- * as many planes as the window has. Timed, chains were faster with up to 0.26 such planes per work tile, and slower
- * with 0.3. */
-static bool chains_pay(const struct nh_small_launch *launch) {
-    const double most_planes = 0.28;
-    const struct nh_problem *problem = launch->problem;
-    double blocks = (double)launch->cuda->multiprocessors * (double)nh_small_residents(launch);
-    double length = (double)nh_longest_rows(&problem->axis[0], false);
-    double tiles = (double)(problem->batch * problem->heads) * launch->shape.work_tiles / blocks;
-    double planes = ceil(tiles / length) * (double)(launch->shape.columns[0] - 1);
-    return planes < most_planes * tiles;
+    launch.warps = (int32_t)(launch.work_tile_rows / 16);
+    if (launch.problem->dtype == NHOOD_DTYPE_F32 && !bias_gradient && !sums_stay(&launch) &&
+        launch.warps <= MOST_WARPS && launch.blocks <= MOST_BLOCKS)
+        consider(choice, &launch);
 }
 
 /* Whether this number of warps suits planes: one per scheduler if all columns are one chunk; else two or more per
- * scheduler, or as many as take whole work tiles. */
-static bool plane_warps_fit(const struct nh_small_launch *launch, const struct nh_small_box *box) {
-    if (launch->shape.chunk_blocks == ONE_CHUNK_BLOCKS) return launch->warps == ONE_CHUNK_WARPS;
-    return launch->warps >= 2 * ONE_CHUNK_WARPS || launch->warps % box->warps == 0;
+ * scheduler, or as many as take whole work tiles. And whether chains of planes are worth it. At the start of a chain, a
+ * block has finished all its work tiles and waits for as many planes as the window has. Timed, chains were faster with
+ * up to 0.26 such planes per work tile, and slower with 0.3. */
+static bool planes_pay(const struct nh_small_launch *launch, const struct box *box) {
+    const double most_planes = 0.28;
+    const int32_t schedulers = 4;
+    const struct nh_problem *problem = launch->problem;
+    if (launch->chunk_blocks > NH_SMALL_CHUNK_BLOCKS
+            ? launch->warps != schedulers
+            : launch->warps < 2 * schedulers && launch->warps % box->warps)
+        return false;
+    double blocks = (double)launch->cuda->multiprocessors * (double)nh_small_residents(launch);
+    double length = (double)nh_longest_rows(&problem->axis[0], false);
+    double tiles = (double)(problem->batch * problem->heads) * launch->work_tiles / blocks;
+    double planes = ceil(tiles / length) * (double)(launch->columns[0] - 1);
+    return planes < most_planes * tiles;
 }
 
-/* Considers launches with this many stages. Returns whether a multiprocessor has room for any. */
-static bool consider_stages(struct choice *choice, const struct nh_small_box *box,
-                            const struct nh_small_shape *whole, struct nh_small_launch *launch) {
-    bool planes = nh_small_is_plane(launch->problem, box);
-    const int32_t *warps = planes ? plane_warps : launch->keys ? key_warps : query_warps;
-    size_t count = planes         ? sizeof plane_warps / sizeof *warps
-                   : launch->keys ? sizeof key_warps / sizeof *warps
-                                  : sizeof query_warps / sizeof *warps;
-    struct tries tries = {0, 0};
-    launch->shape = *whole;
-    roll(launch);
-    if (planes && !launch->shape.slots) return false;
+/* Considers launches that the copy engine serves with this shape and number of stages. Returns whether a multiprocessor
+ * has room for any. */
+static bool consider_stages(struct choice *choice, const struct box *box,
+                            struct nh_small_launch launch, int32_t stages) {
+    bool planes = nh_small_is_plane(launch.problem, box->work_tile);
+    const int32_t *warps = planes ? plane_warps : launch.keys ? key_warps : query_warps;
+    choice->made = choice->fitting = 0;
+    launch.stages = stages;
+    nh_small_roll(&launch);
+    if (planes && !launch.slots) return false;
     /* Query heads that share keys need a warp per warp tile. */
-    launch->warps = box->warps;
-    if (!planes) consider(choice, launch, box, &tries);
-    for (size_t i = 0; i < count; i++) {
-        launch->warps = planes ? warps[i] : warps[i] - nh_small_fetchers(launch);
-        if (planes ? plane_warps_fit(launch, box) && chains_pay(launch)
-                   : launch->warps != box->warps)
-            consider(choice, launch, box, &tries);
+    launch.warps = box->warps;
+    if (!planes) consider(choice, &launch);
+    for (int i = 0; i < MOST_CHOICES && warps[i]; i++) {
+        launch.warps = planes ? warps[i] : warps[i] - launch.fetchers;
+        if (planes ? planes_pay(&launch, box) : launch.warps != box->warps)
+            consider(choice, &launch);
     }
-    return tries.fitting || !tries.made;
+    return choice->fitting || !choice->made;
 }
 
-/* Whether halos of a volume may have a seam. With one stage nothing else is under way while a warp copies what is
- * beyond the seam: docs/log/small.md has 11.0 and 31.2 ms where other configs take 2.6 and 8.5. */
-static bool volume_has_seams(const struct nh_problem *problem) {
-    return nh_problem_periodic(problem) && problem->axis[0].length > 1;
+static void consider_box(struct choice *choice, const struct box *box) {
+    struct nh_small_launch launch = choice->launch;
+    const struct nh_problem *problem = launch.problem;
+    bool planes = nh_small_is_plane(problem, box->work_tile);
+    if (!planes) consider_copies(choice, box);
+    launch.stages = LEAST_STAGES;
+    if (!choice->boxes || !shape_fits(&launch, box)) return;
+    int32_t stages = LEAST_STAGES;
+    while (stages <= MOST_STAGES && consider_stages(choice, box, launch, stages))
+        stages++;
+    /* With one stage the block waits for every halo: only for halos of which there is no room for two. Nothing else is
+     * then under way while a warp copies what is beyond a seam: of volumes that may have one docs/log/small.md has 11.0
+     * and 31.2 ms where other configs take 2.6 and 8.5. */
+    bool seams = nh_problem_periodic(problem) && problem->axis[0].length > 1;
+    if (!planes && stages == LEAST_STAGES && !seams) consider_stages(choice, box, launch, 1);
 }
 
-static void consider_box(struct choice *choice, const struct nh_small_box *box) {
-    struct nh_small_launch launch = {.problem = choice->problem,
-                                     .cuda = choice->cuda,
-                                     .kernel = choice->kernel,
-                                     .keys = by_keys(choice),
-                                     .warps = box->warps};
-    struct tries tries = {0, 0};
-    bool planes = nh_small_is_plane(choice->problem, box);
-    if (!planes && shape_fits(box, false, &launch)) consider(choice, &launch, box, &tries);
-    if (!planes) consider_turns(choice, box, launch);
-    if (!choice->boxes || !shape_fits(box, true, &launch)) return;
-    const struct nh_small_shape whole = launch.shape;
-    /* With one stage the block waits for every halo: only for halos of which there is no room for two. */
-    for (launch.stages = LEAST_STAGES; launch.stages <= MOST_STAGES; launch.stages++)
-        if (!consider_stages(choice, box, &whole, &launch)) break;
-    if (planes || launch.stages > LEAST_STAGES || volume_has_seams(choice->problem)) return;
-    launch.stages = 1;
-    consider_stages(choice, box, &whole, &launch);
-}
-
-/* Searches the launches of one kernel. warp_tile: extents that the boxes must have, or NULL. Boxes that stick out are
- * tried only if no other one fits, as on small grids. */
+/* Searches the launches of one kernel. like: a config whose warp tile the boxes must have, or NULL. Boxes that stick out
+ * are tried only if no other one fits, as on small grids. */
 static void choose(const struct nh_problem *problem, const struct nh_device *device,
-                   enum nh_small_kernel kernel, const int32_t *warp_tile, struct choice *choice) {
-    struct nh_small_boxes boxes;
-    choice->problem = problem;
-    choice->cuda = device->backend;
-    choice->kernel = kernel;
+                   enum nh_small_kernel kernel, const struct nh_config *like,
+                   struct choice *choice) {
+    struct boxes boxes;
+    bool keys = kernel == NH_SMALL_BACKWARD_KEY;
+    choice->launch = (struct nh_small_launch){
+        .problem = problem, .cuda = device->backend, .kernel = kernel, .keys = keys};
     choice->boxes = boxes_possible(problem, device);
-    nh_top_n_start(&choice->top, INFINITY, choice->option, sizeof *choice->option, MOST_CANDIDATES);
-    nh_small_list_boxes(problem, by_keys(choice), &boxes);
+    nh_top_configs_start(&choice->top, INFINITY, choice->config, MOST_CANDIDATES);
+    list_boxes(problem, keys, &boxes);
     for (int out = 0; out < 2 && !choice->top.count; out++)
         for (int i = 0; i < boxes.count; i++) {
-            const struct nh_small_box *box = &boxes.box[i];
-            if (nh_small_sticks_out(problem, by_keys(choice), box) == out &&
-                (!warp_tile || memcmp(warp_tile, box->warp_tile, sizeof box->warp_tile) == 0))
+            const struct box *box = &boxes.box[i];
+            if (sticks_out(problem, keys, box) == out &&
+                (!like || (like->value[NH_SMALL_S0] == box->warp_tile[0] &&
+                           like->value[NH_SMALL_S1] == box->warp_tile[1])))
                 consider_box(choice, box);
         }
 }
 
-/* Which choices of the two backward launches are combined: the best of both, then each with variants of the other. */
-static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
+/* ---- configs ---- */
 
 static int search(const struct nh_problem *problem, const struct nh_device *device,
                   struct nh_config config[MOST_CANDIDATES]) {
-    bool forward = problem->op == NHOOD_OP_FWD;
-    enum nh_small_kernel by_queries = forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY;
-    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
+    /* Which choices of the two backward launches are combined: the best of both, then each with variants of the other. */
+    static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
     struct choice queries, keys;
-    choose(problem, device, by_queries, NULL, &queries);
-    const int32_t *warp_tile = queries.top.count ? queries.option[0].box.warp_tile : NULL;
+    bool forward = problem->op == NHOOD_OP_FWD;
+    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
+    choose(problem, device, forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY, NULL, &queries);
+    const struct nh_config *best = queries.config;
+    if (forward) memcpy(config, best, (size_t)queries.top.count * sizeof *config);
+    if (forward || !queries.top.count) return queries.top.count;
+    choose(problem, device, NH_SMALL_BACKWARD_KEY, best, &keys);
     int count = 0;
-    if (!forward && warp_tile) choose(problem, device, NH_SMALL_BACKWARD_KEY, warp_tile, &keys);
     for (int i = 0; i < MOST_CANDIDATES; i++) {
-        int q = forward ? i : pairs[i][0], k = pairs[i][1];
-        if (q >= queries.top.count) continue;
-        config[count] = (struct nh_config){{0}};
-        set_config(&queries, q, &config[count]);
-        if (!forward) {
-            if (k >= keys.top.count || memcmp(queries.option[q].box.warp_tile, warp_tile,
-                                              NH_AXES * sizeof *warp_tile) != 0)
-                continue;
-            set_config(&keys, k, &config[count]);
-        }
+        int q = pairs[i][0], k = pairs[i][1];
+        if (q >= queries.top.count || k >= keys.top.count ||
+            best[q].value[NH_SMALL_S0] != best->value[NH_SMALL_S0] ||
+            best[q].value[NH_SMALL_S1] != best->value[NH_SMALL_S1])
+            continue;
+        config[count] = best[q];
+        for (int knob = NH_SMALL_K0; knob <= NH_SMALL_KEY_STAGES; knob++)
+            config[count].value[knob] = keys.config[k].value[knob];
         count++;
     }
     return count;
 }
 
-/* A solver is first asked whether it refuses and then for its candidates: each thread remembers its last search. */
+/* A solver is first asked whether it refuses and then for its candidates: each thread remembers its last search, as
+ * otherwise choices would take a quarter more instructions (200 problems of the paper's suites, callgrind). */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;

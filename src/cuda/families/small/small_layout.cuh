@@ -36,7 +36,7 @@
 /* Blocks of 8 columns in a chunk if masks are bits: a thread's share of them is 32 bits. */
 #define NH_MASK_BLOCKS 16
 
-/* The most blocks in a chunk. The host sets another number where a forward's masks are not bits (small_choice.c). */
+/* The most blocks in a chunk. The host sets another number where a forward's masks are not bits (small_shape.c). */
 #ifndef NH_CHUNK_BLOCKS
 #define NH_CHUNK_BLOCKS NH_MASK_BLOCKS
 #endif

@@ -1,26 +1,10 @@
-#include "small_shape.h"
-
-#include "dtype.h"
-#include "kernel_abi.h"
+/* The boxes of cuda.small's kernels (small.cuh) on a problem, and halos that roll along the first axis (small_roll.cuh): a
+ * block takes work tiles that follow each other there, and fetches only the part of each halo that the halo before did
+ * not have. */
+#include "small_launch.h"
 #include "tile_count.h"
 
 enum { MOST_HALO_ROWS = 4096 };
-
-struct nh_range nh_small_columns_of(const struct nh_axis *axis, bool keys, int64_t length,
-                                    int64_t position) {
-    return nh_seen_range(length, axis->window, axis->stride, axis->causal, 0, keys, position);
-}
-
-int64_t nh_small_representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
-    int64_t period = tile / nh_common_divisor(tile, axis->stride) * axis->stride;
-    int64_t enough = 4 * axis->window + 2 * period;
-    return length > enough ? length - (length - enough) / period * period : length;
-}
-
-/* The most columns that `tile` consecutive rows see together. */
-static int64_t extent_of(const struct nh_axis *axis, bool keys, int32_t tile) {
-    return nh_tile_count(axis, tile, 1, keys).halo;
-}
 
 /* Whether all windows of a group's queries lie in the keys that tensors have. It is enough to look at the first and the
  * last query, as windows never go back. */
@@ -46,19 +30,16 @@ bool nh_small_sees_windows(const struct nh_axis *axis) {
     return group >= axis->dilation;
 }
 
-/* The same if tensors do not cover the grid, or the axis is periodic. May return false where it is hard to tell. */
-static bool all_see_covered(const struct nh_axis *axis, bool keys, int64_t columns) {
-    bool covered = axis->query.length == axis->length && axis->key.length == axis->length;
-    if (columns != axis->window) return false;
-    return keys ? axis->periodic && covered && axis->stride == 1 : nh_small_sees_windows(axis);
-}
-
-/* Whether every row sees this many columns, which is the most that any sees. Rows at a border mostly do not, and are
- * tested first. */
+/* Whether every row sees this many columns, which is the most that any sees. May return false where it is hard to tell,
+ * on axes that are periodic or that tensors do not cover. */
 static bool all_see(const struct nh_axis *axis, bool keys, int64_t columns) {
-    int64_t length = nh_longest_group(axis);
-    if (nh_is_cut(axis)) return all_see_covered(axis, keys, columns);
-    struct nh_range first = nh_small_columns_of(axis, keys, length, 0);
+    bool covered = axis->query.length == axis->length && axis->key.length == axis->length;
+    if (nh_is_cut(axis))
+        return columns == axis->window && (keys ? axis->periodic && covered && axis->stride == 1
+                                                : nh_small_sees_windows(axis));
+    /* Rows at a border mostly do not, and are tested first. */
+    struct nh_range first =
+        nh_seen_range(nh_longest_group(axis), axis->window, axis->stride, axis->causal, 0, keys, 0);
     return first.end - first.begin == columns &&
            nh_tile_count(axis, 1, 1, keys).visits == (double)axis->length * (double)columns;
 }
@@ -76,102 +57,298 @@ static int64_t congruent(int64_t rows, int64_t residue) {
     return rows + ((residue - rows) % 8 + 8) % 8;
 }
 
-static void fill_gaps(struct nh_small_shape *shape) {
-    int32_t *h = shape->halo, *k = shape->columns;
-    if (h[0] * h[1] > 1) h[2] = (int32_t)congruent(h[2], k[2]);
-    while (h[0] > 1 && (h[1] * h[2] - k[1] * k[2]) % 8)
+/* Sets the rows of the halo in shared memory. */
+static void set_halo_rows(struct nh_small_launch *launch) {
+    int32_t *h = launch->halo, *k = launch->columns;
+    if (launch->stages && h[0] * h[1] > 1) h[2] = (int32_t)congruent(h[2], k[2]);
+    while (launch->stages && h[0] > 1 && (h[1] * h[2] - k[1] * k[2]) % 8)
         h[1]++;
+    int64_t line = h[0] * h[1] == 1 ? h[2] : congruent(h[2], k[2]);
+    int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
+    launch->fetched_rows = launch->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
 }
 
 /* The number of pairs that all warp tiles multiply without a test: as many as most of them need. Branches between pairs
  * keep the compiler from overlapping them. */
-static int64_t least_pairs(const struct nh_problem *problem, const struct nh_small_shape *shape) {
-    int first = NH_AXES - problem->rank;
-    int64_t lines =
-        nh_min(shape->warp_tile[first] + problem->axis[first].window - 1, shape->columns[first]);
-    int64_t per_line = 1;
+static int64_t least_pairs(const struct nh_small_launch *launch) {
+    int first = NH_AXES - launch->problem->rank;
+    int64_t window = launch->problem->axis[first].window;
+    int64_t columns = nh_min(launch->warp_tile[first] + window - 1, launch->columns[first]);
     for (int a = first + 1; a < NH_AXES; a++)
-        per_line *= shape->columns[a];
-    return shape->blocks > 16 ? 0 : nh_ceil_div(lines * per_line, 16);
+        columns *= launch->columns[a];
+    return launch->blocks > 16 ? 0 : nh_ceil_div(columns, 16);
 }
 
-bool nh_small_shape_of(const struct nh_problem *problem, bool keys, const int32_t *work_tile,
-                       const int32_t *warp_tile, bool boxes, struct nh_small_shape *shape) {
-    *shape = (struct nh_small_shape){.dense = true,
-                                     .chunk_blocks = NH_SMALL_CHUNK_BLOCKS,
-                                     .work_tile_rows = 1,
-                                     .work_tiles = 1,
-                                     .warp_tiles = 1};
-    int64_t box = 1;
+bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile,
+                        const int32_t *warp_tile) {
+    const bool keys = launch->keys;
+    int64_t columns = 1;
+    launch->dense = true;
+    launch->chunk_blocks = NH_SMALL_CHUNK_BLOCKS;
+    launch->work_tile_rows = 1;
+    launch->work_tiles = launch->warp_tiles = 1;
     for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
+        const struct nh_axis *axis = &launch->problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
-        int64_t columns = extent_of(axis, keys, warp_tile[a]),
-                halo = extent_of(axis, keys, work_tile[a]);
+        int64_t halo = nh_tile_count(axis, work_tile[a], 1, keys).halo;
         if (halo > MOST_HALO_ROWS) return false;
-        shape->rows[a] = work_tile[a];
-        shape->warp_tile[a] = warp_tile[a];
-        shape->columns[a] = (int32_t)columns;
-        shape->halo[a] = (int32_t)halo;
-        shape->dense = shape->dense && all_see(axis, keys, columns);
-        shape->work_tile_rows *= work_tile[a];
-        shape->work_tiles *= tiles_of(axis, keys, work_tile[a]);
-        shape->warp_tiles *= tiles_of(axis, keys, warp_tile[a]);
-        box *= columns;
+        launch->rows[a] = work_tile[a];
+        launch->warp_tile[a] = warp_tile[a];
+        launch->columns[a] = (int32_t)nh_tile_count(axis, warp_tile[a], 1, keys).halo;
+        launch->halo[a] = (int32_t)halo;
+        launch->dense = launch->dense && all_see(axis, keys, launch->columns[a]);
+        launch->work_tile_rows *= work_tile[a];
+        launch->work_tiles *= tiles_of(axis, keys, work_tile[a]);
+        launch->warp_tiles *= tiles_of(axis, keys, warp_tile[a]);
+        columns *= launch->columns[a];
     }
-    if (boxes) fill_gaps(shape);
-    const int32_t *h = shape->halo, *k = shape->columns;
-    int64_t line = h[0] * h[1] == 1 ? h[2] : congruent(h[2], k[2]);
-    int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
-    shape->fetched_rows = shape->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
-    shape->blocks = nh_ceil_div(box, 8);
-    shape->least_pairs = least_pairs(problem, shape);
-    return shape->halo_rows <= MOST_HALO_ROWS;
+    set_halo_rows(launch);
+    launch->blocks = nh_ceil_div(columns, 8);
+    launch->least_pairs = least_pairs(launch);
+    nh_small_set_masks(launch);
+    return launch->halo_rows <= MOST_HALO_ROWS;
 }
 
-int64_t nh_small_steps(const struct nh_problem *problem, int64_t width) {
-    enum { STEP_BYTES = 32 };
-    return nh_ceil_div(width * (int64_t)nh_dtype_bytes(problem->dtype), STEP_BYTES);
+/* ---- halos that roll ---- */
+
+/* A chain is all work tiles that differ only in their position along the first axis, which is as the kernels see it. */
+struct chain {
+    const struct nh_small_launch *launch;
+    const struct nh_axis *axis;
+    /* length and work tiles of the longest dilation group; 1 if others are shorter */
+    int64_t length, tiles, shorter;
+    /* region: NH_REGIONS of the kernels. whole: tensors have all rows and columns; else own and other are those they
+     * have. */
+    bool region, whole;
+    struct nh_range own, other;
+    /* the position from which slots are counted, and the end of the last slot, beyond which no box reaches */
+    int64_t base, slots_end;
+    /* positions per work tile; lines of a warp tile's box, and columns per line */
+    int64_t work_tile, lines, columns;
+    /* Where slots are planes, a chain begins only when enough of the chain before is done, so that only its own work
+     * tiles use slots. */
+    bool planes;
+};
+
+static struct nh_range union_of(struct nh_range a, struct nh_range b) {
+    return (struct nh_range){nh_min(a.begin, b.begin), nh_max(a.end, b.end)};
 }
 
-int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
-    int64_t units = 2 * nh_small_steps(problem, width);
-    return 16 * (units & (units - 1) ? units + 1 : units);
+/* The same as nh_roll_touched in small_roll.cuh. In the backward pass warp tiles stop at the last line that any of their
+ * rows sees: NH_STOPS. */
+static int64_t touched(const struct chain *chain, int64_t seen) {
+    int64_t pairs =
+        nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->launch->least_pairs);
+    return chain->launch->kernel == NH_SMALL_FORWARD
+               ? chain->lines
+               : nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines);
 }
 
-/* The number of pairs of blocks, 16 columns each, in one chunk. */
-static int64_t pairs_of(const struct nh_small_shape *shape) {
-    int64_t chunks = nh_ceil_div(shape->blocks, shape->chunk_blocks);
-    return nh_ceil_div(nh_ceil_div(shape->blocks, chunks), 2);
+static struct nh_range seen_by_row(const struct chain *chain, int64_t length, int64_t position) {
+    const struct nh_axis *axis = chain->axis;
+    struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
+                                         axis->periodic, chain->launch->keys, position);
+    return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
 }
 
-int64_t nh_small_columns(const struct nh_small_shape *shape) {
-    return 16 * nh_ceil_div(shape->blocks, shape->chunk_blocks) * pairs_of(shape);
+/* The columns that the work tile's rows see in a dilation group of this length, of those that tensors have. */
+static struct nh_range seen_by(const struct chain *chain, int64_t length, int64_t work_tile) {
+    int64_t first = work_tile * chain->work_tile + chain->own.begin;
+    int64_t rows_end = chain->whole ? length : chain->own.end;
+    int64_t last = nh_min(first + chain->work_tile, rows_end) - 1;
+    return (struct nh_range){seen_by_row(chain, length, nh_min(first, last)).begin,
+                             seen_by_row(chain, length, last).end};
 }
 
-int64_t nh_small_table_bytes(const struct nh_problem *problem, const struct nh_small_shape *shape,
-                             bool keys, bool bits, int64_t infos) {
-    enum { WORK_TILE_BYTES = 88 + 32 * NH_CUDA_TENSORS, REGION_BYTES = 88, OTHER_BYTES = 1664 };
-    const int32_t *q = shape->rows, *k = shape->columns;
+/* The slots that the work tile's halo needs in a dilation group of this length, counted from the base and negative
+ * before it, as nh_roll_box in small_roll.cuh has them. */
+static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
+                                      int64_t work_tile) {
+    struct nh_range seen = seen_by(chain, length, work_tile);
+    int64_t begin = seen.begin;
+    while (begin + touched(chain, seen.end - begin) > chain->slots_end)
+        begin--;
+    int64_t lines = touched(chain, seen.end - begin);
+    return (struct nh_range){nh_floor_div(begin - chain->base, chain->work_tile),
+                             nh_floor_div(begin + lines - 1 - chain->base, chain->work_tile) + 1};
+}
+
+/* The slots that it needs in any group. */
+static struct nh_range slots_of(const struct chain *chain, int64_t work_tile) {
+    struct nh_range slots = slots_in_group(chain, chain->length, work_tile);
+    return chain->shorter ? union_of(slots, slots_in_group(chain, chain->length - 1, work_tile))
+                          : slots;
+}
+
+/* The end of the last slot: after the last column that a row sees, unless a box is longer. A periodic axis has none. */
+static int64_t slots_end_of(const struct chain *chain) {
+    if (!chain->region) return chain->tiles * chain->work_tile;
+    if (chain->axis->periodic) return INT64_MAX;
+    struct nh_range seen = seen_by(chain, chain->length, 0);
+    for (int64_t i = 1; i < chain->tiles; i++)
+        seen = union_of(seen, seen_by(chain, chain->length, i));
+    int64_t base = chain->base, rows = chain->work_tile,
+            begin = base + nh_floor_div(seen.begin - base, rows) * rows,
+            end = base + nh_ceil_div(seen.end - base, rows) * rows;
+    return nh_max(end, begin + nh_ceil_div(chain->lines, rows) * rows);
+}
+
+/* Whether no work tile's slots end before those of the one before it: each slot is fetched only once. */
+static bool advances(const struct chain *chain) {
+    for (int64_t less = 0; less <= chain->shorter; less++)
+        for (int64_t i = 1; i < chain->tiles; i++)
+            if (slots_in_group(chain, chain->length - less, i).end <
+                slots_in_group(chain, chain->length - less, i - 1).end)
+                return false;
+    return true;
+}
+
+/* The most slots that are in use when a work tile's slots are fetched while the last `held` work tiles are unfinished.
+ * around: slots that a chain has beside those of its work tiles. */
+static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t around) {
+    enum { MOST_HELD = 16 };
+    int64_t begin[MOST_HELD], most = 1;
+    for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
+        int64_t own = (work_tile % chain->tiles + chain->tiles) % chain->tiles;
+        struct nh_range slots = slots_of(chain, own);
+        int64_t before = (work_tile - own) / chain->tiles * (chain->tiles + around);
+        begin[(work_tile + held) % held] = before + slots.begin;
+        int64_t others = chain->planes ? nh_min(held, own + 1) : held;
+        for (int64_t i = 0; work_tile >= 0 && i < others; i++)
+            most = nh_max(most, slots.end - begin[i]);
+    }
+    return most;
+}
+
+/* A shorter length that has the same patterns: away from borders, what rows see repeats, so that a group as long as
+ * both borders and two periods is enough. */
+static int64_t representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
+    int64_t period = tile / nh_common_divisor(tile, axis->stride) * axis->stride;
+    int64_t enough = 4 * axis->window + 2 * period;
+    return length > enough ? length - (length - enough) / period * period : length;
+}
+
+static struct chain chain_of(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
     int first = NH_AXES - problem->rank;
-    int64_t chunks = nh_ceil_div(shape->blocks, shape->chunk_blocks),
-            columns = nh_small_columns(shape);
-    int64_t info = WORK_TILE_BYTES +
-                   (q[0] + q[1] + q[2]) * ((keys ? 12 : 24) + (bits ? 16 * chunks : 0)) +
-                   16 * chunks + 8 * q[first];
-    if (nh_small_has_region(problem)) info += REGION_BYTES + 4 * (q[0] + q[1] + q[2]);
-    int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
-    int64_t wraps = shape->slots ? k[first] : 1;
-    int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(shape), 4) | 1);
-    int64_t tables = wraps * (gathers + (keys ? 4 * columns : 0));
-    if (problem->has_bias) {
-        info += 4 * problem->bias_count;
-        int64_t step = 8;
-        for (int a = NH_AXES - 1; a >= first; a--) {
-            info += (k[a] + shape->warp_tile[a]) * step;
-            step *= 2 * problem->axis[a].window - 1;
+    const struct nh_axis *axis = &problem->axis[first];
+    const struct nh_box *own = launch->keys ? &axis->key : &axis->query,
+                        *other = launch->keys ? &axis->query : &axis->key;
+    int64_t work_tile = launch->rows[first], group = nh_longest_group(axis);
+    bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
+    int64_t length =
+        whole && !axis->periodic ? representative_length(axis, group, work_tile) : group;
+    return (struct chain){.launch = launch,
+                          .axis = axis,
+                          .length = length,
+                          .tiles = nh_ceil_div(whole ? length : own->length, work_tile),
+                          .shorter = axis->length % axis->dilation != 0,
+                          .region = nh_small_has_region(problem),
+                          .whole = whole,
+                          .own = {own->offset, own->offset + own->length},
+                          .other = {other->offset, other->offset + other->length},
+                          .work_tile = work_tile,
+                          .lines = launch->columns[first],
+                          .columns =
+                              launch->columns[2] * (problem->rank == 3 ? launch->columns[1] : 1),
+                          .planes = nh_small_is_plane(problem, launch->rows)};
+}
+
+/* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
+ * them. A slot has a whole number of the swizzle's periods or, as the number of slots is then even, of half periods. An
+ * axis that tensors do not cover, or that is periodic, must have one dilation group, and if periodic be covered and
+ * divided by work tiles. MOST_TILES bounds the time in which the host looks at each work tile. */
+static bool rolls(const struct chain *chain, int64_t slot_rows) {
+    enum { MOST_TILES = 4096 };
+    const struct nh_small_launch *launch = chain->launch;
+    const struct nh_problem *problem = launch->problem;
+    const struct nh_axis *axis = chain->axis;
+    int first = NH_AXES - problem->rank;
+    bool planes = chain->planes;
+    if (nh_is_cut(axis) && (axis->dilation > 1 || chain->tiles > MOST_TILES)) return false;
+    if (axis->periodic && (!chain->whole || axis->length % chain->work_tile)) return false;
+    return problem->rank > 1 && chain->work_tile == launch->warp_tile[first] &&
+           chain->work_tile <= launch->halo[first] &&
+           (planes ? problem->op == NHOOD_OP_FWD && launch->halo[first] > 1 && !chain->shorter
+                   : chain->work_tile > 1) &&
+           (!launch->keys || problem->heads == problem->kv_heads) &&
+           slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0 &&
+           (chain->region || chain->tiles * chain->work_tile >= chain->lines);
+}
+
+/* Sets lines_before and slots_around, and returns the number of slots that a chain needs; 0: its halos do not roll. In a
+ * region columns need not begin where rows do, so slots may begin at any position of a work tile: the one that needs
+ * the fewest slots is taken. On a periodic axis they begin with the rows. */
+static int64_t place_slots(struct chain *chain, int32_t held, struct nh_small_launch *launch) {
+    int64_t places = chain->region && !chain->axis->periodic ? chain->work_tile : 1, least = 0;
+    for (int64_t place = 0; place < places; place++) {
+        int64_t before = 0, around = 0;
+        chain->base = chain->own.begin + place;
+        chain->slots_end = slots_end_of(chain);
+        if (!advances(chain)) continue;
+        if (chain->region) {
+            struct nh_range all = slots_of(chain, 0);
+            for (int64_t i = 1; i < chain->tiles; i++)
+                all = union_of(all, slots_of(chain, i));
+            before = -place - all.begin * chain->work_tile;
+            around = all.end - all.begin - chain->tiles;
         }
-        tables += 4 * columns;
+        int64_t slots = slots_in_use(chain, held, around);
+        if (least && slots >= least) continue;
+        least = slots;
+        launch->lines_before = (int32_t)before;
+        launch->slots_around = (int32_t)around;
     }
-    return infos * info + prefixes + tables + OTHER_BYTES;
+    return least;
+}
+
+/* Sets the blocks of 8 columns per chunk where planes roll. One chunk of 40 has all 20 pairs of a window of 5 x 5 x 5,
+ * or the 19 of one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then overlaps
+ * products with the softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head dim 64,
+ * one chunk is faster if there are more columns than two usual chunks have. In f32 a pair has three times the
+ * instructions, so chunks stay as they are. */
+static void set_chunks_of_planes(struct nh_small_launch *launch) {
+    enum {
+        ONE_CHUNK_BLOCKS = 40,
+        SHORT_CHUNK_BLOCKS = 8,
+        LEAST_BLOCKS = 2 * NH_SMALL_CHUNK_BLOCKS + 1
+    };
+    enum { LEAST_ROW_BYTES = 64 * 2 }; /* head dim 64 in 16 bits */
+    const struct nh_problem *problem = launch->problem;
+    if (problem->dtype == NHOOD_DTYPE_F32 || launch->blocks <= NH_SMALL_CHUNK_BLOCKS ||
+        launch->bits)
+        return;
+    bool one = launch->blocks >= LEAST_BLOCKS && launch->blocks <= ONE_CHUNK_BLOCKS &&
+               nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
+    launch->chunk_blocks = one ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
+}
+
+/* Slots are for so many work tiles ("held"). Warps load their rows into registers first, which frees a stage, so that
+ * more work tiles use the halo than there are stages. By keys, statistics take room as well, so that there are fewer
+ * extra ones, and none on a periodic axis, which takes a slot more. Away from the ends of chains the slots are enough
+ * for one work tile more. */
+void nh_small_roll(struct nh_small_launch *launch) {
+    enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
+    int first = NH_AXES - launch->problem->rank;
+    struct chain chain = chain_of(launch);
+    int64_t slot_rows = chain.work_tile * launch->halo[2];
+    if (launch->problem->rank == 3) slot_rows *= launch->halo[1];
+    const bool forward = launch->kernel == NH_SMALL_FORWARD;
+    launch->held = launch->stages;
+    launch->fetchers = (int32_t)nh_min(launch->stages, forward ? 3 : 2);
+    if (!rolls(&chain, slot_rows)) return;
+    int32_t longer = !launch->keys ? HELD_LONGER : chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS;
+    int32_t held = launch->stages + (chain.planes ? 0 : longer);
+    int64_t slots = place_slots(&chain, held, launch);
+    if (!slots) return;
+    if (forward) launch->fetchers = (int32_t)nh_min(launch->stages + 1, 4);
+    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
+    launch->halo[first] = (int32_t)chain.work_tile;
+    launch->fetched_rows = slot_rows;
+    launch->halo_rows = launch->slots * slot_rows;
+    nh_small_set_masks(launch);
+    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
+    bool passes = launch->problem->dtype != NHOOD_DTYPE_F16;
+    launch->held = chain.planes ? held + passes : held + 1;
+    if (chain.planes) set_chunks_of_planes(launch);
 }
