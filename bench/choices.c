@@ -13,7 +13,6 @@
  *     measure <seconds> <problem>  the same after MEASURE with that budget, whose choice is told, too
  *
  * A solver's name behind the problem: of its candidates alone. */
-#include "build_many.h"
 #include "cuda.h"
 #include "device_spec.h"
 #include "measure.h"

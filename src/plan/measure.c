@@ -3,12 +3,58 @@
  * median of its runs. */
 #include "measure.h"
 
-#include "build_many.h"
+#include "os.h"
 #include "scratch.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- building ---- */
+
+struct building {
+    const struct nh_problem *problem;
+    const struct nh_device *device;
+    struct nh_build *build;
+    int count;
+    double deadline_s;
+    atomic_int next;
+};
+
+static void build_one(const struct building *work, struct nh_build *build) {
+    const struct nh_choice *choice = &build->choice;
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(choice->solver, work->problem, &room);
+    build->status = choice->solver->build(choice->solver, view, work->device, &choice->config,
+                                          &build->operation);
+    /* Each thread has its own error text, so it is copied. */
+    if (build->status)
+        snprintf(build->reason, sizeof build->reason, "%.*s", (int)sizeof build->reason - 1,
+                 nhood_last_error());
+}
+
+static void *build_more(void *argument) {
+    struct building *work = argument;
+    for (int i = 0; (i = atomic_fetch_add(&work->next, 1)) < work->count;)
+        if (i == 0 || nh_steady_s() < work->deadline_s) build_one(work, &work->build[i]);
+    return NULL;
+}
+
+void nh_build_many(const struct nh_problem *problem, const struct nh_device *device,
+                   struct nh_build *build, int count, double deadline_s) {
+    struct building work = {.problem = problem,
+                            .device = device,
+                            .build = build,
+                            .count = count,
+                            .deadline_s = deadline_s};
+    atomic_init(&work.next, 0);
+    /* A running compiler takes some hundred megabytes, and more threads than these gain little. */
+    nh_thread_team((int)nh_min(nh_min(nh_os_cpus(), NH_MOST_TEAM), count), build_more, &work);
+}
+
+/* ---- the contest ---- */
 
 enum {
     MOST_CONTESTANTS = 128,
