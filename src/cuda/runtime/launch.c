@@ -1,7 +1,6 @@
 /* Plans on CUDA: building them, which gets their kernels ready, and executing them, which launches these. */
 #include "launch.h"
 
-#include "backward_steps.h"
 #include "os.h"
 #include "scale.h"
 #include "thread.h"
@@ -159,65 +158,54 @@ static nhood_status create(const struct nh_problem *problem, const struct nh_dev
     return NHOOD_OK;
 }
 
-/* Limits the threads that are started to compile, for all plans together: with one planning thread, at most this many
- * compile at a time. Each NVRTC at work takes some hundred megabytes. */
-enum { MOST_LOADING_THREADS = 8 };
-static atomic_int loading_threads;
-
+/* The loading of an operation's kernels by several threads. Error texts are kept per thread, so they are copied. */
 struct loading {
     struct nh_cuda_operation *operation;
-    int32_t index;
-    bool own_thread;
-    pthread_t thread;
-    nhood_status status;
-    char error[1024];
+    atomic_int next;
+    nhood_status status[NH_CUDA_STEPS];
+    char error[NH_CUDA_STEPS][1024];
 };
 
-static void *load_one(void *argument) {
+static void *load_more(void *argument) {
     struct loading *loading = argument;
-    struct nh_cuda_step *step = &loading->operation->step[loading->index];
-    loading->status =
-        nh_kernel_get(loading->operation->device, &loading->operation->spec[loading->index],
-                      step->shared_bytes, &step->kernel);
-    /* Error texts are kept per thread. */
-    if (loading->status) snprintf(loading->error, sizeof loading->error, "%s", nhood_last_error());
+    struct nh_cuda_operation *operation = loading->operation;
+    for (int i; (i = atomic_fetch_add(&loading->next, 1)) < operation->count;) {
+        struct nh_cuda_step *step = &operation->step[i];
+        loading->status[i] = nh_kernel_get(operation->device, &operation->spec[i],
+                                           step->shared_bytes, &step->kernel);
+        if (loading->status[i])
+            snprintf(loading->error[i], sizeof loading->error[i], "%s", nhood_last_error());
+    }
     return NULL;
 }
 
-static bool start_loading(struct loading *loading) {
-    int64_t most = nh_min(nh_os_cpus(), MOST_LOADING_THREADS);
-    if (atomic_fetch_add(&loading_threads, 1) + 1 < most &&
-        !nh_thread_create(&loading->thread, load_one, loading))
-        return true;
-    atomic_fetch_sub(&loading_threads, 1);
-    return false;
+/* Takes up to `wanted` of the threads that are started to compile for all plans together. Each NVRTC at work takes some
+ * hundred megabytes. */
+static atomic_int threads_in_use;
+static int take_threads(int wanted) {
+    const int most = (int)nh_min(nh_os_cpus(), NH_MOST_TEAM) - 1;
+    int taken = 0;
+    for (; taken < wanted; taken++)
+        if (atomic_fetch_add(&threads_in_use, 1) >= most) {
+            atomic_fetch_sub(&threads_in_use, 1);
+            break;
+        }
+    return taken;
 }
 
-static void end_loading(struct loading *loading) {
-    pthread_join(loading->thread, NULL);
-    atomic_fetch_sub(&loading_threads, 1);
-}
-
-/* Makes the kernels of all steps ready on several threads: NVRTC compiles as many at a time as threads call it, and a
- * backward pass has two or three large ones. Fails with COMPILE, DEVICE or MEMORY. */
+/* Makes the kernels of all steps ready: NVRTC compiles as many at a time as threads call it, and a backward pass has two
+ * or three large ones. Fails with COMPILE, DEVICE or MEMORY. */
 static nhood_status load_kernels(struct nh_cuda_operation *operation) {
-    struct loading loading[NH_CUDA_STEPS];
-    int32_t missing = 0;
-    for (int32_t i = 0; i < operation->count; i++) {
-        loading[i] = (struct loading){.operation = operation, .index = i};
-        if (nh_kernel_in_memory(operation->device, &operation->spec[i])) continue;
-        /* The first missing kernel is left to this thread. */
-        if (missing++) loading[i].own_thread = start_loading(&loading[i]);
-    }
-    for (int32_t i = 0; i < operation->count; i++)
-        if (!loading[i].own_thread) load_one(&loading[i]);
-    nhood_status status = NHOOD_OK;
-    for (int32_t i = 0; i < operation->count; i++) {
-        if (loading[i].own_thread) end_loading(&loading[i]);
-        if (!status && loading[i].status)
-            status = nh_error(loading[i].status, "%s", loading[i].error);
-    }
-    return status;
+    struct loading loading = {.operation = operation};
+    int missing = 0;
+    for (int i = 0; i < operation->count; i++)
+        missing += !nh_kernel_in_memory(operation->device, &operation->spec[i]);
+    int threads = take_threads(missing - 1);
+    nh_thread_team(1 + threads, load_more, &loading);
+    atomic_fetch_sub(&threads_in_use, threads);
+    for (int i = 0; i < operation->count; i++)
+        if (loading.status[i]) return nh_error(loading.status[i], "%s", loading.error[i]);
+    return NHOOD_OK;
 }
 
 nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,

@@ -2,7 +2,6 @@
 #include "rates.h"
 #include "predict.h"
 
-#include "box.h"
 #include "dtype.h"
 #include "launch.h"
 #include "tile_count.h"

@@ -6,7 +6,7 @@
  * a box. */
 #include "top_n.h"
 #include "rates.h"
-#include "box.h"
+#include "tile_count.h"
 #include "cuda_family.h"
 #include "tensor_maps.h"
 #include "warpgroup_tile.h"

@@ -1,6 +1,5 @@
 #include "small_choice.h"
 
-#include "box.h"
 #include "dtype.h"
 #include "tensor_maps.h"
 #include "small_box.h"
