@@ -29,8 +29,13 @@ static const double most_behind = 4.0 / 3;
 /* Fewer turns for candidates that all take long. */
 static const double enough_s = 0.1;
 
+struct build {
+    struct nh_choice choice;
+    struct nh_operation *operation; /* NULL: it is not built */
+};
+
 struct candidate {
-    struct nh_build build;
+    struct build build;
     int samples; /* without the warm-up */
     double ns[MOST_TURNS], fastest_ns;
     bool out;
@@ -110,7 +115,7 @@ static int measure(struct contest *contest, double budget_s) {
 
 /* ---- timing ---- */
 
-static void build(const struct contest *contest, struct nh_build *build) {
+static void build(const struct contest *contest, struct build *build) {
     const struct nh_request *request = &contest->request;
     const struct nh_solver *solver = build->choice.solver;
     struct nh_problem room;
@@ -156,7 +161,7 @@ static nhood_status run(struct contest *contest) {
     struct nh_scratch scratch;
     nhood_status status = nh_scratch_create(request->device, request->problem, &scratch);
     for (int i = 0; !status && i < contest->count; i++) {
-        struct nh_build *made = &contest->candidate[i].build;
+        struct build *made = &contest->candidate[i].build;
         build(contest, made);
         if (made->operation)
             status = nh_scratch_reserve(&scratch, made->operation->workspace_bytes);
@@ -213,7 +218,7 @@ static nhood_status time_problem(struct contest *contest, const char *text, doub
 static void prepare(struct contest *contest, double cut) {
     list(contest, cut);
     for (int i = 0; i < contest->count; i++) {
-        struct nh_build *made = &contest->candidate[i].build;
+        struct build *made = &contest->candidate[i].build;
         build(contest, made);
         if (made->operation) made->operation->destroy(made->operation);
     }

@@ -5,19 +5,6 @@
 #include "planner.h"
 #include "thread.h"
 
-/* Candidates to be built; on several threads, because compiling one may take a second. */
-struct nh_build {
-    struct nh_choice choice;
-    /* Written by nh_build_many. NULL: the build failed for `reason`, or time was up before it began and `reason` is "". */
-    struct nh_operation *operation;
-    nhood_status status;
-    char reason[256];
-};
-
-/* Builds the first of the list in any case, and begins later ones while nh_steady_s() is less than deadline_s. */
-void nh_build_many(const struct nh_problem *problem, const struct nh_device *device,
-                   struct nh_build *build, int count, double deadline_s);
-
 /* Candidates estimated at more than this multiple of the least estimate are not built. On an H200, in 95 of 100 problems some
  * candidate within 2 % of the fastest was estimated at less than 1.24 times the least estimate. */
 #define NH_MEASURE_UNLIKELY 4.0
