@@ -33,7 +33,7 @@ struct nh_cuda_device {
     int32_t noted_tiles;
     /* highest clock of the multiprocessors and nominal bandwidth of the memory, for estimates */
     double clock_hz, memory_bytes_per_s;
-    /* coefficients of the device's estimates; NULL: the built-in ones (model/coefficients.h) */
+    /* coefficients of the device's estimates; NULL: the built-in ones (model/predict.h) */
     const struct nh_coefficients *coefficients;
 };
 
