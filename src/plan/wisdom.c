@@ -1,4 +1,5 @@
-/* A hash table by device and problem: all records of a key, some hundred at most if MEASURE made them, share a bucket. */
+/* The table of records has two hash indices: by device and problem, so that all records of a key share a bucket, and by all
+ * four names of a record, so that it is found quickly even if its key has many. */
 #include "wisdom.h"
 
 #include "hash.h"
@@ -22,6 +23,17 @@ static uint64_t hash_of(uint64_t key_hash, const char *solver, const char *confi
     return hash_more(hash_more(key_hash, solver), config);
 }
 
+static nhood_status make_buckets(struct nh_wisdom *wisdom) {
+    wisdom->bucket = nh_allocate(wisdom->host, wisdom->buckets * sizeof *wisdom->bucket);
+    wisdom->alike = nh_allocate(wisdom->host, wisdom->buckets * sizeof *wisdom->alike);
+    return wisdom->bucket && wisdom->alike ? NHOOD_OK : NHOOD_ERR_MEMORY;
+}
+
+static void release_buckets(struct nh_wisdom *wisdom) {
+    nh_release(wisdom->host, wisdom->bucket);
+    nh_release(wisdom->host, wisdom->alike);
+}
+
 nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wisdom) {
     struct nh_wisdom *created = nh_allocate(host, sizeof *created);
     *wisdom = NULL;
@@ -30,10 +42,10 @@ nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wis
     created->buckets = FIRST_BUCKETS;
     pthread_mutex_init(&created->lock, NULL);
     created->guard.lock = &created->lock;
-    created->bucket = nh_allocate(host, created->buckets * sizeof *created->bucket);
-    nhood_status status = created->bucket ? nh_fork_guard_add(&created->guard) : NHOOD_ERR_MEMORY;
+    nhood_status status = make_buckets(created);
+    if (!status) status = nh_fork_guard_add(&created->guard);
     if (status) {
-        nh_release(host, created->bucket);
+        release_buckets(created);
         nh_release(host, created);
         return status;
     }
@@ -46,7 +58,7 @@ void nh_wisdom_destroy(struct nh_wisdom *wisdom) {
     nh_wisdom_forget(wisdom, NULL, NULL);
     nh_fork_guard_remove(&wisdom->guard);
     pthread_mutex_destroy(&wisdom->lock);
-    nh_release(wisdom->host, wisdom->bucket);
+    release_buckets(wisdom);
     nh_release(wisdom->host, wisdom);
 }
 
@@ -88,11 +100,11 @@ static bool about(const struct nh_wisdom_entry *entry, uint64_t key_hash, const 
 static struct nh_wisdom_entry *find(const struct nh_wisdom *wisdom, uint64_t key_hash,
                                     const struct nh_wisdom_record *like) {
     uint64_t hash = hash_of(key_hash, like->solver, like->config);
-    struct nh_wisdom_entry *entry = wisdom->bucket[slot_of(wisdom, key_hash)];
+    struct nh_wisdom_entry *entry = wisdom->alike[slot_of(wisdom, hash)];
     while (entry && !(entry->hash == hash && about(entry, key_hash, like->device, like->problem) &&
                       !strcmp(entry->record.solver, like->solver) &&
                       !strcmp(entry->record.config, like->config)))
-        entry = entry->next;
+        entry = entry->next_alike;
     return entry;
 }
 
@@ -100,20 +112,26 @@ static void link_entry(struct nh_wisdom *wisdom, struct nh_wisdom_entry *entry) 
     struct nh_wisdom_entry **head = &wisdom->bucket[slot_of(wisdom, entry->key_hash)];
     entry->next = *head;
     *head = entry;
+    head = &wisdom->alike[slot_of(wisdom, entry->hash)];
+    entry->next_alike = *head;
+    *head = entry;
 }
 
 /* Doubles the number of buckets; without memory, only the buckets' lists grow longer. */
 static void grow(struct nh_wisdom *wisdom) {
-    struct nh_wisdom larger = {.buckets = 2 * wisdom->buckets};
-    larger.bucket = nh_allocate(wisdom->host, larger.buckets * sizeof *larger.bucket);
-    if (!larger.bucket) return;
+    struct nh_wisdom larger = {.host = wisdom->host, .buckets = 2 * wisdom->buckets};
+    if (make_buckets(&larger)) {
+        release_buckets(&larger);
+        return;
+    }
     for (size_t i = 0; i < wisdom->buckets; i++)
         for (struct nh_wisdom_entry *entry = wisdom->bucket[i], *next; entry; entry = next) {
             next = entry->next;
             link_entry(&larger, entry);
         }
-    nh_release(wisdom->host, wisdom->bucket);
+    release_buckets(wisdom);
     wisdom->bucket = larger.bucket;
+    wisdom->alike = larger.alike;
     wisdom->buckets = larger.buckets;
 }
 
@@ -200,6 +218,13 @@ bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key
     return entry != NULL;
 }
 
+static void unlink_alike(struct nh_wisdom *wisdom, const struct nh_wisdom_entry *entry) {
+    struct nh_wisdom_entry **at = &wisdom->alike[slot_of(wisdom, entry->hash)];
+    while (*at != entry)
+        at = &(*at)->next_alike;
+    *at = entry->next_alike;
+}
+
 static bool named(const char *wanted, const char *name) {
     return !wanted || !strcmp(wanted, name);
 }
@@ -216,6 +241,7 @@ int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *device, const cha
                 continue;
             }
             *at = entry->next;
+            unlink_alike(wisdom, entry);
             nh_release(wisdom->host, entry);
             wisdom->count--;
             forgotten++;

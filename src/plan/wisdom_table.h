@@ -7,8 +7,9 @@
 #include "thread.h"
 
 struct nh_wisdom_entry {
-    struct nh_wisdom_entry *next;   /* of the same bucket */
-    uint64_t key_hash, hash;        /* of device and problem; of all four names */
+    struct nh_wisdom_entry *next;       /* of the same bucket by key */
+    struct nh_wisdom_entry *next_alike; /* of the same bucket by all four names */
+    uint64_t key_hash, hash;
     struct nh_wisdom_record record; /* its texts follow the struct */
 };
 
@@ -17,7 +18,10 @@ struct nh_wisdom {
     pthread_mutex_t lock;
     struct nh_fork_guard guard;
     struct nh_wisdom_entry **bucket; /* by device and problem: all records of a key share one */
-    size_t buckets, count;           /* buckets: a power of two */
+    struct nh_wisdom_entry *
+        *alike;     /* buckets by device, problem, solver and config, each with few records */
+    size_t buckets; /* of each; a power of two */
+    size_t count;
     uint64_t version;
 };
 
