@@ -7,10 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    SCHEMA = 1,
-    MOST_OPTIONS = NH_KERNEL_DEFINES + 2
-}; /* two more: language standard, architecture */
+enum { SCHEMA = 1, MOST_OPTIONS = NH_KERNEL_DEFINES + 3 }; /* and standard, architecture, NULL */
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
     if (spec->count == NH_KERNEL_DEFINES) return;
@@ -25,37 +22,14 @@ void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *k
 }
 
 /* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */
-static void arch_text(int32_t arch, char *text, size_t capacity) {
-    snprintf(text, capacity, "sm_%d%s", (int)arch, arch >= 90 ? "a" : "");
-}
-
-/* Sets NVRTC's options for a specialisation, and returns how many. arch: 80, 90, .. The options point into `text`. */
-static int set_options(const struct nh_kernel_spec *spec, int32_t arch,
-                       char text[NH_KERNEL_TEXT_BYTES], const char *option[MOST_OPTIONS]) {
-    size_t used = 0;
-    int count = 0;
-    char name[16];
-    arch_text(arch, name, sizeof name);
-    option[count++] = "--std=c++17";
-    option[count++] = text;
-    used += (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "--gpu-architecture=%s", name) + 1;
-    for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++) {
-        option[count++] = text + used;
-        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, "-D%s=%lld",
-                                 spec->define[i].name, (long long)spec->define[i].value) +
-                1;
-    }
-    return count;
-}
-
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
                     char text[NH_KERNEL_TEXT_BYTES]) {
-    char options[NH_KERNEL_TEXT_BYTES];
-    const char *option[MOST_OPTIONS];
-    int count = set_options(spec, arch, options, option);
-    size_t used = (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s", spec->source);
-    for (int i = 0; i < count && used < NH_KERNEL_TEXT_BYTES; i++)
-        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " %s", option[i]);
+    size_t used =
+        (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s --std=c++17 --gpu-architecture=sm_%d%s",
+                         spec->source, (int)arch, arch >= 90 ? "a" : "");
+    for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++)
+        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " -D%s=%lld",
+                                 spec->define[i].name, (long long)spec->define[i].value);
 }
 
 /* The hash is part of every key, so that a change in any source invalidates all stored kernels. */
@@ -252,6 +226,11 @@ nhood_status nh_compiler_make(const struct nh_compiler *compiler, const struct n
         source++;
     if (source == end)
         return nh_error(NHOOD_ERR_INTERNAL, "no kernel source is called %s", spec->source);
-    int options = set_options(spec, arch, text, option);
+    nh_kernel_text(spec, arch, text);
+    int options = 0;
+    char *rest = NULL;
+    strtok_r(text, " ", &rest); /* the source's name, which options follow */
+    while ((option[options] = strtok_r(NULL, " ", &rest)))
+        options++;
     return compile(compiler, source, option, options, code, bytes);
 }

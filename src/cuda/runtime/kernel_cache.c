@@ -340,9 +340,7 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
                            const struct nh_kernel_spec *spec, const char *text,
                            nh_cu_kernel *kernel) {
     struct entry *entry = find(cache, text);
-    if (entry && entry->state == READY) {
-        cache->counts.from_memory++;
-    } else if (entry) {
+    if (entry) {
         entry->waiting++;
         while (entry->state == MAKING)
             pthread_cond_wait(&cache->changed, &cache->lock);

@@ -210,15 +210,14 @@ void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
 void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
                         size_t offset_bytes) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
-    int64_t stride = 4, to_grid = 0;
+    int64_t stride = 4;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         tensor->axis[a] = stride;
-        to_grid -= problem->axis[a].query.offset * stride;
         stride *= problem->axis[a].query.length;
     }
     tensor->head = stride;
     tensor->batch = stride * problem->heads;
-    offset_bytes += (size_t)to_grid * sizeof(float);
+    offset_bytes += to_grid(problem, tensor, false, sizeof(float));
     step->binding[NH_DELTA] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
