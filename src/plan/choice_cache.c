@@ -1,4 +1,4 @@
-#include "choice_cache.h"
+#include "planner.h"
 
 #include "hash.h"
 #include "thread.h"

@@ -1,7 +1,7 @@
-/* Wisdom as text, and in files. */
+/* Reads wisdom from texts and files, and saves it. */
 #include "file_io.h"
 #include "os.h"
-#include "wisdom_table.h"
+#include "wisdom.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,57 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-static const char header[] = "nhood-wisdom 1\n";
-
-/* ---- writing ---- */
-
-static int ascending(const void *left, const void *right) {
-    const struct nh_wisdom_record *a = *(const struct nh_wisdom_record *const *)left;
-    const struct nh_wisdom_record *b = *(const struct nh_wisdom_record *const *)right;
-    int order = strcmp(a->device, b->device);
-    if (!order) order = strcmp(a->problem, b->problem);
-    if (!order) order = (a->median_ns > b->median_ns) - (a->median_ns < b->median_ns);
-    if (!order) order = strcmp(a->solver, b->solver);
-    return order ? order : strcmp(a->config, b->config);
-}
-
-static size_t print_record(const struct nh_wisdom_record *record, char *text, size_t capacity) {
-    return (size_t)snprintf(text, capacity, "%s %s %s %s %lld %lld\n", record->device,
-                            record->problem, record->solver, *record->config ? record->config : "-",
-                            (long long)record->median_ns, (long long)record->samples);
-}
-
-/* The caller holds the lock. */
-static nhood_status print_all(const struct nh_wisdom *wisdom, char **text, size_t *length) {
-    const struct nh_wisdom_record **list =
-        nh_allocate(wisdom->host, wisdom->count * sizeof(const struct nh_wisdom_record *));
-    if (!list) return NHOOD_ERR_MEMORY;
-    size_t count = 0, bytes = sizeof header;
-    for (size_t i = 0; i < wisdom->buckets; i++)
-        for (const struct nh_wisdom_entry *entry = wisdom->bucket[i]; entry; entry = entry->next) {
-            list[count++] = &entry->record;
-            bytes += print_record(&entry->record, NULL, 0);
-        }
-    qsort(list, count, sizeof *list, ascending);
-    char *printed = nh_allocate(wisdom->host, bytes);
-    if (printed) {
-        size_t used = sizeof header - 1;
-        memcpy(printed, header, sizeof header);
-        for (size_t i = 0; i < count; i++)
-            used += print_record(list[i], printed + used, bytes - used);
-        *text = printed;
-        *length = used;
-    }
-    nh_release(wisdom->host, list);
-    return printed ? NHOOD_OK : NHOOD_ERR_MEMORY;
-}
-
-nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *length) {
-    pthread_mutex_lock(&wisdom->lock);
-    nhood_status status = print_all(wisdom, text, length);
-    pthread_mutex_unlock(&wisdom->lock);
-    return status;
-}
+static const char header[] = NH_WISDOM_HEADER;
 
 /* ---- reading ---- */
 

@@ -167,8 +167,9 @@ static double improve(struct fit *fit, double parameter[NH_FACTORS], double *dam
 
 /* ---- timings ---- */
 
-int64_t nh_timed_end(const struct nh_timed *timing, int64_t count, int64_t first,
-                     double *fastest_ns) {
+/* Returns the index after the last timing of the problem that begins at `first`, and sets the least time of that problem. */
+static int64_t problem_end(const struct nh_timed *timing, int64_t count, int64_t first,
+                           double *fastest_ns) {
     int64_t end = first;
     *fastest_ns = INFINITY;
     for (; end < count && timing[end].problem == timing[first].problem; end++)
@@ -176,12 +177,16 @@ int64_t nh_timed_end(const struct nh_timed *timing, int64_t count, int64_t first
     return end;
 }
 
+static bool in_fold(struct nh_fold fold, int64_t problem) {
+    return (problem % fold.of == fold.rest) != fold.others;
+}
+
 /* Candidates that are far behind the fastest are never chosen, so they get less weight. */
 static void weigh(struct fit *fit) {
     for (int64_t i = 0, end; i < fit->count; i = end) {
         double fastest_ns;
-        end = nh_timed_end(fit->timing, fit->count, i, &fastest_ns);
-        if (!nh_in_fold(fit->fold, fit->timing[i].problem)) continue;
+        end = problem_end(fit->timing, fit->count, i, &fastest_ns);
+        if (!in_fold(fit->fold, fit->timing[i].problem)) continue;
         for (int64_t j = i; j < end; j++)
             fit->weight[j] = 1 / sqrt(1 + (fit->timing[j].measured_ns / fastest_ns - 1) / near);
     }
@@ -202,10 +207,10 @@ nhood_status nh_calibrate(const struct nh_device *device, const struct nh_timed 
             factor[i] = exp(parameter[i]);
         nh_calibration_limit(factor);
     }
-    bool room = fit.weight && fit.moved;
+    nhood_status status = fit.weight && fit.moved ? NHOOD_OK : NHOOD_ERR_MEMORY;
     nh_release(host, fit.moved);
     nh_release(host, fit.weight);
-    return room ? NHOOD_OK : NHOOD_ERR_MEMORY;
+    return status;
 }
 
 /* ---- judging ---- */
@@ -263,8 +268,8 @@ void nh_judge(const struct nh_cuda_device *device, const struct nh_timed *timing
               struct nh_fold fold, const struct nh_coefficients *coefficients, double *slower) {
     for (int64_t i = 0, end; i < count; i = end) {
         double fastest_ns;
-        end = nh_timed_end(timing, count, i, &fastest_ns);
-        if (nh_in_fold(fold, timing[i].problem))
+        end = problem_end(timing, count, i, &fastest_ns);
+        if (in_fold(fold, timing[i].problem))
             slower[timing[i].problem] =
                 choose(device, &timing[i], end - i, coefficients)->measured_ns / fastest_ns;
     }

@@ -19,19 +19,11 @@ struct nh_timed {
 bool nh_timed_work(const struct nh_problem *problem, const struct nh_device *device,
                    const struct nh_config *config, struct nh_timed *timing);
 
-/* Returns the index after the last timing of the problem that begins at `first`, and sets the least time of that
- * problem. */
-int64_t nh_timed_end(const struct nh_timed *timing, int64_t count, int64_t first,
-                     double *fastest_ns);
-
 /* A set of problems, for cross-validation: those with number % of == rest or, with `others`, all but those. */
 struct nh_fold {
     int64_t of, rest;
     bool others;
 };
-static inline bool nh_in_fold(struct nh_fold fold, int64_t problem) {
-    return (problem % fold.of == fold.rest) != fold.others;
-}
 
 /* Fits the factors to the timings of the fold. Factors about which the timings say little stay near 1; all are within
  * nh_calibration_limit. Fails with MEMORY. */

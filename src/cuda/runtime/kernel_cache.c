@@ -62,13 +62,6 @@ static void drop_unfinished(void *owner) {
 
 /* ---- bundles ---- */
 
-static int32_t count_paths(const char *paths) {
-    int32_t count = 1;
-    for (; *paths; paths++)
-        count += *paths == *NH_PATH_LIST_SEPARATOR;
-    return count;
-}
-
 /* Opens a bundle and keeps it if it was made from the sources of this library; else warns and closes it again. */
 static nhood_status open_bundle(struct nh_kernel_cache *cache, const char *path) {
     struct nh_bundle *bundle = &cache->bundle[cache->bundles];
@@ -90,9 +83,12 @@ static nhood_status open_bundle(struct nh_kernel_cache *cache, const char *path)
 /* paths: bundle files, separated by NH_PATH_LIST_SEPARATOR; NULL or "": none. */
 static nhood_status open_bundles(struct nh_kernel_cache *cache, const char *paths) {
     const struct nh_host *host = cache->host;
+    size_t count = 1;
     if (!paths || !*paths) return NHOOD_OK;
+    for (const char *at = paths; *at; at++)
+        count += *at == *NH_PATH_LIST_SEPARATOR;
     char *copy = nh_copy_text(host, paths), *rest = NULL;
-    cache->bundle = nh_allocate(host, (size_t)count_paths(paths) * sizeof *cache->bundle);
+    cache->bundle = nh_allocate(host, count * sizeof *cache->bundle);
     nhood_status status = copy && cache->bundle ? NHOOD_OK : NHOOD_ERR_MEMORY;
     for (char *path = copy ? strtok_r(copy, NH_PATH_LIST_SEPARATOR, &rest) : NULL; path && !status;
          path = strtok_r(NULL, NH_PATH_LIST_SEPARATOR, &rest))
@@ -181,11 +177,11 @@ nhood_status nh_kernel_cache_write(struct nh_kernel_cache *cache, const char *pa
 
 static void write_note(struct nh_kernel_cache *cache, const char *before) {
     const struct nh_nvrtc *nvrtc = &cache->compiler.nvrtc;
-    size_t used = (size_t)snprintf(cache->note, sizeof cache->note, "%s", before);
+    size_t used;
     if (nh_compiler_find(&cache->compiler)) {
-        snprintf(cache->note + used, sizeof cache->note - used, "%s", nhood_last_error());
+        snprintf(cache->note, sizeof cache->note, "%s%s", before, nhood_last_error());
     } else {
-        snprintf(cache->note + used, sizeof cache->note - used, "NVRTC %d.%d (%s)",
+        snprintf(cache->note, sizeof cache->note, "%sNVRTC %d.%d (%s)", before,
                  nvrtc->version_major, nvrtc->version_minor, nvrtc->path);
     }
     for (int32_t i = 0; i < cache->bundles; i++) {
@@ -395,26 +391,18 @@ static nhood_status prepare(const struct nh_driver *driver, nh_cu_kernel kernel)
     return status;
 }
 
-/* Gets the kernel without making it ready to launch. */
-static nhood_status get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
-                        nh_cu_kernel *kernel) {
-    struct nh_kernel_cache *cache = device->cuda->kernels;
-    char text[NH_KERNEL_TEXT_BYTES];
-    nh_kernel_text(spec, device->arch, text);
-    pthread_mutex_lock(&cache->lock);
-    nhood_status status = obtain(cache, device, spec, text, kernel);
-    pthread_mutex_unlock(&cache->lock);
-    return status;
-}
-
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, nh_cu_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
     struct nh_cuda_scope scope;
-    if (cache->collects) return get(device, spec, kernel);
-    nhood_status status = nh_cuda_enter(device, true, &scope);
+    char text[NH_KERNEL_TEXT_BYTES];
+    nhood_status status = cache->collects ? NHOOD_OK : nh_cuda_enter(device, true, &scope);
     if (status) return status;
-    status = get(device, spec, kernel);
+    nh_kernel_text(spec, device->arch, text);
+    pthread_mutex_lock(&cache->lock);
+    status = obtain(cache, device, spec, text, kernel);
+    pthread_mutex_unlock(&cache->lock);
+    if (cache->collects) return status;
     if (!status) status = allow_shared(cache, device, shared_bytes, *kernel);
     if (!status) status = prepare(&device->cuda->driver, *kernel);
     nh_cuda_leave(device, &scope);

@@ -194,6 +194,8 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts) {
     const int64_t tiles = nh_ceil_div(nh_longest_rows(axis, inverse), rows);
     struct line line = {count, beyond && nh_is_cut(axis), columns, .counts = counts};
+    counts->rows = rows;
+    counts->part = part;
     counts->tiles = axis->dilation * tiles;
     counts->halo = 1; /* where no row sees a column, blocks still take the time of a step */
     for (int i = 0; i < count; i++) {

@@ -38,19 +38,16 @@ bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const
     struct nh_loop_rows loop_rows;
     if (!counts->columns.count[0]) return false;
     for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_loop_row_tile tile = {rows[a], part[a]};
-        int line = 0, lines = counts->lines[a];
-        while (line < lines &&
-               (counts->tile[a][line].rows != tile.rows || counts->tile[a][line].part != tile.part))
+        struct nh_tile_counts *line = counts->line[a], *end = line + counts->lines[a];
+        while (line < end && (line->rows != rows[a] || line->part != part[a]))
             line++;
-        if (line == NH_MOST_LINES) return false;
-        if (line == lines) {
-            counts->tile[a][counts->lines[a]++] = tile;
-            nh_tile_counts(&counts->axis[a], tile.rows, tile.part, counts->inverse, counts->beyond,
-                           counts->columns.extent[a], counts->columns.count[a],
-                           &counts->line[a][line]);
+        if (line == &counts->line[a][NH_MOST_LINES]) return false;
+        if (line == end) {
+            counts->lines[a]++;
+            nh_tile_counts(&counts->axis[a], rows[a], part[a], counts->inverse, counts->beyond,
+                           counts->columns.extent[a], counts->columns.count[a], line);
         }
-        loop_rows.of[a] = &counts->line[a][line];
+        loop_rows.of[a] = line;
     }
     *found = loop_rows;
     return true;

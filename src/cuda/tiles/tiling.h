@@ -28,11 +28,6 @@ struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const i
 
 enum { NH_MOST_LINES = 32 };
 
-/* Extents of a row tile and of its parts along an axis. */
-struct nh_loop_row_tile {
-    int32_t rows, part;
-};
-
 /* The extents of column tiles per axis, each listed once. */
 struct nh_loop_extents {
     int count[NH_AXES];
@@ -55,7 +50,6 @@ struct nh_loop_counts {
     bool inverse, beyond;
     struct nh_loop_extents columns;
     int lines[NH_AXES];
-    struct nh_loop_row_tile tile[NH_AXES][NH_MOST_LINES];
     struct nh_tile_counts line[NH_AXES][NH_MOST_LINES];
 };
 
