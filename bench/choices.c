@@ -117,10 +117,7 @@ static int measure(struct contest *contest, double budget_s) {
 
 static void build(const struct contest *contest, struct build *build) {
     const struct nh_request *request = &contest->request;
-    const struct nh_solver *solver = build->choice.solver;
-    struct nh_problem room;
-    if (solver->build(solver, nh_solver_view(solver, request->problem, &room), request->device,
-                      &build->choice.config, &build->operation))
+    if (nh_choice_build(&build->choice, request->problem, request->device, &build->operation))
         build->operation = NULL;
 }
 

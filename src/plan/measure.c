@@ -52,11 +52,8 @@ static double time_of(const struct contest *contest, double share) {
 /* ---- building ---- */
 
 static void build(const struct contest *contest, struct contestant *contestant) {
-    const struct nh_choice *choice = &contestant->choice;
-    struct nh_problem room;
-    const struct nh_problem *view = nh_solver_view(choice->solver, &contest->problem, &room);
-    contestant->status = choice->solver->build(choice->solver, view, contest->request->device,
-                                               &choice->config, &contestant->operation);
+    contestant->status = nh_choice_build(&contestant->choice, &contest->problem,
+                                         contest->request->device, &contestant->operation);
     /* Each thread has its own error text, so it is copied. */
     if (contestant->status)
         snprintf(contestant->reason, sizeof contestant->reason, "%.*s",

@@ -7,7 +7,7 @@
 
 enum { MOST_CANDIDATES = 64 };
 
-bool nh_asked(const struct nh_request *request, const struct nh_solver *solver) {
+static bool is_asked(const struct nh_request *request, const struct nh_solver *solver) {
     return solver->device_kind == request->device->info.kind &&
            (!request->only || strcmp(request->only, solver->name) == 0);
 }
@@ -35,7 +35,7 @@ static int row_of(const struct nh_request *request, const char *name) {
     int row = 0;
     while (is_row(request, row) && strcmp(request->table[row]->name, name) != 0)
         row++;
-    return is_row(request, row) && nh_asked(request, request->table[row]) ? row : -1;
+    return is_row(request, row) && is_asked(request, request->table[row]) ? row : -1;
 }
 
 static const char *refusal_of(const struct nh_request *request, const struct nh_solver *solver) {
@@ -107,7 +107,7 @@ static bool ask(const struct nh_request *request, int row, double below_ns,
 /* Whether the solver has a config below below_ns. A solver that was asked before is not asked again. */
 static bool offers(const struct nh_request *request, int row, double below_ns,
                    struct survey *survey) {
-    if (!nh_asked(request, request->table[row])) return false;
+    if (!is_asked(request, request->table[row])) return false;
     if (!(survey->asked >> row & 1)) ask(request, row, below_ns, NULL, survey);
     return survey->best[row].solver;
 }
@@ -246,7 +246,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
     int count = 0;
     for (int i = 0; request->table[i]; i++) {
         const struct nh_solver *solver = request->table[i];
-        if (!nh_asked(request, solver) || left_to_another(request, solver)) continue;
+        if (!is_asked(request, solver) || left_to_another(request, solver)) continue;
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
         if (nh_solver_refusal(solver, view, request->device)) continue;
@@ -311,7 +311,7 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_choice
                         nhood_candidate_fn report, void *user) {
     static const struct nh_choice none = {.solver = NULL};
     for (int i = 0; request->table[i]; i++)
-        if (nh_asked(request, request->table[i]))
+        if (is_asked(request, request->table[i]))
             explain_solver(request, request->table[i], chosen ? chosen : &none, report, user);
 }
 
@@ -328,16 +328,21 @@ static bool gives_way(nhood_status status) {
     return status == NHOOD_ERR_COMPILE || status == NHOOD_ERR_DEVICE;
 }
 
+nhood_status nh_choice_build(const struct nh_choice *choice, const struct nh_problem *problem,
+                             const struct nh_device *device, struct nh_operation **operation) {
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(choice->solver, problem, &room);
+    return choice->solver->build(choice->solver, view, device, &choice->config, operation);
+}
+
 static nhood_status build_one(const struct nh_request *request, const struct nh_choice *choice,
                               struct failures *failures, struct nh_built *built) {
     const char *name = choice->solver->name;
     if (failures->last)
         nh_log(request->device->host, NHOOD_LOG_WARNING, "%s gives way to %s: %s", failures->last,
                name, nhood_last_error());
-    struct nh_problem room;
-    const struct nh_problem *view = nh_solver_view(choice->solver, request->problem, &room);
-    nhood_status status = choice->solver->build(choice->solver, view, request->device,
-                                                &choice->config, &built->operation);
+    nhood_status status =
+        nh_choice_build(choice, request->problem, request->device, &built->operation);
     built->choice = *choice;
     if (!gives_way(status)) return status;
     if (!failures->first) failures->first = status;

@@ -14,9 +14,6 @@ struct nh_request {
     struct nh_wisdom *wisdom;
 };
 
-/* Whether the request asks this solver. */
-bool nh_asked(const struct nh_request *request, const struct nh_solver *solver);
-
 struct nh_choice {
     const struct nh_solver *solver;
     struct nh_config config;
@@ -26,6 +23,10 @@ struct nh_choice {
 };
 
 enum { NH_MOST_SOLVERS = 32 };
+
+/* Builds the choice's operation, and nothing else if that fails. */
+nhood_status nh_choice_build(const struct nh_choice *choice, const struct nh_problem *problem,
+                             const struct nh_device *device, struct nh_operation **operation);
 
 /* Chooses by wisdom, if it knows the problem, or else by estimates and preferences, and asks no more solvers than needed.
  * Ties go to the earlier row. UNSUPPORTED, with a text that joins the refusals; ARGUMENT if no solver of the requested name

@@ -64,12 +64,6 @@ struct arguments {
     char rest[NH_AXES * sizeof(struct nh_cuda_region) + NH_OWN_ARGS_WORDS * sizeof(long long)];
 };
 
-static void set_rest(const struct nh_cuda_step *step, struct arguments *arguments) {
-    size_t region_bytes = step->regions ? sizeof step->region : 0;
-    memcpy(arguments->rest, step->region, region_bytes);
-    memcpy(arguments->rest + region_bytes, step->own.words, sizeof step->own.words);
-}
-
 static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io,
                            const int64_t slab[2], bool overlaps) {
@@ -91,10 +85,12 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
         .attributes = attributes,
     };
     struct arguments arguments;
+    const size_t region_bytes = step->regions ? sizeof step->region : 0;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {&arguments, map};
     bind(step, io, slab, &arguments.shared);
-    set_rest(step, &arguments);
+    memcpy(arguments.rest, step->region, region_bytes);
+    memcpy(arguments.rest + region_bytes, step->own.words, sizeof step->own.words);
     nhood_status status = encode(driver, step, &arguments.shared, map);
     if (status) return status;
     /* cuLaunchKernelEx takes a CUkernel for a CUfunction, too: the driver loads it into the current context. */
@@ -144,18 +140,6 @@ static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
 static void destroy(struct nh_operation *base) {
     struct nh_cuda_operation *operation = (struct nh_cuda_operation *)base;
     if (operation) nh_release(operation->host, operation);
-}
-
-static nhood_status create(const struct nh_problem *problem, const struct nh_device *device,
-                           struct nh_cuda_operation **operation) {
-    struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
-    if (!created) return NHOOD_ERR_MEMORY;
-    created->base = (struct nh_operation){.run = run, .destroy = destroy};
-    created->device = device->backend;
-    created->host = device->host;
-    created->aligned = nh_cuda_aligned_tensors(problem);
-    *operation = created;
-    return NHOOD_OK;
 }
 
 /* The loading of an operation's kernels by several threads. Error texts are kept per thread, so they are copied. */
@@ -211,12 +195,15 @@ static nhood_status load_kernels(struct nh_cuda_operation *operation) {
 nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,
                            const struct nh_device *device, const struct nh_config *config,
                            struct nh_operation **operation) {
-    struct nh_cuda_operation *created = NULL;
     const char *refusal = nh_scale_refusal(problem);
     if (refusal) return nh_error(NHOOD_ERR_UNSUPPORTED, "scale = %g: %s", problem->scale, refusal);
-    nhood_status status = create(problem, device, &created);
-    if (status) return status;
-    status = solver->add_steps(created, problem, config);
+    struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
+    if (!created) return NHOOD_ERR_MEMORY;
+    created->base = (struct nh_operation){.run = run, .destroy = destroy};
+    created->device = device->backend;
+    created->host = device->host;
+    created->aligned = nh_cuda_aligned_tensors(problem);
+    nhood_status status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
         status = nh_cuda_add_clear_keys(created, problem);
     if (!status) status = load_kernels(created);

@@ -44,20 +44,10 @@ static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_ten
     return (size_t)(offset * element_bytes);
 }
 
-static void set_region(struct nh_cuda_step *step, const struct nh_problem *problem) {
-    step->regions = nh_problem_partial(problem) || nh_problem_periodic(problem);
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        step->periodic |= axis->periodic << a;
-        step->region[a] = (struct nh_cuda_region){{axis->query.offset, axis->query.length},
-                                                  {axis->key.offset, axis->key.length}};
-    }
-}
-
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
     *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
     struct nh_cuda_args *args = &step->args;
-    set_region(step, problem);
+    step->regions = nh_problem_partial(problem) || nh_problem_periodic(problem);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
@@ -66,10 +56,14 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
             step->binding[slot].offset_bytes = to_grid(
                 problem, &args->tensor[slot], KEY_TENSORS >> slot & 1, slot_bytes(problem, slot));
     }
-    for (int a = 0; a < NH_AXES; a++)
-        args->axis[a] = (struct nh_cuda_axis){problem->axis[a].length, problem->axis[a].window,
-                                              problem->axis[a].stride, problem->axis[a].dilation,
-                                              problem->axis[a].causal, 0};
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        args->axis[a] = (struct nh_cuda_axis){axis->length,   axis->window, axis->stride,
+                                              axis->dilation, axis->causal, 0};
+        step->periodic |= axis->periodic << a;
+        step->region[a] = (struct nh_cuda_region){{axis->query.offset, axis->query.length},
+                                                  {axis->key.offset, axis->key.length}};
+    }
     args->batch = problem->batch;
     args->heads = problem->heads;
     args->kv_heads = problem->kv_heads;
