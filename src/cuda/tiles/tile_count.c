@@ -29,7 +29,7 @@ struct nh_groups nh_groups_from(const struct nh_axis *axis, int64_t first, bool 
                            axis->query.offset + axis->query.length, axis->key.offset,
                            axis->key.offset + axis->key.length};
     int64_t next = axis->dilation;
-    for (size_t i = 0; i < sizeof end / sizeof *end; i++)
+    for (size_t i = 0; next > 1 && i < sizeof end / sizeof *end; i++)
         if (end[i] % axis->dilation > first) next = nh_min(next, end[i] % axis->dilation);
     return (struct nh_groups){
         .axis = axis,
