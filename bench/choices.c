@@ -13,7 +13,6 @@
  *     measure <seconds> <problem>  the same after MEASURE with that budget, whose choice is told, too
  *
  * A solver's name behind the problem: of its candidates alone. */
-#include "build_many.h"
 #include "calibration.h"
 #include "cuda.h"
 #include "device_spec.h"
@@ -31,8 +30,13 @@ static const double most_behind = 4.0 / 3;
 /* Fewer turns for candidates that all take long. */
 static const double enough_s = 0.1;
 
+struct build {
+    struct nh_choice choice;
+    struct nh_operation *operation; /* NULL: it is not built */
+};
+
 struct candidate {
-    struct nh_build build;
+    struct build build;
     int samples; /* without the warm-up */
     double ns[MOST_TURNS], fastest_ns;
     bool out;
@@ -112,12 +116,9 @@ static int measure(struct contest *contest, double budget_s) {
 
 /* ---- timing ---- */
 
-static void build(const struct contest *contest, struct nh_build *build) {
+static void build(const struct contest *contest, struct build *build) {
     const struct nh_request *request = &contest->request;
-    const struct nh_solver *solver = build->choice.solver;
-    struct nh_problem room;
-    if (solver->build(solver, nh_solver_view(solver, request->problem, &room), request->device,
-                      &build->choice.config, &build->operation))
+    if (nh_choice_build(&build->choice, request->problem, request->device, &build->operation))
         build->operation = NULL;
 }
 
@@ -158,7 +159,7 @@ static nhood_status run(struct contest *contest) {
     struct nh_scratch scratch;
     nhood_status status = nh_scratch_create(request->device, request->problem, &scratch);
     for (int i = 0; !status && i < contest->count; i++) {
-        struct nh_build *made = &contest->candidate[i].build;
+        struct build *made = &contest->candidate[i].build;
         build(contest, made);
         if (made->operation)
             status = nh_scratch_reserve(&scratch, made->operation->workspace_bytes);
@@ -215,7 +216,7 @@ static nhood_status time_problem(struct contest *contest, const char *text, doub
 static void prepare(struct contest *contest, double cut) {
     list(contest, cut);
     for (int i = 0; i < contest->count; i++) {
-        struct nh_build *made = &contest->candidate[i].build;
+        struct build *made = &contest->candidate[i].build;
         build(contest, made);
         if (made->operation) made->operation->destroy(made->operation);
     }

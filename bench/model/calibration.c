@@ -10,7 +10,7 @@
  * clock, bandwidth and rates of a clock; `sm80`, the same by rates of sm_86, and without the solvers of sm_90. */
 #include "cuda.h"
 #include "device_spec.h"
-#include "judge.h"
+#include "calibrate.h"
 #include "rates.h"
 #include "registry.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the configs that are preferred to others that take about as long (src/cuda/model/preference.h).
+"""Writes the configs that are preferred to others that take about as long (nh_preference of src/cuda/model/predict.h).
 
     bench/model/preference.py [--timings FILE] [--planning PROGRAM] [--gpu NAME]
 

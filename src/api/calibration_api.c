@@ -2,7 +2,7 @@
 #include "calibration.h"
 #include "context.h"
 #include "file_io.h"
-#include "judge.h"
+#include "calibrate.h"
 #include "timings.h"
 
 const char *nhood_device_estimates(const nhood_context *context, int32_t device) {

@@ -2,7 +2,6 @@
 #ifndef NH_CONTEXT_H
 #define NH_CONTEXT_H
 
-#include "choice_cache.h"
 #include "os.h"
 #include "planner.h"
 #include "registry.h"

@@ -57,6 +57,12 @@ static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t 
     return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
 }
 
+/* Whether a tensor's axis strides are those of the grid: neither biases nor extra tokens. */
+static inline bool nh_tensor_of_grid(int32_t tensor) {
+    return tensor != NHOOD_BIAS && tensor != NHOOD_D_BIAS && tensor != NHOOD_EXTRA_K &&
+           tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
+}
+
 /* Whether some axis has a stride above 1, has a dilation above 1, is causal, or is periodic. */
 bool nh_problem_strided(const struct nh_problem *problem);
 bool nh_problem_dilated(const struct nh_problem *problem);

@@ -4,6 +4,17 @@
 
 #include <stdatomic.h>
 
+void nh_thread_team(int most, void *(*body)(void *argument), void *argument) {
+    pthread_t thread[NH_MOST_TEAM];
+    int started = 0;
+    while (started + 1 < most && started < NH_MOST_TEAM &&
+           !nh_thread_create(&thread[started], body, argument))
+        started++;
+    body(argument);
+    while (started)
+        pthread_join(thread[--started], NULL);
+}
+
 /* ---- cancellation ---- */
 
 int nh_cancel_hold(void) {

@@ -12,6 +12,11 @@
  * or the error number. Defined in os_posix.c and os_windows.c. */
 int nh_thread_create(pthread_t *thread, void *(*body)(void *argument), void *argument);
 
+/* Calls body(argument) on this thread and, at the same time, on `most` - 1 new ones, or as many of them as can be started.
+ * Returns when all calls have. */
+enum { NH_MOST_TEAM = 8 };
+void nh_thread_team(int most, void *(*body)(void *argument), void *argument);
+
 /* ---- cancellation ---- */
 
 int nh_cancel_hold(void);

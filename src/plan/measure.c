@@ -3,10 +3,12 @@
  * median of its runs. */
 #include "measure.h"
 
-#include "build_many.h"
+#include "os.h"
 #include "scratch.h"
 
 #include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,11 @@ static const double hopeless = 10;
 static const double enough_s = 0.1;
 
 struct contestant {
+    struct nh_choice choice;
+    /* NULL: the build failed for `reason`, or time was up before it began and `reason` is "" */
+    struct nh_operation *operation;
+    nhood_status status;
+    char reason[256];
     bool out;
     int samples; /* 0: it has not entered the contest */
     double sample_ns[MOST_SAMPLES], median_ns;
@@ -33,14 +40,44 @@ struct contest {
     struct nh_scratch scratch;
     double start_s, budget_s;
     int count;
-    struct nh_build *build;
-    struct contestant *contestant; /* one for each of build */
+    struct contestant *contestant; /* the one with the least estimate first */
+    atomic_int next;               /* to be built */
 };
 
 /* The time at which this share of the budget is spent. */
 static double time_of(const struct contest *contest, double share) {
     return contest->budget_s > 0 ? contest->start_s + share * contest->budget_s : INFINITY;
 }
+
+/* ---- building ---- */
+
+static void build(const struct contest *contest, struct contestant *contestant) {
+    contestant->status = nh_choice_build(&contestant->choice, &contest->problem,
+                                         contest->request->device, &contestant->operation);
+    /* Each thread has its own error text, so it is copied. */
+    if (contestant->status)
+        snprintf(contestant->reason, sizeof contestant->reason, "%.*s",
+                 (int)sizeof contestant->reason - 1, nhood_last_error());
+}
+
+/* Builds the first one in any case, and begins others within the first two fifths of the budget. */
+static void *build_more(void *argument) {
+    struct contest *contest = argument;
+    for (int i = 0; (i = atomic_fetch_add(&contest->next, 1)) < contest->count;)
+        if (i == 0 || nh_steady_s() < time_of(contest, 0.4))
+            build(contest, &contest->contestant[i]);
+    return NULL;
+}
+
+/* Compiling a candidate may take a second, so several threads build. A running compiler takes some hundred megabytes, and
+ * more threads than these gain little. */
+static void build_all(struct contest *contest) {
+    atomic_init(&contest->next, 0);
+    nh_thread_team((int)nh_min(nh_min(nh_os_cpus(), NH_MOST_TEAM), contest->count), build_more,
+                   contest);
+}
+
+/* ---- the contest ---- */
 
 static int ascending(const void *left, const void *right) {
     double a = *(const double *)left, b = *(const double *)right;
@@ -55,9 +92,9 @@ static void update_median(struct contestant *contestant) {
     contestant->median_ns = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
 }
 
-static nhood_status run_once(const struct contest *contest, int i, double *ns) {
-    struct contestant *contestant = &contest->contestant[i];
-    nhood_status status = nh_scratch_run(&contest->scratch, contest->build[i].operation, ns);
+static nhood_status run_once(const struct contest *contest, struct contestant *contestant,
+                             double *ns) {
+    nhood_status status = nh_scratch_run(&contest->scratch, contestant->operation, ns);
     if (!status) contestant->fastest_ns = fmin(contestant->fastest_ns, *ns);
     return status;
 }
@@ -86,8 +123,8 @@ static void drop_out(struct contest *contest) {
     }
 }
 
-static void explain_failure(const struct contest *contest, int i, const char *reason) {
-    const struct nh_choice *choice = &contest->build[i].choice;
+static void explain_failure(const struct contest *contest, const struct nh_choice *choice,
+                            const char *reason) {
     char config[NH_CONFIG_BYTES];
     nh_config_text(choice->solver, &choice->config, config, sizeof config);
     nh_log(contest->request->device->host, NHOOD_LOG_WARNING, "not measured: %s %s: %s",
@@ -95,20 +132,21 @@ static void explain_failure(const struct contest *contest, int i, const char *re
 }
 
 /* Warms up and takes the first sample. If the warm-up is hopelessly slow, it counts as the sample. */
-static nhood_status enter(struct contest *contest, int i) {
-    const struct nh_build *build = &contest->build[i];
-    struct contestant *contestant = &contest->contestant[i];
+static nhood_status enter(struct contest *contest, struct contestant *contestant) {
+    const struct nh_operation *operation = contestant->operation;
     double ns = 0;
     contestant->fastest_ns = INFINITY;
-    if (!build->operation) {
-        if (*build->reason) explain_failure(contest, i, build->reason);
-        return build->status ? nh_error(build->status, "%s", build->reason) : NHOOD_OK;
+    if (!operation) {
+        if (*contestant->reason) explain_failure(contest, &contestant->choice, contestant->reason);
+        return contestant->status ? nh_error(contestant->status, "%s", contestant->reason)
+                                  : NHOOD_OK;
     }
-    nhood_status status = nh_scratch_reserve(&contest->scratch, build->operation->workspace_bytes);
-    if (!status) status = run_once(contest, i, &ns);
-    if (!status && ns <= hopeless * fastest_of_all(contest)) status = run_once(contest, i, &ns);
+    nhood_status status = nh_scratch_reserve(&contest->scratch, operation->workspace_bytes);
+    if (!status) status = run_once(contest, contestant, &ns);
+    if (!status && ns <= hopeless * fastest_of_all(contest))
+        status = run_once(contest, contestant, &ns);
     if (status) {
-        explain_failure(contest, i, nhood_last_error());
+        explain_failure(contest, &contestant->choice, nhood_last_error());
     } else {
         add_sample(contestant, ns);
     }
@@ -120,7 +158,7 @@ static nhood_status enter_all(struct contest *contest) {
     bool entered = false;
     for (int i = 0; i < contest->count; i++) {
         if (entered && nh_steady_s() >= time_of(contest, 0.6)) break;
-        nhood_status status = enter(contest, i);
+        nhood_status status = enter(contest, &contest->contestant[i]);
         if (status) failure = status;
         entered |= contest->contestant[i].samples > 0;
         drop_out(contest);
@@ -151,7 +189,7 @@ static void run_rounds(struct contest *contest) {
             if (!contestant->samples || contestant->out) continue;
             if (nh_steady_s() >= end) return;
             double ns;
-            if (run_once(contest, i, &ns)) {
+            if (run_once(contest, contestant, &ns)) {
                 contestant->out = true;
             } else {
                 add_sample(contestant, ns);
@@ -168,7 +206,7 @@ static nhood_status remember(const struct contest *contest) {
     nh_wisdom_key(contest->request->device, &contest->problem, &key);
     for (int i = 0; !status && i < contest->count; i++) {
         const struct contestant *contestant = &contest->contestant[i];
-        const struct nh_choice *choice = &contest->build[i].choice;
+        const struct nh_choice *choice = &contestant->choice;
         char config[NH_CONFIG_BYTES];
         if (!contestant->samples) continue;
         nh_config_text(choice->solver, &choice->config, config, sizeof config);
@@ -196,12 +234,11 @@ static nhood_status list_contestants(struct contest *contest) {
     if (!count)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes the problem with packed tensors");
     const struct nh_host *host = contest->request->device->host;
-    contest->build = nh_allocate(host, (size_t)count * sizeof *contest->build);
     contest->contestant = nh_allocate(host, (size_t)count * sizeof *contest->contestant);
-    if (!contest->build || !contest->contestant) return NHOOD_ERR_MEMORY;
+    if (!contest->contestant) return NHOOD_ERR_MEMORY;
     contest->count = count;
     for (int i = 0; i < count; i++)
-        contest->build[i].choice = choice[i];
+        contest->contestant[i].choice = choice[i];
     return NHOOD_OK;
 }
 
@@ -240,18 +277,16 @@ nhood_status nh_measure(const struct nh_request *request, double budget_s, pthre
     nhood_status status = pack(request->problem, &contest.problem);
     if (!status) status = list_contestants(&contest);
     if (!status) {
-        nh_build_many(&contest.problem, device, contest.build, contest.count,
-                      time_of(&contest, 0.4));
+        build_all(&contest);
         pthread_mutex_lock(alone);
         contest.start_s += fmax(0, nh_steady_s() - time_of(&contest, 0.4));
         if (!is_known(request)) status = run_all(&contest);
         pthread_mutex_unlock(alone);
     }
     for (int i = 0; i < contest.count; i++)
-        if (contest.build[i].operation)
-            contest.build[i].operation->destroy(contest.build[i].operation);
+        if (contest.contestant[i].operation)
+            contest.contestant[i].operation->destroy(contest.contestant[i].operation);
     if (contest.scratch.device) nh_scratch_free(&contest.scratch);
     nh_release(device->host, contest.contestant);
-    nh_release(device->host, contest.build);
     return status;
 }

@@ -1,15 +1,13 @@
 /* Chooses, explains and builds candidates. The least estimate wins unless wisdom has measured times. */
 #include "planner.h"
 
-#include "wise_choice.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { MOST_CANDIDATES = 64 };
 
-bool nh_asked(const struct nh_request *request, const struct nh_solver *solver) {
+static bool is_asked(const struct nh_request *request, const struct nh_solver *solver) {
     return solver->device_kind == request->device->info.kind &&
            (!request->only || strcmp(request->only, solver->name) == 0);
 }
@@ -28,10 +26,16 @@ static int candidates_of(const struct nh_request *request, const struct nh_solve
     return solver->candidates(view, request->device, below_ns, config, capacity);
 }
 
-static const struct nh_solver *solver_of(const struct nh_request *request, const char *name) {
-    for (const struct nh_solver *const *row = request->table; *row; row++)
-        if (strcmp((*row)->name, name) == 0) return *row;
-    return NULL;
+static bool is_row(const struct nh_request *request, int row) {
+    return row < NH_MOST_SOLVERS && request->table[row];
+}
+
+/* The row of a solver that the request asks, or -1. */
+static int row_of(const struct nh_request *request, const char *name) {
+    int row = 0;
+    while (is_row(request, row) && strcmp(request->table[row]->name, name) != 0)
+        row++;
+    return is_row(request, row) && is_asked(request, request->table[row]) ? row : -1;
 }
 
 static const char *refusal_of(const struct nh_request *request, const struct nh_solver *solver) {
@@ -44,9 +48,10 @@ static const char *refusal_of(const struct nh_request *request, const struct nh_
 static const char *left_to_another(const struct nh_request *request,
                                    const struct nh_solver *solver) {
     if (!solver->left_to || request->only) return NULL;
-    const struct nh_solver *other = solver_of(request, solver->left_to);
-    return other && !refusal_of(request, other) ? "left to a solver that is never slower here"
-                                                : NULL;
+    const int row = row_of(request, solver->left_to);
+    return row >= 0 && !refusal_of(request, request->table[row])
+               ? "left to a solver that is never slower here"
+               : NULL;
 }
 
 /* ---- the best of each solver ---- */
@@ -57,10 +62,6 @@ struct survey {
     const char *refusal[NH_MOST_SOLVERS];   /* NULL: it takes the problem */
     struct nh_choice best[NH_MOST_SOLVERS]; /* without a solver: no config was found */
 };
-
-static bool is_row(const struct nh_request *request, int row) {
-    return row < NH_MOST_SOLVERS && request->table[row];
-}
 
 /* Replaces *best by the config that the solver prefers among those that take about as long. */
 static void prefer(const struct nh_request *request, const struct nh_problem *view,
@@ -106,7 +107,7 @@ static bool ask(const struct nh_request *request, int row, double below_ns,
 /* Whether the solver has a config below below_ns. A solver that was asked before is not asked again. */
 static bool offers(const struct nh_request *request, int row, double below_ns,
                    struct survey *survey) {
-    if (!nh_asked(request, request->table[row])) return false;
+    if (!is_asked(request, request->table[row])) return false;
     if (!(survey->asked >> row & 1)) ask(request, row, below_ns, NULL, survey);
     return survey->best[row].solver;
 }
@@ -147,21 +148,59 @@ static bool prefers(const struct nh_request *request, uint32_t rows, struct surv
     return false;
 }
 
+/* The records of one key. Visits find the first record after `last`, from the fastest to the slowest, of those whose
+ * config its solver can read; `rows` collects the solvers with records, as bits by rows of the table. */
+struct wise {
+    const struct nh_request *request;
+    struct nh_wisdom_key key;
+    struct nh_choice last, next; /* without a solver: none */
+    int next_row;
+    uint32_t rows;
+};
+
+/* Equal times are ordered by names, so that the result does not depend on the order of records. */
+static bool comes_before(const struct nh_choice *choice, const struct nh_choice *other) {
+    char text[NH_CONFIG_BYTES], other_text[NH_CONFIG_BYTES];
+    if (choice->measured_ns != other->measured_ns) return choice->measured_ns < other->measured_ns;
+    int order = strcmp(choice->solver->name, other->solver->name);
+    if (order) return order < 0;
+    nh_config_text(choice->solver, &choice->config, text, sizeof text);
+    nh_config_text(other->solver, &other->config, other_text, sizeof other_text);
+    return strcmp(text, other_text) < 0;
+}
+
+static void consider(void *user, const struct nh_wisdom_record *record) {
+    struct wise *wise = user;
+    const int row = row_of(wise->request, record->solver);
+    if (row < 0) return;
+    struct nh_choice choice = {.solver = wise->request->table[row],
+                               .measured_ns = record->median_ns,
+                               .samples = record->samples};
+    wise->rows |= UINT32_C(1) << row;
+    if (!nh_config_parse(choice.solver, record->config, &choice.config) ||
+        (wise->last.solver && !comes_before(&wise->last, &choice)) ||
+        (wise->next.solver && !comes_before(&choice, &wise->next)))
+        return;
+    wise->next = choice;
+    wise->next_row = row;
+}
+
 /* Chooses the fastest candidate in wisdom that its solver still proposes, as wisdom may be older than the solver. If wisdom
  * has no record of the solver with the least estimate, it is not used: its records then come from measuring one solver
  * alone, or are older than that solver. */
 static bool choose_by_wisdom(const struct nh_request *request, struct survey *survey,
                              struct nh_choice *choice) {
-    struct nh_wisdom_key key;
-    struct nh_wise_choice wise = {.row = 0};
+    struct wise wise = {.request = request};
     if (!nh_wisdom_has_any(request->wisdom)) return false;
-    nh_wisdom_key(request->device, request->problem, &key);
+    nh_wisdom_key(request->device, request->problem, &wise.key);
     do {
-        nh_wise_next(request, &key, &wise);
-        if (!wise.choice.solver) return false;
-    } while (!ask(request, wise.row, INFINITY, &wise.choice.config, survey));
-    if (!prefers(request, nh_wise_rows(request, &key), survey)) return false;
-    *choice = wise.choice;
+        wise.last = wise.next;
+        wise.next.solver = NULL;
+        nh_wisdom_visit(request->wisdom, &wise.key, consider, &wise);
+        if (!wise.next.solver) return false;
+    } while (!ask(request, wise.next_row, INFINITY, &wise.next.config, survey));
+    if (!prefers(request, wise.rows, survey)) return false;
+    *choice = wise.next;
     return true;
 }
 
@@ -191,11 +230,23 @@ nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choic
     return choose_by_estimate(request, &survey, choice);
 }
 
+/* Inserts into a list of the least estimates, and returns its new length. Of equal ones, the one inserted first precedes. */
+static int insert(struct nh_choice *list, int count, int capacity, const struct nh_choice *choice) {
+    int at = count;
+    while (at > 0 && list[at - 1].estimate_ns > choice->estimate_ns)
+        at--;
+    if (at == capacity) return count;
+    count += count < capacity;
+    memmove(&list[at + 1], &list[at], (size_t)(count - 1 - at) * sizeof *list);
+    list[at] = *choice;
+    return count;
+}
+
 int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, int capacity) {
     int count = 0;
     for (int i = 0; request->table[i]; i++) {
         const struct nh_solver *solver = request->table[i];
-        if (!nh_asked(request, solver) || left_to_another(request, solver)) continue;
+        if (!is_asked(request, solver) || left_to_another(request, solver)) continue;
         struct nh_problem room;
         const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
         if (nh_solver_refusal(solver, view, request->device)) continue;
@@ -203,14 +254,9 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         int configs = candidates_of(request, solver, view, INFINITY, config, MOST_CANDIDATES);
         for (int c = 0; c < configs; c++) {
             double ns = solver->estimate(solver, view, request->device, &config[c], NULL);
-            int at = count;
-            while (at > 0 && choice[at - 1].estimate_ns > ns)
-                at--;
-            if (at == capacity) continue;
-            if (count < capacity) count++;
-            memmove(&choice[at + 1], &choice[at], (size_t)(count - 1 - at) * sizeof *choice);
-            choice[at] =
-                (struct nh_choice){.solver = solver, .config = config[c], .estimate_ns = ns};
+            const struct nh_choice found = {
+                .solver = solver, .config = config[c], .estimate_ns = ns};
+            count = insert(choice, count, capacity, &found);
         }
     }
     return count;
@@ -265,7 +311,7 @@ void nh_planner_explain(const struct nh_request *request, const struct nh_choice
                         nhood_candidate_fn report, void *user) {
     static const struct nh_choice none = {.solver = NULL};
     for (int i = 0; request->table[i]; i++)
-        if (nh_asked(request, request->table[i]))
+        if (is_asked(request, request->table[i]))
             explain_solver(request, request->table[i], chosen ? chosen : &none, report, user);
 }
 
@@ -282,16 +328,21 @@ static bool gives_way(nhood_status status) {
     return status == NHOOD_ERR_COMPILE || status == NHOOD_ERR_DEVICE;
 }
 
+nhood_status nh_choice_build(const struct nh_choice *choice, const struct nh_problem *problem,
+                             const struct nh_device *device, struct nh_operation **operation) {
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(choice->solver, problem, &room);
+    return choice->solver->build(choice->solver, view, device, &choice->config, operation);
+}
+
 static nhood_status build_one(const struct nh_request *request, const struct nh_choice *choice,
                               struct failures *failures, struct nh_built *built) {
     const char *name = choice->solver->name;
     if (failures->last)
         nh_log(request->device->host, NHOOD_LOG_WARNING, "%s gives way to %s: %s", failures->last,
                name, nhood_last_error());
-    struct nh_problem room;
-    const struct nh_problem *view = nh_solver_view(choice->solver, request->problem, &room);
-    nhood_status status = choice->solver->build(choice->solver, view, request->device,
-                                                &choice->config, &built->operation);
+    nhood_status status =
+        nh_choice_build(choice, request->problem, request->device, &built->operation);
     built->choice = *choice;
     if (!gives_way(status)) return status;
     if (!failures->first) failures->first = status;
@@ -307,13 +358,9 @@ static int rank_others(const struct nh_request *request, const struct nh_solver 
     struct survey survey;
     int count = 0;
     survey.asked = 0;
-    for (int row = 0; is_row(request, row); row++) {
-        if (request->table[row] == solver || !offers(request, row, INFINITY, &survey)) continue;
-        int at = count++;
-        for (; at > 0 && choice[at - 1].estimate_ns > survey.best[row].estimate_ns; at--)
-            choice[at] = choice[at - 1];
-        choice[at] = survey.best[row];
-    }
+    for (int row = 0; is_row(request, row); row++)
+        if (request->table[row] != solver && offers(request, row, INFINITY, &survey))
+            count = insert(choice, count, NH_MOST_SOLVERS, &survey.best[row]);
     return count;
 }
 

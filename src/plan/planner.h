@@ -14,9 +14,6 @@ struct nh_request {
     struct nh_wisdom *wisdom;
 };
 
-/* Whether the request asks this solver. */
-bool nh_asked(const struct nh_request *request, const struct nh_solver *solver);
-
 struct nh_choice {
     const struct nh_solver *solver;
     struct nh_config config;
@@ -26,6 +23,10 @@ struct nh_choice {
 };
 
 enum { NH_MOST_SOLVERS = 32 };
+
+/* Builds the choice's operation, and nothing else if that fails. */
+nhood_status nh_choice_build(const struct nh_choice *choice, const struct nh_problem *problem,
+                             const struct nh_device *device, struct nh_operation **operation);
 
 /* Chooses by wisdom, if it knows the problem, or else by estimates and preferences, and asks no more solvers than needed.
  * Ties go to the earlier row. UNSUPPORTED, with a text that joins the refusals; ARGUMENT if no solver of the requested name
@@ -50,5 +51,19 @@ struct nh_built {
 };
 nhood_status nh_planner_build(const struct nh_request *request, const struct nh_choice *choice,
                               struct nh_built *built);
+
+/* ---- remembered choices (choice_cache.c) ----
+ * Asking solvers for candidates and their estimates takes tens of microseconds. */
+
+/* Any thread may use it; it has its own lock. */
+struct nh_choice_cache;
+
+nhood_status nh_choice_cache_create(const struct nh_host *host, struct nh_choice_cache **cache);
+void nh_choice_cache_destroy(struct nh_choice_cache *cache); /* does nothing for NULL */
+
+/* As nh_planner_choose. Remembers a successful choice until the request's wisdom changes. A cache serves requests with one
+ * solver table and one wisdom. */
+nhood_status nh_choice_cache_choose(struct nh_choice_cache *cache, const struct nh_request *request,
+                                    struct nh_choice *choice);
 
 #endif

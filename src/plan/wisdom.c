@@ -1,56 +1,22 @@
-/* The table of records has two hash indices: by device and problem, so that all records of a key share a bucket, and by all
- * four names of a record, so that it is found quickly even if its key has many. */
+/* The records are an array that is sorted when something is looked up: wisdom is read as a whole, and what MEASURE adds is some
+ * hundred records at a time. */
 #include "wisdom.h"
 
-#include "hash.h"
-#include "wisdom_table.h"
-
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_BUCKETS = 64 };
-
-/* Continues a hash over the text and its terminating zero, which separates it from the next text. */
-static uint64_t hash_more(uint64_t hash, const char *text) {
-    return nh_hash(hash, text, strlen(text) + 1);
-}
-
-static uint64_t hash_of_key(const char *device, const char *problem) {
-    return hash_more(hash_more(NH_HASH_START, device), problem);
-}
-
-static uint64_t hash_of(uint64_t key_hash, const char *solver, const char *config) {
-    return hash_more(hash_more(key_hash, solver), config);
-}
-
-static nhood_status make_buckets(struct nh_wisdom *wisdom) {
-    wisdom->bucket = nh_allocate(wisdom->host, wisdom->buckets * sizeof *wisdom->bucket);
-    wisdom->alike = nh_allocate(wisdom->host, wisdom->buckets * sizeof *wisdom->alike);
-    return wisdom->bucket && wisdom->alike ? NHOOD_OK : NHOOD_ERR_MEMORY;
-}
-
-static void release_buckets(struct nh_wisdom *wisdom) {
-    nh_release(wisdom->host, wisdom->bucket);
-    nh_release(wisdom->host, wisdom->alike);
-}
-
 nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wisdom) {
-    struct nh_wisdom *created = nh_allocate(host, sizeof *created);
-    *wisdom = NULL;
+    struct nh_wisdom *created = *wisdom = nh_allocate(host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
     created->host = host;
-    created->buckets = FIRST_BUCKETS;
     pthread_mutex_init(&created->lock, NULL);
     created->guard.lock = &created->lock;
-    nhood_status status = make_buckets(created);
-    if (!status) status = nh_fork_guard_add(&created->guard);
-    if (status) {
-        release_buckets(created);
-        nh_release(host, created);
-        return status;
-    }
-    *wisdom = created;
-    return NHOOD_OK;
+    nhood_status status = nh_fork_guard_add(&created->guard);
+    if (!status) return NHOOD_OK;
+    nh_wisdom_destroy(created);
+    *wisdom = NULL;
+    return status;
 }
 
 void nh_wisdom_destroy(struct nh_wisdom *wisdom) {
@@ -58,7 +24,7 @@ void nh_wisdom_destroy(struct nh_wisdom *wisdom) {
     nh_wisdom_forget(wisdom, NULL, NULL);
     nh_fork_guard_remove(&wisdom->guard);
     pthread_mutex_destroy(&wisdom->lock);
-    release_buckets(wisdom);
+    nh_release(wisdom->host, wisdom->record);
     nh_release(wisdom->host, wisdom);
 }
 
@@ -70,6 +36,96 @@ void nh_wisdom_key(const struct nh_device *device, const struct nh_problem *prob
     key->problem[0] = '\0';
     if (problem) nh_problem_text(problem, key->problem, sizeof key->problem);
 }
+
+/* ---- the array; callers hold the lock ---- */
+
+static int order_of_keys(const struct nh_wisdom_record *a, const struct nh_wisdom_record *b) {
+    int order = strcmp(a->device, b->device);
+    return order ? order : strcmp(a->problem, b->problem);
+}
+
+static int order_of_names(const struct nh_wisdom_record *a, const struct nh_wisdom_record *b) {
+    int order = order_of_keys(a, b);
+    if (!order) order = strcmp(a->solver, b->solver);
+    return order ? order : strcmp(a->config, b->config);
+}
+
+/* Of the records of one candidate, the one to be kept comes first. */
+static int by_names(const void *left, const void *right) {
+    const struct nh_wisdom_record *a = *(const struct nh_wisdom_record *const *)left;
+    const struct nh_wisdom_record *b = *(const struct nh_wisdom_record *const *)right;
+    int order = order_of_names(a, b);
+    if (!order) order = (a->samples < b->samples) - (a->samples > b->samples);
+    return order ? order : (a->median_ns > b->median_ns) - (a->median_ns < b->median_ns);
+}
+
+static void sort(struct nh_wisdom *wisdom) {
+    struct nh_wisdom_record **record = wisdom->record;
+    size_t kept = 0;
+    if (wisdom->sorted == wisdom->count) return;
+    qsort(record, wisdom->count, sizeof(struct nh_wisdom_record *), by_names);
+    for (size_t i = 0; i < wisdom->count; i++) {
+        if (kept && !order_of_names(record[kept - 1], record[i])) {
+            nh_release(wisdom->host, record[i]);
+        } else {
+            record[kept++] = record[i];
+        }
+    }
+    wisdom->count = wisdom->sorted = kept;
+}
+
+/* The index of the first record that is not before these names. */
+static size_t find(struct nh_wisdom *wisdom, const struct nh_wisdom_record *names) {
+    size_t low = 0;
+    sort(wisdom);
+    for (size_t high = wisdom->count; low < high;) {
+        size_t middle = (low + high) / 2;
+        if (order_of_names(wisdom->record[middle], names) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static nhood_status make_room(struct nh_wisdom *wisdom) {
+    if (wisdom->count == wisdom->capacity) sort(wisdom); /* may drop some */
+    if (wisdom->count < wisdom->capacity) return NHOOD_OK;
+    size_t bytes = wisdom->count * sizeof *wisdom->record, capacity = 2 * wisdom->capacity + 64;
+    struct nh_wisdom_record **grown = nh_allocate(wisdom->host, capacity * sizeof *grown);
+    if (!grown) return NHOOD_ERR_MEMORY;
+    if (bytes) memcpy(grown, wisdom->record, bytes);
+    nh_release(wisdom->host, wisdom->record);
+    wisdom->record = grown;
+    wisdom->capacity = capacity;
+    return NHOOD_OK;
+}
+
+static const char *place(char **end, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *start = memcpy(*end, text, bytes);
+    *end += bytes;
+    return start;
+}
+
+static nhood_status append(struct nh_wisdom *wisdom, const struct nh_wisdom_record *record) {
+    size_t bytes = sizeof *record + strlen(record->device) + strlen(record->problem) +
+                   strlen(record->solver) + strlen(record->config) + 4;
+    nhood_status status = make_room(wisdom);
+    struct nh_wisdom_record *copy = status ? NULL : nh_allocate(wisdom->host, bytes);
+    if (!copy) return NHOOD_ERR_MEMORY;
+    char *end = (char *)(copy + 1);
+    *copy = *record;
+    copy->device = place(&end, record->device);
+    copy->problem = place(&end, record->problem);
+    copy->solver = place(&end, record->solver);
+    copy->config = place(&end, record->config);
+    wisdom->record[wisdom->count++] = copy;
+    return NHOOD_OK;
+}
+
+/* ---- the interface ---- */
 
 bool nh_wisdom_has_any(struct nh_wisdom *wisdom) {
     pthread_mutex_lock(&wisdom->lock);
@@ -85,99 +141,10 @@ uint64_t nh_wisdom_version(struct nh_wisdom *wisdom) {
     return version;
 }
 
-/* ---- the table; callers hold the lock ---- */
-
-static size_t slot_of(const struct nh_wisdom *wisdom, uint64_t hash) {
-    return hash & (wisdom->buckets - 1);
-}
-
-static bool about(const struct nh_wisdom_entry *entry, uint64_t key_hash, const char *device,
-                  const char *problem) {
-    return entry->key_hash == key_hash && !strcmp(entry->record.problem, problem) &&
-           !strcmp(entry->record.device, device);
-}
-
-static struct nh_wisdom_entry *find(const struct nh_wisdom *wisdom, uint64_t key_hash,
-                                    const struct nh_wisdom_record *like) {
-    uint64_t hash = hash_of(key_hash, like->solver, like->config);
-    struct nh_wisdom_entry *entry = wisdom->alike[slot_of(wisdom, hash)];
-    while (entry && !(entry->hash == hash && about(entry, key_hash, like->device, like->problem) &&
-                      !strcmp(entry->record.solver, like->solver) &&
-                      !strcmp(entry->record.config, like->config)))
-        entry = entry->next_alike;
-    return entry;
-}
-
-static void link_entry(struct nh_wisdom *wisdom, struct nh_wisdom_entry *entry) {
-    struct nh_wisdom_entry **head = &wisdom->bucket[slot_of(wisdom, entry->key_hash)];
-    entry->next = *head;
-    *head = entry;
-    head = &wisdom->alike[slot_of(wisdom, entry->hash)];
-    entry->next_alike = *head;
-    *head = entry;
-}
-
-/* Doubles the number of buckets; without memory, only the buckets' lists grow longer. */
-static void grow(struct nh_wisdom *wisdom) {
-    struct nh_wisdom larger = {.host = wisdom->host, .buckets = 2 * wisdom->buckets};
-    if (make_buckets(&larger)) {
-        release_buckets(&larger);
-        return;
-    }
-    for (size_t i = 0; i < wisdom->buckets; i++)
-        for (struct nh_wisdom_entry *entry = wisdom->bucket[i], *next; entry; entry = next) {
-            next = entry->next;
-            link_entry(&larger, entry);
-        }
-    release_buckets(wisdom);
-    wisdom->bucket = larger.bucket;
-    wisdom->alike = larger.alike;
-    wisdom->buckets = larger.buckets;
-}
-
-static const char *place(char **end, const char *text) {
-    size_t bytes = strlen(text) + 1;
-    char *start = memcpy(*end, text, bytes);
-    *end += bytes;
-    return start;
-}
-
-static nhood_status insert(struct nh_wisdom *wisdom, uint64_t key_hash,
-                           const struct nh_wisdom_record *record) {
-    size_t bytes = sizeof(struct nh_wisdom_entry) + strlen(record->device) +
-                   strlen(record->problem) + strlen(record->solver) + strlen(record->config) + 4;
-    struct nh_wisdom_entry *entry = nh_allocate(wisdom->host, bytes);
-    if (!entry) return NHOOD_ERR_MEMORY;
-    char *end = (char *)(entry + 1);
-    entry->key_hash = key_hash;
-    entry->hash = hash_of(key_hash, record->solver, record->config);
-    entry->record = *record;
-    entry->record.device = place(&end, record->device);
-    entry->record.problem = place(&end, record->problem);
-    entry->record.solver = place(&end, record->solver);
-    entry->record.config = place(&end, record->config);
-    if (wisdom->count >= wisdom->buckets) grow(wisdom);
-    link_entry(wisdom, entry);
-    wisdom->count++;
-    return NHOOD_OK;
-}
-
-/* ---- the interface ---- */
-
 nhood_status nh_wisdom_add(struct nh_wisdom *wisdom, const struct nh_wisdom_record *record) {
-    uint64_t key_hash = hash_of_key(record->device, record->problem);
-    nhood_status status = NHOOD_OK;
     pthread_mutex_lock(&wisdom->lock);
     wisdom->version++;
-    struct nh_wisdom_entry *known = find(wisdom, key_hash, record);
-    if (!known) {
-        status = insert(wisdom, key_hash, record);
-    } else if (record->samples > known->record.samples ||
-               (record->samples == known->record.samples &&
-                record->median_ns < known->record.median_ns)) {
-        known->record.samples = record->samples;
-        known->record.median_ns = record->median_ns;
-    }
+    nhood_status status = append(wisdom, record);
     pthread_mutex_unlock(&wisdom->lock);
     return status;
 }
@@ -185,44 +152,35 @@ nhood_status nh_wisdom_add(struct nh_wisdom *wisdom, const struct nh_wisdom_reco
 nhood_status nh_wisdom_merge(struct nh_wisdom *wisdom, struct nh_wisdom *other) {
     nhood_status status = NHOOD_OK;
     pthread_mutex_lock(&other->lock);
-    for (size_t i = 0; i < other->buckets; i++)
-        for (struct nh_wisdom_entry *entry = other->bucket[i]; entry && !status;
-             entry = entry->next)
-            status = nh_wisdom_add(wisdom, &entry->record);
+    for (size_t i = 0; i < other->count && !status; i++)
+        status = nh_wisdom_add(wisdom, other->record[i]);
     pthread_mutex_unlock(&other->lock);
     return status;
 }
 
 void nh_wisdom_visit(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
                      void (*visit)(void *user, const struct nh_wisdom_record *record), void *user) {
-    uint64_t key_hash = hash_of_key(key->device, key->problem);
+    const struct nh_wisdom_record first = {key->device, key->problem, "", "", 0, 0};
     pthread_mutex_lock(&wisdom->lock);
-    for (struct nh_wisdom_entry *entry = wisdom->bucket[slot_of(wisdom, key_hash)]; entry;
-         entry = entry->next)
-        if (about(entry, key_hash, key->device, key->problem)) visit(user, &entry->record);
+    for (size_t i = find(wisdom, &first);
+         i < wisdom->count && !order_of_keys(wisdom->record[i], &first); i++)
+        visit(user, wisdom->record[i]);
     pthread_mutex_unlock(&wisdom->lock);
 }
 
 bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
                        const char *solver, const char *config, int64_t *median_ns,
                        int64_t *samples) {
-    struct nh_wisdom_record like = {key->device, key->problem, solver, config, 0, 0};
-    uint64_t key_hash = hash_of_key(key->device, key->problem);
+    const struct nh_wisdom_record names = {key->device, key->problem, solver, config, 0, 0};
     pthread_mutex_lock(&wisdom->lock);
-    const struct nh_wisdom_entry *entry = find(wisdom, key_hash, &like);
-    if (entry) {
-        *median_ns = entry->record.median_ns;
-        *samples = entry->record.samples;
+    size_t at = find(wisdom, &names);
+    bool known = at < wisdom->count && !order_of_names(wisdom->record[at], &names);
+    if (known) {
+        *median_ns = wisdom->record[at]->median_ns;
+        *samples = wisdom->record[at]->samples;
     }
     pthread_mutex_unlock(&wisdom->lock);
-    return entry != NULL;
-}
-
-static void unlink_alike(struct nh_wisdom *wisdom, const struct nh_wisdom_entry *entry) {
-    struct nh_wisdom_entry **at = &wisdom->alike[slot_of(wisdom, entry->hash)];
-    while (*at != entry)
-        at = &(*at)->next_alike;
-    *at = entry->next_alike;
+    return known;
 }
 
 static bool named(const char *wanted, const char *name) {
@@ -230,22 +188,71 @@ static bool named(const char *wanted, const char *name) {
 }
 
 int64_t nh_wisdom_forget(struct nh_wisdom *wisdom, const char *device, const char *problem) {
-    int64_t forgotten = 0;
+    size_t kept = 0;
     pthread_mutex_lock(&wisdom->lock);
     wisdom->version++;
-    for (size_t i = 0; i < wisdom->buckets; i++)
-        for (struct nh_wisdom_entry **at = &wisdom->bucket[i]; *at;) {
-            struct nh_wisdom_entry *entry = *at;
-            if (!named(device, entry->record.device) || !named(problem, entry->record.problem)) {
-                at = &entry->next;
-                continue;
-            }
-            *at = entry->next;
-            unlink_alike(wisdom, entry);
-            nh_release(wisdom->host, entry);
-            wisdom->count--;
-            forgotten++;
+    sort(wisdom);
+    for (size_t i = 0; i < wisdom->count; i++) {
+        struct nh_wisdom_record *record = wisdom->record[i];
+        if (named(device, record->device) && named(problem, record->problem)) {
+            nh_release(wisdom->host, record);
+        } else {
+            wisdom->record[kept++] = record;
         }
+    }
+    int64_t forgotten = (int64_t)(wisdom->count - kept);
+    wisdom->count = wisdom->sorted = kept;
     pthread_mutex_unlock(&wisdom->lock);
     return forgotten;
+}
+
+/* ---- writing ---- */
+
+static const char header[] = NH_WISDOM_HEADER;
+
+static int by_time(const void *left, const void *right) {
+    const struct nh_wisdom_record *a = *(const struct nh_wisdom_record *const *)left;
+    const struct nh_wisdom_record *b = *(const struct nh_wisdom_record *const *)right;
+    int order = order_of_keys(a, b);
+    if (!order) order = (a->median_ns > b->median_ns) - (a->median_ns < b->median_ns);
+    return order ? order : order_of_names(a, b);
+}
+
+static size_t print_record(const struct nh_wisdom_record *record, char *text, size_t capacity) {
+    return (size_t)snprintf(text, capacity, "%s %s %s %s %lld %lld\n", record->device,
+                            record->problem, record->solver, *record->config ? record->config : "-",
+                            (long long)record->median_ns, (long long)record->samples);
+}
+
+/* The caller holds the lock. */
+static nhood_status print_all(struct nh_wisdom *wisdom, char **text, size_t *length) {
+    sort(wisdom);
+    const size_t count = wisdom->count;
+    const struct nh_wisdom_record **list =
+        nh_allocate(wisdom->host, count * sizeof(const struct nh_wisdom_record *));
+    if (!list) return NHOOD_ERR_MEMORY;
+    size_t bytes = sizeof header;
+    for (size_t i = 0; i < count; i++) {
+        list[i] = wisdom->record[i];
+        bytes += print_record(list[i], NULL, 0);
+    }
+    qsort(list, count, sizeof *list, by_time);
+    char *printed = nh_allocate(wisdom->host, bytes);
+    if (printed) {
+        size_t used = sizeof header - 1;
+        memcpy(printed, header, sizeof header);
+        for (size_t i = 0; i < count; i++)
+            used += print_record(list[i], printed + used, bytes - used);
+        *text = printed;
+        *length = used;
+    }
+    nh_release(wisdom->host, list);
+    return printed ? NHOOD_OK : NHOOD_ERR_MEMORY;
+}
+
+nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *length) {
+    pthread_mutex_lock(&wisdom->lock);
+    nhood_status status = print_all(wisdom, text, length);
+    pthread_mutex_unlock(&wisdom->lock);
+    return status;
 }

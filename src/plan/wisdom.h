@@ -10,9 +10,7 @@
 #define NH_WISDOM_H
 
 #include "solver.h"
-
-/* Any thread may use it; it has its own lock. */
-struct nh_wisdom;
+#include "thread.h"
 
 /* The most bytes of each field, with the terminating zero. */
 enum { NH_WISDOM_DEVICE_BYTES = 160, NH_WISDOM_PROBLEM_BYTES = 512, NH_WISDOM_SOLVER_BYTES = 64 };
@@ -22,10 +20,24 @@ struct nh_wisdom_key {
     char device[NH_WISDOM_DEVICE_BYTES], problem[NH_WISDOM_PROBLEM_BYTES];
 };
 
+#define NH_WISDOM_HEADER "nhood-wisdom 1\n"
+
 struct nh_wisdom_record {
     const char *device, *problem, *solver;
     const char *config; /* "" for none */
     int64_t median_ns, samples;
+};
+
+/* Any thread may use it; it has its own lock. The members are for wisdom.c and wisdom_text.c. */
+struct nh_wisdom {
+    const struct nh_host *host;
+    pthread_mutex_t lock;
+    struct nh_fork_guard guard;
+    /* The first `sorted` records are in the order of their names, each candidate once; those added since follow them. The
+     * texts of a record lie behind it. */
+    struct nh_wisdom_record **record;
+    size_t sorted, count, capacity;
+    uint64_t version;
 };
 
 nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wisdom);

@@ -1,61 +1,15 @@
-/* Writes and reads wisdom as text. */
-#include "wisdom_table.h"
+/* Reads wisdom from texts and files, and saves it. */
+#include "file_io.h"
+#include "os.h"
+#include "wisdom.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-static const char header[] = "nhood-wisdom 1\n";
-
-/* ---- writing ---- */
-
-static int ascending(const void *left, const void *right) {
-    const struct nh_wisdom_record *a = *(const struct nh_wisdom_record *const *)left;
-    const struct nh_wisdom_record *b = *(const struct nh_wisdom_record *const *)right;
-    int order = strcmp(a->device, b->device);
-    if (!order) order = strcmp(a->problem, b->problem);
-    if (!order) order = (a->median_ns > b->median_ns) - (a->median_ns < b->median_ns);
-    if (!order) order = strcmp(a->solver, b->solver);
-    return order ? order : strcmp(a->config, b->config);
-}
-
-static size_t print_record(const struct nh_wisdom_record *record, char *text, size_t capacity) {
-    return (size_t)snprintf(text, capacity, "%s %s %s %s %lld %lld\n", record->device,
-                            record->problem, record->solver, *record->config ? record->config : "-",
-                            (long long)record->median_ns, (long long)record->samples);
-}
-
-/* The caller holds the lock. */
-static nhood_status print_all(const struct nh_wisdom *wisdom, char **text, size_t *length) {
-    const struct nh_wisdom_record **list =
-        nh_allocate(wisdom->host, wisdom->count * sizeof(const struct nh_wisdom_record *));
-    if (!list) return NHOOD_ERR_MEMORY;
-    size_t count = 0, bytes = sizeof header;
-    for (size_t i = 0; i < wisdom->buckets; i++)
-        for (const struct nh_wisdom_entry *entry = wisdom->bucket[i]; entry; entry = entry->next) {
-            list[count++] = &entry->record;
-            bytes += print_record(&entry->record, NULL, 0);
-        }
-    qsort(list, count, sizeof *list, ascending);
-    char *printed = nh_allocate(wisdom->host, bytes);
-    if (printed) {
-        size_t used = sizeof header - 1;
-        memcpy(printed, header, sizeof header);
-        for (size_t i = 0; i < count; i++)
-            used += print_record(list[i], printed + used, bytes - used);
-        *text = printed;
-        *length = used;
-    }
-    nh_release(wisdom->host, list);
-    return printed ? NHOOD_OK : NHOOD_ERR_MEMORY;
-}
-
-nhood_status nh_wisdom_text(struct nh_wisdom *wisdom, char **text, size_t *length) {
-    pthread_mutex_lock(&wisdom->lock);
-    nhood_status status = print_all(wisdom, text, length);
-    pthread_mutex_unlock(&wisdom->lock);
-    return status;
-}
+static const char header[] = NH_WISDOM_HEADER;
 
 /* ---- reading ---- */
 
@@ -162,5 +116,72 @@ nhood_status nh_wisdom_read(struct nh_wisdom *wisdom, const char *text, const ch
         }
         at += length + (at[length] == '\n');
     }
+    return status;
+}
+
+/* ---- files ---- */
+
+/* Saving takes milliseconds, or a second on a busy disk. A process that holds the lock for longer than this is stopped. */
+static const double patience_s = 30;
+
+nhood_status nh_wisdom_load(struct nh_wisdom *wisdom, const char *path, int64_t *accepted) {
+    const struct nh_host *host = wisdom->host;
+    char *text = NULL;
+    *accepted = 0;
+    nhood_status status = nh_file_read(host, path, &text);
+    if (!status) status = nh_wisdom_read(wisdom, text, path, accepted);
+    nh_release(host, text);
+    return status;
+}
+
+static bool write_text(int file, const void *text) {
+    return nh_file_write(file, text, strlen(text));
+}
+
+/* Locks a file beside the one to be replaced, because each save replaces that one by another file. Returns the lock, or -1
+ * and the reason if it cannot be locked: simultaneous writers may then lose each other's records, but not damage the file. */
+static int lock_file(const char *path, char name[NH_PATH_BYTES], int *error) {
+    const double deadline_s = nh_steady_s() + patience_s;
+    struct timespec pause = {.tv_nsec = 1000000};
+    *error = ENAMETOOLONG;
+    if (snprintf(name, NH_PATH_BYTES, "%s.lock", path) >= NH_PATH_BYTES) return -1;
+    for (;;) {
+        int lock = nh_os_lock(name);
+        *error = errno;
+        if (lock >= 0 || (*error != EWOULDBLOCK && *error != EINTR)) return lock;
+        *error = ETIMEDOUT;
+        if (nh_steady_s() > deadline_s) return -1;
+        nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec < 32000000 ? 2 * pause.tv_nsec : pause.tv_nsec;
+    }
+}
+
+static nhood_status save_alone(struct nh_wisdom *wisdom, const char *path, bool replace) {
+    const struct nh_host *host = wisdom->host;
+    struct nh_wisdom *merged = NULL;
+    char *text = NULL;
+    size_t length = 0;
+    int64_t accepted;
+    /* The merge uses a separate table, as saving must not change the wisdom from which plans are made. */
+    nhood_status status = nh_wisdom_create(host, &merged);
+    if (!status && !replace) status = nh_wisdom_load(merged, path, &accepted);
+    if (status == NHOOD_ERR_CACHE_MISS) status = NHOOD_OK;
+    if (!status) status = nh_wisdom_merge(merged, wisdom);
+    if (!status) status = nh_wisdom_text(merged, &text, &length);
+    if (!status && !nh_file_replace(path, write_text, text))
+        status = nh_error(NHOOD_ERR_ARGUMENT, "%s: %s", path, strerror(errno));
+    nh_release(host, text);
+    nh_wisdom_destroy(merged);
+    return status;
+}
+
+nhood_status nh_wisdom_save(struct nh_wisdom *wisdom, const char *path, bool replace) {
+    char name[NH_PATH_BYTES];
+    int error, lock = lock_file(path, name, &error);
+    nhood_status status = save_alone(wisdom, path, replace);
+    if (lock < 0 && !status)
+        nh_log(wisdom->host, NHOOD_LOG_WARNING, "%s: saved without a lock: %s", path,
+               strerror(error));
+    nh_os_unlock(lock, name);
     return status;
 }

@@ -15,7 +15,7 @@ enum { ERROR = 6, CODE_BYTES = 64 };
 
 struct fake_nvrtc fake_nvrtc;
 
-/* The functions that nhood looks up, with the types of nvrtc.h as nhood declares them. */
+/* The functions that nhood looks up, with the types of nvrtc.def. */
 int nvrtcVersion(int *major, int *minor);
 int nvrtcCreateProgram(void **program, const char *text, const char *name, int headers,
                        const char *const *header_text, const char *const *header_name);

@@ -3,7 +3,6 @@
 #include "fixture.h"
 #include "peaks.h"
 #include "solver.h"
-#include "timing.h"
 
 static const char *const problems[] = {
     "fwd:f16:b1h2d64:16x16:w5x5:x3", "bwd:f16:b1h2d32:16x16:w5x5:rpb",

@@ -1,5 +1,5 @@
 /* The tiles that loops visit whose tiles are several boxes, against an enumeration of every tile of small problems. */
-#include "box_tile_count.h"
+#include "tiling.h"
 #include "grid.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
 /* Fitted tiles against all tiles of evenly cut groups. */
-#include "covering_tile.h"
+#include "tiling.h"
 #include "test.h"
 
 static int64_t rows_of(const int32_t tile[3]) {

@@ -1,6 +1,6 @@
 /* Counts that a search shares between pairs of tiles are those of the pairs alone, whatever it asked for before, and what
  * there is no room for is refused. */
-#include "loop_counts.h"
+#include "tiling.h"
 
 #include "random_problem.h"
 #include "test.h"
@@ -29,8 +29,8 @@ static void check_loops(const char *text, struct nh_loop_counts *counts,
             bool found = nh_loop_rows_of(counts, shapes[row], shapes[row], &rows);
             CHECK(found, "%s: shapes %d and %d", text, row, i);
             if (!found) return;
-            struct nh_tiling_count alone = (inverse ? nh_tiling_inverse_count : nh_tiling_count)(
-                problem, shapes[row], shapes[i]);
+            struct nh_tiling_count alone =
+                nh_tiling_count(problem, shapes[row], shapes[row], shapes[i], inverse, true);
             CHECK(same(nh_loop_count(&rows, columns[i]), alone), "%s: shapes %d and %d", text, row,
                   i);
         }

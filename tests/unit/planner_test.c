@@ -1,5 +1,5 @@
 /* The planner with solvers made for the purpose. */
-#include "choice_cache.h"
+#include "planner.h"
 
 #include "test.h"
 

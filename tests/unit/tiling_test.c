@@ -77,8 +77,7 @@ static void check_problem(const struct nh_problem *problem, const int32_t rows[3
     memcpy(grid.part, part, sizeof grid.part);
     memcpy(grid.columns, columns, sizeof grid.columns);
     struct nh_tiling_count expected = enumerate(&grid);
-    struct nh_tiling_count count = inverse ? nh_tiling_inverse_count(problem, rows, columns)
-                                           : nh_tiling_part_count(problem, rows, part, columns);
+    struct nh_tiling_count count = nh_tiling_count(problem, rows, part, columns, inverse, true);
     CHECK(count.work_tiles == expected.work_tiles && count.visited == expected.visited &&
               count.partial == expected.partial,
           "L %lld,%lld,%lld inverse %d: %g work tiles %g tiles %g masked, enumerated %g %g %g",

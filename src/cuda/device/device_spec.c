@@ -1,10 +1,4 @@
-/* GPUs known by their published numbers, for planning where there is none. A100 80GB SXM, H100 SXM and H200 SXM:
- * multiprocessors, shared memory and bandwidth are those of NVIDIA's data sheets and architecture white papers, clocks
- * the highest that their drivers offer. B200: NVIDIA publishes neither multiprocessors nor clock. 148 multiprocessors
- * and 7680 bits of memory at 3996 MHz are what its driver reports (pull request 4002 of pytorch/ao), shared memory is
- * that of the Blackwell tuning guide, and the clock is the one at which 148 multiprocessors with 4096 multiply-adds
- * each make the 2.25 PFLOPS of the DGX B200's data sheet (72 PFLOPS of sparse FP8 by eight GPUs). No estimate depends
- * on the size of the L2. */
+/* GPUs by their published numbers (gpus.def). */
 #include "device_spec.h"
 
 #include <assert.h>
@@ -13,47 +7,22 @@
 
 enum { KIB = 1024 };
 
-/* Models are named as drivers name them, so that a real GPU's wisdom also serves its description. The backends are
- * shared and never written to: whatever would write to one needs a driver. */
+/* The backends are shared and never written to: whatever would write to one needs a driver. */
 static struct {
     const char *name, *model;
     struct nh_cuda_device backend;
 } specs[] = {
-    {"a100",
-     "NVIDIA A100-SXM4-80GB",
-     {.arch = 80,
-      .multiprocessors = 108,
-      .shared_bytes_per_block = 163 * KIB,
-      .shared_bytes_per_multiprocessor = 164 * KIB,
-      .clock_hz = 1.410e9,
-      .memory_bytes_per_s = 2.039e12}},
-    {"h100",
-     "NVIDIA H100 80GB HBM3",
-     {.arch = 90,
-      .multiprocessors = 132,
-      .overlaps = true,
-      .shared_bytes_per_block = 227 * KIB,
-      .shared_bytes_per_multiprocessor = 228 * KIB,
-      .clock_hz = 1.980e9,
-      .memory_bytes_per_s = 3.35e12}},
-    {"h200",
-     "NVIDIA H200",
-     {.arch = 90,
-      .multiprocessors = 132,
-      .overlaps = true,
-      .shared_bytes_per_block = 227 * KIB,
-      .shared_bytes_per_multiprocessor = 228 * KIB,
-      .clock_hz = 1.980e9,
-      .memory_bytes_per_s = 4.8e12}},
-    {"b200",
-     "NVIDIA B200",
-     {.arch = 100,
-      .multiprocessors = 148,
-      .overlaps = true,
-      .shared_bytes_per_block = 227 * KIB,
-      .shared_bytes_per_multiprocessor = 228 * KIB,
-      .clock_hz = 1.856e9,
-      .memory_bytes_per_s = 7.672e12}},
+#define NH_GPU(gpu, driver_name, capability, count, block_kib, kib, hz, bytes_per_s)               \
+    {gpu,                                                                                          \
+     driver_name,                                                                                  \
+     {.arch = capability,                                                                          \
+      .multiprocessors = count,                                                                    \
+      .overlaps = capability >= 90,                                                                \
+      .shared_bytes_per_block = block_kib * KIB,                                                   \
+      .shared_bytes_per_multiprocessor = kib * KIB,                                                \
+      .clock_hz = hz,                                                                              \
+      .memory_bytes_per_s = bytes_per_s}},
+#include "gpus.def"
 };
 
 enum { MODELS = sizeof specs / sizeof *specs };

@@ -2,7 +2,6 @@
 #include "peaks.h"
 
 #include "kernel_cache.h"
-#include "timing.h"
 
 #include <string.h>
 

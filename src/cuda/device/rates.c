@@ -29,20 +29,6 @@ double nh_cuda_l2_clocks(const struct nh_cuda_device *device, double bytes) {
     return bytes / arch_of(device)->l2_bytes;
 }
 
-double nh_cuda_exp_clocks(double exponentials) {
-    enum { PER_CLOCK = 16 };
-    return exponentials / PER_CLOCK;
-}
-
-double nh_cuda_lane_clocks(double instructions) {
-    enum { LANES = 128 };
-    return instructions / LANES;
-}
-
-double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks) {
-    return 1e9 * clocks / device->clock_hz;
-}
-
 int64_t nh_cuda_residents_by_shared(const struct nh_cuda_device *device, int64_t shared_bytes) {
     enum { RESERVED_BYTES = 1024 }; /* per block, by the driver */
     if (shared_bytes > device->shared_bytes_per_block) return 0;

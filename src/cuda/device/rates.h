@@ -19,10 +19,16 @@ double nh_cuda_products_per_clock(const struct nh_problem *problem,
 /* Clocks that a multiprocessor takes, at the published rates, for bytes from the L2, for exponentials (16 a clock by
  * the throughput table of the CUDA programming guide), and for instructions, counted per lane (128 lanes a clock). */
 double nh_cuda_l2_clocks(const struct nh_cuda_device *device, double bytes);
-double nh_cuda_exp_clocks(double exponentials);
-double nh_cuda_lane_clocks(double instructions);
+static inline double nh_cuda_exp_clocks(double exponentials) {
+    return exponentials / 16;
+}
+static inline double nh_cuda_lane_clocks(double instructions) {
+    return instructions / 128;
+}
 
 /* Converts clocks of a multiprocessor to nanoseconds. */
-double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks);
+static inline double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks) {
+    return 1e9 * clocks / device->clock_hz;
+}
 
 #endif

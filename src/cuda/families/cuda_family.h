@@ -5,7 +5,6 @@
 #include "cuda_solvers.h"
 #include "launch.h"
 #include "predict.h"
-#include "preference.h"
 
 /* Begins the initialiser of a solver, which adds `work` for the estimates and `add_steps` for the launches. */
 #define NH_CUDA_SOLVER                                                                             \

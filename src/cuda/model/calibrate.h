@@ -1,4 +1,5 @@
-/* Fitting a calibration to timings; docs/model.md has the formula. */
+/* Fits a calibration to timings (docs/model.md has the formula), and judges choices by timings: how good they are, and whether
+ * a calibration improves them. */
 #ifndef NH_CALIBRATE_H
 #define NH_CALIBRATE_H
 
@@ -18,23 +19,38 @@ struct nh_timed {
 bool nh_timed_work(const struct nh_problem *problem, const struct nh_device *device,
                    const struct nh_config *config, struct nh_timed *timing);
 
-/* Returns the index after the last timing of the problem that begins at `first`, and sets the least time of that
- * problem. */
-int64_t nh_timed_end(const struct nh_timed *timing, int64_t count, int64_t first,
-                     double *fastest_ns);
-
 /* A set of problems, for cross-validation: those with number % of == rest or, with `others`, all but those. */
 struct nh_fold {
     int64_t of, rest;
     bool others;
 };
-static inline bool nh_in_fold(struct nh_fold fold, int64_t problem) {
-    return (problem % fold.of == fold.rest) != fold.others;
-}
 
 /* Fits the factors to the timings of the fold. Factors about which the timings say little stay near 1; all are within
  * nh_calibration_limit. Fails with MEMORY. */
 nhood_status nh_calibrate(const struct nh_device *device, const struct nh_timed *timing,
                           int64_t count, struct nh_fold fold, double factor[NH_FACTORS]);
+
+/* For each problem of the fold, sets slower[problem] to the measured time of the candidate that the planner would
+ * choose with these coefficients, divided by the time of the fastest candidate. */
+void nh_judge(const struct nh_cuda_device *device, const struct nh_timed *timing, int64_t count,
+              struct nh_fold fold, const struct nh_coefficients *coefficients, double *slower);
+
+/* Over all problems: within is the share whose choice takes at most NH_CLOSE times the fastest, worst the largest
+ * ratio, and lost the geometric mean of the ratios, less 1. */
+#define NH_CLOSE 1.1
+struct nh_verdict {
+    double within, worst, lost;
+};
+struct nh_verdict nh_verdict_of(const double *slower, int64_t problems);
+
+/* before: the coefficients that the device uses now; after: coefficients fitted to its timings, where each problem is
+ * judged by a fit that has not seen it. */
+struct nh_comparison {
+    struct nh_verdict before, after;
+    bool better; /* `after` loses clearly less time than `before` */
+};
+/* Fails with MEMORY. */
+nhood_status nh_compare(const struct nh_device *device, const struct nh_timed *timing,
+                        int64_t count, int64_t problems, struct nh_comparison *comparison);
 
 #endif

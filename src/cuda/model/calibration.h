@@ -8,7 +8,7 @@
 #ifndef NH_CALIBRATION_H
 #define NH_CALIBRATION_H
 
-#include "coefficients.h"
+#include "predict.h"
 #include "os.h"
 
 /* The range of factors in thousandths. Files hold them as whole numbers, which every locale writes alike. If a GPU

@@ -1,8 +1,110 @@
 #include "predict.h"
 
+#include "dtype.h"
+#include "hash.h"
 #include "rates.h"
 
+#include <limits.h>
 #include <math.h>
+#include <string.h>
+
+/* ---- work ---- */
+
+/* The launch that stores zeros as gradients of keys that are left out. */
+static void add_clear_keys(struct nh_work *work, const struct nh_problem *problem) {
+    double keys = 1;
+    for (int a = 0; a < NH_AXES; a++)
+        keys *= (double)problem->axis[a].key_tensor.length;
+    double elements =
+        (double)(problem->batch * problem->kv_heads * (problem->dim + problem->dim_v));
+    work->helpers++;
+    work->helper_bytes +=
+        (keys - (double)problem->key_tokens) * elements * (double)nh_dtype_bytes(problem->dtype);
+}
+
+void nh_work_start(struct nh_work *work, enum nh_operation_kind operation,
+                   const struct nh_problem *problem) {
+    /* The launches are cleared when they are added, as searches start thousands of works. */
+    work->operation = operation;
+    work->overlaps = false;
+    work->launches = work->helpers = 0;
+    work->bytes = problem->bytes;
+    work->helper_bytes = 0;
+    if (problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem)) add_clear_keys(work, problem);
+}
+
+struct nh_launch_work *nh_work_add(struct nh_work *work, enum nh_kernel_kind kernel) {
+    struct nh_launch_work *launch = &work->launch[work->launches++];
+    memset(launch, 0, sizeof *launch);
+    launch->kernel = kernel;
+    launch->residents = launch->in_flight = launch->warps = launch->steps = launch->longest = 1;
+    launch->serial = launch->unit[NH_WORK_BLOCK] = 1;
+    return launch;
+}
+
+/* ---- coefficients ---- */
+
+#define NH_KERNEL(...)
+#define NH_OPERATION(...)
+#define NH_PIPELINE(name, ...) static const struct nh_pipeline pipeline_##name = {__VA_ARGS__};
+#include "h200.def"
+
+const struct nh_coefficients nh_built_in = {
+    .kernel =
+        {
+#define NH_KERNEL(name, pipeline, start, step, ...)                                                \
+    [NH_KERNEL_##name] = {&pipeline_##pipeline, start, step, {__VA_ARGS__}},
+#define NH_OPERATION(...)
+#define NH_PIPELINE(...)
+#include "h200.def"
+        },
+    .operation =
+        {
+#define NH_KERNEL(...)
+#define NH_OPERATION(name, ...) [NH_OPERATION_##name] = {__VA_ARGS__},
+#define NH_PIPELINE(...)
+#include "h200.def"
+        },
+};
+
+void nh_coefficients_scale(const double factor[NH_FACTORS], struct nh_coefficients *scaled) {
+    *scaled = nh_built_in;
+    for (int i = 0; i < NH_KERNEL_KINDS; i++) {
+        struct nh_kernel_coefficients *kernel = &scaled->kernel[i];
+        const double all = factor[NH_FACTOR_CLOCKS] * factor[NH_FACTOR_KERNEL + i];
+        kernel->start *= all;
+        kernel->step *= all;
+        for (int unit = 0; unit < NH_WORK_UNITS; unit++)
+            kernel->unit[unit] *= all;
+        kernel->unit[NH_WORK_TENSOR] *= factor[NH_FACTOR_TENSOR];
+        kernel->unit[NH_WORK_SPILL] *= factor[NH_FACTOR_TENSOR];
+    }
+    for (int i = 0; i < NH_OPERATION_KINDS; i++) {
+        struct nh_operation_coefficients *operation = &scaled->operation[i];
+        operation->launch *= factor[NH_FACTOR_LAUNCH];
+        operation->helper *= factor[NH_FACTOR_LAUNCH];
+        operation->helper_bytes *= factor[NH_FACTOR_MEMORY];
+        operation->memory *= factor[NH_FACTOR_MEMORY];
+    }
+}
+
+uint64_t nh_coefficients_version(const struct nh_cuda_device *device) {
+    const struct nh_problem f16 = {.dtype = NHOOD_DTYPE_F16};
+    const double rates[] = {nh_cuda_products_per_clock(&f16, device, false),
+                            nh_cuda_products_per_clock(&f16, device, true),
+                            nh_cuda_l2_clocks(device, 1)};
+    uint64_t hash = nh_hash(NH_HASH_START, rates, sizeof rates);
+    for (int i = 0; i < NH_KERNEL_KINDS; i++) {
+        const struct nh_kernel_coefficients *kernel = &nh_built_in.kernel[i];
+        hash = nh_hash(hash, kernel->pipeline, sizeof *kernel->pipeline);
+        hash = nh_hash(hash, &kernel->start, sizeof kernel->start);
+        hash = nh_hash(hash, &kernel->step, sizeof kernel->step);
+        hash = nh_hash(hash, kernel->unit, sizeof kernel->unit);
+    }
+    return nh_hash(hash, nh_built_in.operation, sizeof nh_built_in.operation);
+}
+
+/* ---- predictions ---- */
 
 /* The parts of a launch's time in clocks: with the device filled, latency that nothing hides, the tail, and fetching
  * code at its beginning. */
@@ -127,4 +229,40 @@ double nh_estimate(const struct nh_solver *solver, const struct nh_problem *prob
     double ns = nh_predict(device->backend, &asked, count ? &counted : NULL);
     if (count && counted.tiles > 0) *count = counted;
     return ns;
+}
+
+/* ---- preferences ---- */
+
+/* Matches any value of a knob: it makes no difference to the compiled kernel, or it is not chosen by speed. */
+enum { ANY = INT16_MIN };
+
+/* The solvers of the table, in the order of its rows. */
+static const struct {
+    const char *solver;
+    int rows;
+} sections[] = {
+#define NH_SOLVER(name, rows) {name, rows},
+#define NH_PREFERRED(...)
+#include "h200_preferred.def"
+};
+static const int16_t preferred[][NH_CONFIG_KNOBS] = {
+#define NH_SOLVER(name, rows)
+#define NH_PREFERRED(...) {__VA_ARGS__},
+#include "h200_preferred.def"
+};
+
+static bool matches(const int16_t row[NH_CONFIG_KNOBS], const struct nh_config *config) {
+    for (int k = 0; k < NH_CONFIG_KNOBS; k++)
+        if (row[k] != config->value[k] && row[k] != ANY) return false;
+    return true;
+}
+
+int nh_preference(const struct nh_solver *solver, const struct nh_config *config) {
+    const int16_t(*row)[NH_CONFIG_KNOBS] = preferred;
+    for (size_t s = 0; s < sizeof sections / sizeof *sections; row += sections[s++].rows) {
+        if (strcmp(sections[s].solver, solver->name) != 0) continue;
+        for (int i = 0; i < sections[s].rows; i++)
+            if (matches(row[i], config)) return i;
+    }
+    return INT_MAX;
 }

@@ -1,14 +1,13 @@
 #include "compiler.h"
 
 #include "hash.h"
+#include "library_names.h"
+#include "os.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    SCHEMA = 1,
-    MOST_OPTIONS = NH_KERNEL_DEFINES + 2
-}; /* two more: language standard, architecture */
+enum { SCHEMA = 1, MOST_OPTIONS = NH_KERNEL_DEFINES + 3 }; /* and standard, architecture, NULL */
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
     if (spec->count == NH_KERNEL_DEFINES) return;
@@ -23,37 +22,14 @@ void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *k
 }
 
 /* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */
-static void arch_text(int32_t arch, char *text, size_t capacity) {
-    snprintf(text, capacity, "sm_%d%s", (int)arch, arch >= 90 ? "a" : "");
-}
-
-/* Sets NVRTC's options for a specialisation, and returns how many. arch: 80, 90, .. The options point into `text`. */
-static int set_options(const struct nh_kernel_spec *spec, int32_t arch,
-                       char text[NH_KERNEL_TEXT_BYTES], const char *option[MOST_OPTIONS]) {
-    size_t used = 0;
-    int count = 0;
-    char name[16];
-    arch_text(arch, name, sizeof name);
-    option[count++] = "--std=c++17";
-    option[count++] = text;
-    used += (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "--gpu-architecture=%s", name) + 1;
-    for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++) {
-        option[count++] = text + used;
-        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, "-D%s=%lld",
-                                 spec->define[i].name, (long long)spec->define[i].value) +
-                1;
-    }
-    return count;
-}
-
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
                     char text[NH_KERNEL_TEXT_BYTES]) {
-    char options[NH_KERNEL_TEXT_BYTES];
-    const char *option[MOST_OPTIONS];
-    int count = set_options(spec, arch, options, option);
-    size_t used = (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s", spec->source);
-    for (int i = 0; i < count && used < NH_KERNEL_TEXT_BYTES; i++)
-        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " %s", option[i]);
+    size_t used =
+        (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s --std=c++17 --gpu-architecture=sm_%d%s",
+                         spec->source, (int)arch, arch >= 90 ? "a" : "");
+    for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++)
+        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " -D%s=%lld",
+                                 spec->define[i].name, (long long)spec->define[i].value);
 }
 
 /* The hash is part of every key, so that a change in any source invalidates all stored kernels. */
@@ -64,6 +40,95 @@ void nh_sources_text(char text[NH_ORIGIN_BYTES]) {
     snprintf(text, NH_ORIGIN_BYTES, "schema %d sources %016llx ", SCHEMA, (unsigned long long)hash);
 }
 
+/* ---- finding NVRTC ---- */
+
+static const char *const names[] = {NH_NVRTC_NAMES, NULL};
+static const char *const folders[] = {NH_NVRTC_FOLDERS, NULL};
+static const char *const packages[] = {NH_NVRTC_PACKAGES, NULL};
+
+static bool find_functions(struct nh_nvrtc *nvrtc) {
+    void *address;
+#define X(member, symbol, result, parameters)                                                      \
+    address = nh_os_library_symbol(nvrtc->library, #symbol);                                       \
+    if (!address) return false;                                                                    \
+    memcpy(&nvrtc->member, &address, sizeof address);
+#include "nvrtc.def"
+#undef X
+    return nvrtc->version(&nvrtc->version_major, &nvrtc->version_minor) == 0;
+}
+
+/* Loads the builtins library from NVRTC's own folder. NVRTC loads it by its bare name when it first compiles, and then
+ * finds it in the process. */
+static void open_builtins(struct nh_nvrtc *nvrtc) {
+#if defined(NH_NVRTC_BUILTINS)
+    char path[sizeof nvrtc->path + 32];
+    const char *slash = strrchr(nvrtc->path, '/');
+    int folder_bytes = slash ? (int)(slash + 1 - nvrtc->path) : 0;
+    snprintf(path, sizeof path, "%.*s" NH_NVRTC_BUILTINS, folder_bytes, nvrtc->path,
+             nvrtc->version_major, nvrtc->version_minor);
+    nvrtc->builtins = nh_os_library_open(path);
+#else
+    (void)nvrtc;
+#endif
+}
+
+/* Takes the library if it is NVRTC. path: the name by which it was opened, in case the loader cannot tell its path. */
+static bool use(struct nh_nvrtc *nvrtc, void *library, const char *path) {
+    if (!library) return false;
+    nvrtc->library = library;
+    if (!find_functions(nvrtc)) {
+        nh_os_library_close(library);
+        memset(nvrtc, 0, sizeof *nvrtc);
+        return false;
+    }
+    void *address;
+    memcpy(&address, &nvrtc->version, sizeof address);
+    if (!nh_os_library_path(address, nvrtc->path, sizeof nvrtc->path))
+        snprintf(nvrtc->path, sizeof nvrtc->path, "%s", path);
+    open_builtins(nvrtc);
+    return true;
+}
+
+static bool try_open(struct nh_nvrtc *nvrtc, const char *path) {
+    return use(nvrtc, nh_os_library_open(path), path);
+}
+
+static bool try_folders(struct nh_nvrtc *nvrtc, const char *parent, const char *const *folder) {
+    char path[1024];
+    for (; *folder; folder++)
+        for (const char *const *name = names; *name; name++)
+            if (snprintf(path, sizeof path, "%s%s/%s", parent, *folder, *name) < (int)sizeof path &&
+                try_open(nvrtc, path))
+                return true;
+    return false;
+}
+
+/* Fails with COMPILE and a text that says what was tried. */
+static nhood_status open_nvrtc(struct nh_nvrtc *nvrtc, const char *path) {
+    memset(nvrtc, 0, sizeof *nvrtc);
+    if (path) {
+        if (try_open(nvrtc, path)) return NHOOD_OK;
+        const char *reason = nh_os_library_error();
+        return nh_error(NHOOD_ERR_COMPILE, "options.nvrtc = '%s' cannot be used: %s", path,
+                        reason ? reason : "it is not NVRTC");
+    }
+    for (const char *const *name = names; *name; name++)
+        if (use(nvrtc, nh_os_library_loaded(*name), *name)) return NHOOD_OK;
+    for (const char *const *name = names; *name; name++)
+        if (try_open(nvrtc, *name)) return NHOOD_OK;
+    if (try_folders(nvrtc, "", folders)) return NHOOD_OK;
+    char own[512]; /* the folder of this library with a slash; "" if the loader cannot tell */
+    char *slash = nh_os_library_path(names, own, sizeof own) ? strrchr(own, '/') : NULL;
+    *(slash ? slash + 1 : own) = '\0';
+    if (*own && try_folders(nvrtc, own, packages)) return NHOOD_OK;
+    if (slash) *slash = '\0';
+    return nh_error(NHOOD_ERR_COMPILE,
+                    "NVRTC was not found: tried " NH_NVRTC_TRIED
+                    " and in the pip packages beside this library (%s); pip install "
+                    "nvidia-cuda-nvrtc, and give its path in options.nvrtc or $NHOOD_NVRTC",
+                    *own ? own : "folder unknown");
+}
+
 nhood_status nh_compiler_open(struct nh_compiler *compiler, const struct nh_host *host,
                               const char *path) {
     *compiler = (struct nh_compiler){.host = host};
@@ -72,27 +137,29 @@ nhood_status nh_compiler_open(struct nh_compiler *compiler, const struct nh_host
 }
 
 void nh_compiler_close(struct nh_compiler *compiler) {
-    nh_nvrtc_close(&compiler->nvrtc);
+    if (compiler->nvrtc.builtins) nh_os_library_close(compiler->nvrtc.builtins);
+    if (compiler->nvrtc.library) nh_os_library_close(compiler->nvrtc.library);
     nh_release(compiler->host, compiler->path);
 }
 
-static void search(struct nh_compiler *compiler) {
+nhood_status nh_compiler_find(struct nh_compiler *compiler) {
+    const struct nh_nvrtc *nvrtc = &compiler->nvrtc;
+    if (compiler->searched)
+        return compiler->status ? nh_error(compiler->status, "%s", compiler->error) : NHOOD_OK;
     compiler->searched = true;
-    compiler->status = nh_nvrtc_open(&compiler->nvrtc, compiler->path);
+    compiler->status = open_nvrtc(&compiler->nvrtc, compiler->path);
     if (compiler->status) {
         snprintf(compiler->error, sizeof compiler->error, "%s", nhood_last_error());
-        return;
+        return compiler->status;
     }
     nh_sources_text(compiler->origin);
     size_t used = strlen(compiler->origin);
-    snprintf(compiler->origin + used, NH_ORIGIN_BYTES - used, "nvrtc %d.%d",
-             compiler->nvrtc.version_major, compiler->nvrtc.version_minor);
+    snprintf(compiler->origin + used, NH_ORIGIN_BYTES - used, "nvrtc %d.%d", nvrtc->version_major,
+             nvrtc->version_minor);
+    return NHOOD_OK;
 }
 
-nhood_status nh_compiler_find(struct nh_compiler *compiler) {
-    if (!compiler->searched) search(compiler);
-    return compiler->status ? nh_error(compiler->status, "%s", compiler->error) : NHOOD_OK;
-}
+/* ---- compiling ---- */
 
 /* With these notes of ptxas the compilation succeeds, but the code is slow or deadlocks (see nh_compiler_make): they
  * count as errors. */
@@ -159,6 +226,11 @@ nhood_status nh_compiler_make(const struct nh_compiler *compiler, const struct n
         source++;
     if (source == end)
         return nh_error(NHOOD_ERR_INTERNAL, "no kernel source is called %s", spec->source);
-    int options = set_options(spec, arch, text, option);
+    nh_kernel_text(spec, arch, text);
+    int options = 0;
+    char *rest = NULL;
+    strtok_r(text, " ", &rest); /* the source's name, which options follow */
+    while ((option[options] = strtok_r(NULL, " ", &rest)))
+        options++;
     return compile(compiler, source, option, options, code, bytes);
 }

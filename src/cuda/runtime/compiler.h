@@ -3,7 +3,6 @@
 #ifndef NH_COMPILER_H
 #define NH_COMPILER_H
 
-#include "nvrtc.h"
 #include "solver.h"
 
 /* The kernels' source texts, embedded at build time by cmake/embed.cmake; the headers among them once more in the form
@@ -48,6 +47,17 @@ void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
 enum { NH_ORIGIN_BYTES = 128, NH_KEY_BYTES = NH_ORIGIN_BYTES + NH_KERNEL_TEXT_BYTES };
 void nh_sources_text(char text[NH_ORIGIN_BYTES]);
 
+/* NVRTC, found at run time: it compiles CUDA C++ to machine code for one architecture. */
+struct nh_nvrtc {
+    void *library, *builtins;
+    int version_major, version_minor;
+    /* where it was found */
+    char path[512];
+#define X(member, symbol, result, parameters) result(*member) parameters;
+#include "nvrtc.def"
+#undef X
+};
+
 struct nh_compiler {
     const struct nh_host *host;
     struct nh_nvrtc nvrtc;
@@ -56,7 +66,8 @@ struct nh_compiler {
     char error[1024], origin[NH_ORIGIN_BYTES], *path;
 };
 
-/* path: of libnvrtc; NULL: it is searched for when first needed. Fails with MEMORY. */
+/* path: of libnvrtc, which is looked for there and nowhere else; NULL: it is looked for when first needed, among the libraries
+ * of the process, by its sonames, in the toolkit, and in the pip packages beside this library. Fails with MEMORY. */
 nhood_status nh_compiler_open(struct nh_compiler *compiler, const struct nh_host *host,
                               const char *path);
 void nh_compiler_close(struct nh_compiler *compiler);

@@ -2,7 +2,6 @@
 #include "cuda.h"
 
 #include "kernel_cache.h"
-#include "timing.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -33,7 +33,7 @@ struct nh_cuda_device {
     int32_t noted_tiles;
     /* highest clock of the multiprocessors and nominal bandwidth of the memory, for estimates */
     double clock_hz, memory_bytes_per_s;
-    /* coefficients of the device's estimates; NULL: the built-in ones (model/coefficients.h) */
+    /* coefficients of the device's estimates; NULL: the built-in ones (model/predict.h) */
     const struct nh_coefficients *coefficients;
 };
 
@@ -71,5 +71,26 @@ struct nh_cuda_scope {
 nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
                            struct nh_cuda_scope *scope);
 void nh_cuda_leave(const struct nh_cuda_device *device, const struct nh_cuda_scope *scope);
+
+/* ---- timing (timing.c) ---- */
+
+/* Measures the time between two events of a stream. */
+struct nh_cuda_timer {
+    const struct nh_driver *driver;
+    nh_cu_stream stream;
+    nh_cu_event start, end;
+};
+
+/* Creates a stream and two events in the current context. Fails with DEVICE; nh_cuda_timer_destroy is to be called in
+ * any case. */
+nhood_status nh_cuda_timer_create(const struct nh_driver *driver, struct nh_cuda_timer *timer);
+void nh_cuda_timer_destroy(struct nh_cuda_timer *timer);
+
+/* begin and end enclose what is put on timer->stream in between; end waits for it and returns its time. */
+nhood_status nh_cuda_timer_begin(const struct nh_cuda_timer *timer);
+nhood_status nh_cuda_timer_end(const struct nh_cuda_timer *timer, double *seconds);
+
+/* The functions that MEASURE needs of a backend. */
+extern const struct nh_timing nh_cuda_timing;
 
 #endif

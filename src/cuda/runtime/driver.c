@@ -32,9 +32,12 @@ bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity) {
     int version = 0;
     const char *missing = find_all(driver);
     if (driver->driver_version) driver->driver_version(&version);
+    int used = snprintf(note, capacity, "CUDA driver %d.%d", version / 1000, version % 1000 / 10);
+    note += used;
+    capacity -= (size_t)used;
     if (missing || version < NH_DRIVER_OLDEST) {
-        snprintf(note, capacity, "CUDA driver %d.%d is too old: 12.0 is needed%s%s", version / 1000,
-                 version % 1000 / 10, missing ? ", it lacks " : "", missing ? missing : "");
+        snprintf(note, capacity, " is too old: 12.0 is needed%s%s", missing ? ", it lacks " : "",
+                 missing ? missing : "");
     } else {
         nh_cu_result result = driver->init(0);
         if (result == NH_CU_SUCCESS) {
@@ -42,14 +45,12 @@ bool nh_driver_open(struct nh_driver *driver, char *note, size_t capacity) {
             void *address;
             memcpy(&address, &driver->init, sizeof address);
             bool known = nh_os_library_path(address, path, sizeof path);
-            snprintf(note, capacity, "CUDA driver %d.%d (%s)", version / 1000, version % 1000 / 10,
-                     known ? path : *names);
+            snprintf(note, capacity, " (%s)", known ? path : *names);
             return true;
         }
         const char *text = NULL;
         driver->error_text(result, &text);
-        snprintf(note, capacity, "CUDA driver %d.%d does not start: %s", version / 1000,
-                 version % 1000 / 10, text ? text : "unknown error");
+        snprintf(note, capacity, " does not start: %s", text ? text : "unknown error");
     }
     /* The library stays loaded: unloading a driver whose threads may still run is not safe. */
     memset(driver, 0, sizeof *driver);

@@ -1,7 +1,8 @@
 /* The loaded kernels of a context. A kernel that is not loaded yet comes from a bundle, the disk store or NVRTC. */
 #include "kernel_cache.h"
 
-#include "bundles.h"
+#include "bundle.h"
+#include "os.h"
 #include "store.h"
 #include "thread.h"
 
@@ -34,7 +35,9 @@ struct nh_kernel_cache {
     pthread_cond_t changed;
     struct entry *first;
     struct nh_store store;
-    struct nh_bundles bundles;
+    struct nh_bundle *
+        bundle; /* those made from other sources than this library's are left out, with a warning */
+    int32_t bundles;
     struct nh_compiler compiler;
     bool collects;
     char note[2048]; /* "" until it is asked for */
@@ -57,6 +60,52 @@ static void drop_unfinished(void *owner) {
     }
 }
 
+/* ---- bundles ---- */
+
+/* Opens a bundle and keeps it if it was made from the sources of this library; else warns and closes it again. */
+static nhood_status open_bundle(struct nh_kernel_cache *cache, const char *path) {
+    struct nh_bundle *bundle = &cache->bundle[cache->bundles];
+    char sources[NH_ORIGIN_BYTES];
+    nhood_status status = nh_bundle_open(bundle, cache->host, path);
+    nh_sources_text(sources);
+    if (!status && strncmp(bundle->origin, sources, strlen(sources)) == 0) {
+        cache->bundles++;
+        return NHOOD_OK;
+    }
+    if (!status)
+        nh_log(cache->host, NHOOD_LOG_WARNING,
+               "bundle '%s' is not used: it is of another version of the library (%.80s, here %s)",
+               path, bundle->origin, sources);
+    nh_bundle_close(bundle);
+    return status;
+}
+
+/* paths: bundle files, separated by NH_PATH_LIST_SEPARATOR; NULL or "": none. */
+static nhood_status open_bundles(struct nh_kernel_cache *cache, const char *paths) {
+    const struct nh_host *host = cache->host;
+    size_t count = 1;
+    if (!paths || !*paths) return NHOOD_OK;
+    for (const char *at = paths; *at; at++)
+        count += *at == *NH_PATH_LIST_SEPARATOR;
+    char *copy = nh_copy_text(host, paths), *rest = NULL;
+    cache->bundle = nh_allocate(host, count * sizeof *cache->bundle);
+    nhood_status status = copy && cache->bundle ? NHOOD_OK : NHOOD_ERR_MEMORY;
+    for (char *path = copy ? strtok_r(copy, NH_PATH_LIST_SEPARATOR, &rest) : NULL; path && !status;
+         path = strtok_r(NULL, NH_PATH_LIST_SEPARATOR, &rest))
+        status = open_bundle(cache, path);
+    nh_release(host, copy);
+    return status;
+}
+
+static bool read_bundles(const struct nh_kernel_cache *cache, const char *text, void **code,
+                         size_t *bytes) {
+    for (int32_t i = 0; i < cache->bundles; i++)
+        if (nh_bundle_read(&cache->bundle[i], text, code, bytes)) return true;
+    return false;
+}
+
+/* ---- the cache ---- */
+
 nhood_status nh_kernel_cache_create(const struct nh_host *host,
                                     const nhood_context_options *options,
                                     struct nh_kernel_cache **cache) {
@@ -64,18 +113,14 @@ nhood_status nh_kernel_cache_create(const struct nh_host *host,
     *cache = NULL;
     if (!created) return NHOOD_ERR_MEMORY;
     created->host = host;
-    nhood_status status = nh_compiler_open(&created->compiler, host, options->nvrtc);
-    if (status) {
-        nh_release(host, created);
-        return status;
-    }
     pthread_mutex_init(&created->lock, NULL);
     pthread_cond_init(&created->changed, NULL);
+    nh_store_open(&created->store, host, options->cache, store_most_bytes);
+    nhood_status status = nh_compiler_open(&created->compiler, host, options->nvrtc);
+    if (!status) status = open_bundles(created, options->bundle);
     created->guard =
         (struct nh_fork_guard){.lock = &created->lock, .child = drop_unfinished, .owner = created};
-    nh_store_open(&created->store, host, options->cache, store_most_bytes);
-    status = nh_fork_guard_add(&created->guard);
-    if (!status) status = nh_bundles_open(&created->bundles, host, options->bundle);
+    if (!status) status = nh_fork_guard_add(&created->guard);
     if (status) {
         nh_kernel_cache_destroy(created, NULL);
         return status;
@@ -94,7 +139,9 @@ void nh_kernel_cache_destroy(struct nh_kernel_cache *cache, const struct nh_driv
         nh_release(cache->host, entry);
     }
     nh_store_close(&cache->store);
-    nh_bundles_close(&cache->bundles);
+    for (int32_t i = 0; i < cache->bundles; i++)
+        nh_bundle_close(&cache->bundle[i]);
+    nh_release(cache->host, cache->bundle);
     nh_compiler_close(&cache->compiler);
     nh_fork_guard_remove(&cache->guard);
     pthread_cond_destroy(&cache->changed);
@@ -130,14 +177,20 @@ nhood_status nh_kernel_cache_write(struct nh_kernel_cache *cache, const char *pa
 
 static void write_note(struct nh_kernel_cache *cache, const char *before) {
     const struct nh_nvrtc *nvrtc = &cache->compiler.nvrtc;
-    size_t used = (size_t)snprintf(cache->note, sizeof cache->note, "%s", before);
+    size_t used;
     if (nh_compiler_find(&cache->compiler)) {
-        snprintf(cache->note + used, sizeof cache->note - used, "%s", nhood_last_error());
+        snprintf(cache->note, sizeof cache->note, "%s%s", before, nhood_last_error());
     } else {
-        snprintf(cache->note + used, sizeof cache->note - used, "NVRTC %d.%d (%s)",
+        snprintf(cache->note, sizeof cache->note, "%sNVRTC %d.%d (%s)", before,
                  nvrtc->version_major, nvrtc->version_minor, nvrtc->path);
     }
-    nh_bundles_note(&cache->bundles, cache->note, sizeof cache->note);
+    for (int32_t i = 0; i < cache->bundles; i++) {
+        const struct nh_bundle *bundle = &cache->bundle[i];
+        const char *compiler = strstr(bundle->origin, "nvrtc");
+        used = strlen(cache->note);
+        snprintf(cache->note + used, sizeof cache->note - used, ", bundle %s (%lld kernels, %.40s)",
+                 bundle->path, (long long)bundle->count, compiler ? compiler : "");
+    }
 }
 
 const char *nh_kernel_cache_note(struct nh_kernel_cache *cache, const char *before) {
@@ -148,16 +201,26 @@ const char *nh_kernel_cache_note(struct nh_kernel_cache *cache, const char *befo
 }
 
 void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *counts) {
-    size_t struct_size = counts->struct_size;
     pthread_mutex_lock(&cache->lock);
+    cache->counts.struct_size = counts->struct_size;
     *counts = cache->counts;
     pthread_mutex_unlock(&cache->lock);
-    counts->struct_size = struct_size;
 }
 
+/* A kernel that is being made. Nobody else touches its entry, so this needs no lock. */
+struct making {
+    struct nh_kernel_cache *cache;
+    const struct nh_cuda_device *device;
+    const struct nh_kernel_spec *spec;
+    struct entry *entry;
+    double start_s; /* when this thread began to read or compile it */
+};
+
 /* The driver does not load libraries on a thread that captures a graph in the default mode, so the mode is relaxed. */
-static nhood_status load(const struct nh_driver *driver, const char *source, const void *code,
-                         struct entry *entry) {
+static nhood_status load(const struct making *making, const void *code) {
+    const struct nh_driver *driver = &making->device->cuda->driver;
+    struct entry *entry = making->entry;
+    const char *source = making->spec->source;
     char name[128];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(source, "."), source);
     int mode = NH_CU_CAPTURE_RELAXED;
@@ -178,10 +241,11 @@ static nhood_status load(const struct nh_driver *driver, const char *source, con
 
 /* Makes the entry ready from machine code, whose memory it takes over: an entry of a cache that collects keeps it.
  * new_key: the key under which code that loads is stored, or NULL. */
-static nhood_status use(struct nh_kernel_cache *cache, const struct nh_driver *driver,
-                        const char *source, const char *new_key, void *code, size_t bytes,
-                        struct entry *entry) {
-    nhood_status status = cache->collects ? NHOOD_OK : load(driver, source, code, entry);
+static nhood_status use(const struct making *making, const char *new_key, void *code,
+                        size_t bytes) {
+    struct nh_kernel_cache *cache = making->cache;
+    struct entry *entry = making->entry;
+    nhood_status status = cache->collects ? NHOOD_OK : load(making, code);
     if (!status && new_key) nh_store_write(&cache->store, new_key, code, bytes);
     if (cache->collects) {
         entry->code = (struct nh_bundle_item){.key = entry->text, .payload = code, .bytes = bytes};
@@ -191,62 +255,55 @@ static nhood_status use(struct nh_kernel_cache *cache, const struct nh_driver *d
     return status;
 }
 
-/* Makes the entry ready from a bundle (key NULL) or the store; false if neither has code that loads. */
-static bool recall(struct nh_kernel_cache *cache, const struct nh_driver *driver,
-                   const char *source, const char *key, struct entry *entry) {
-    void *code;
-    size_t bytes;
-    bool found = key ? nh_store_read(&cache->store, key, &code, &bytes)
-                     : nh_bundles_read(&cache->bundles, entry->text, &code, &bytes);
-    if (!found) return false;
-    nhood_status status = use(cache, driver, source, NULL, code, bytes, entry);
-    if (status)
-        nh_log(cache->host, NHOOD_LOG_WARNING, "a %s kernel does not load (%s): making it anew",
-               key ? "stored" : "bundled", nhood_last_error());
-    return !status;
-}
-
-/* Counts a kernel that this thread began to get at `start_s`; returns how long that took. */
-static double count_one(struct nh_kernel_cache *cache, double start_s, int64_t *kernels,
-                        double *ns) {
-    double taken_ns = 1e9 * (nh_steady_s() - start_s);
-    pthread_mutex_lock(&cache->lock);
+/* Adds the kernel to these counts, and returns how long it took. */
+static double count_one(const struct making *making, int64_t *kernels, double *ns) {
+    double taken_ns = 1e9 * (nh_steady_s() - making->start_s);
+    pthread_mutex_lock(&making->cache->lock);
     *kernels += 1;
     *ns += taken_ns;
-    pthread_mutex_unlock(&cache->lock);
+    pthread_mutex_unlock(&making->cache->lock);
     return taken_ns;
 }
 
-/* Runs without the lock: nobody else touches the entry while it is MAKING. */
-static nhood_status make(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
-                         const struct nh_kernel_spec *spec, struct entry *entry) {
+/* Makes the entry ready from a bundle (key NULL) or the store; false if neither has code that loads. */
+static bool recall(struct making *making, const char *key) {
+    struct nh_kernel_cache *cache = making->cache;
     nhood_kernel_counts *counts = &cache->counts;
-    const struct nh_driver *driver = &device->cuda->driver;
+    void *code;
+    size_t bytes;
+    making->start_s = nh_steady_s();
+    bool found = key ? nh_store_read(&cache->store, key, &code, &bytes)
+                     : read_bundles(cache, making->entry->text, &code, &bytes);
+    if (!found) return false;
+    if (use(making, NULL, code, bytes)) {
+        nh_log(cache->host, NHOOD_LOG_WARNING, "a %s kernel does not load (%s): making it anew",
+               key ? "stored" : "bundled", nhood_last_error());
+        return false;
+    }
+    count_one(making, key ? &counts->from_store : &counts->from_bundle,
+              key ? &counts->store_ns : &counts->bundle_ns);
+    return true;
+}
+
+static nhood_status make(struct making *making) {
+    struct nh_kernel_cache *cache = making->cache;
     char key[NH_KEY_BYTES];
     void *code;
     size_t bytes;
-    double start_s = nh_steady_s();
-    if (recall(cache, driver, spec->source, NULL, entry)) {
-        count_one(cache, start_s, &counts->from_bundle, &counts->bundle_ns);
-        return NHOOD_OK;
-    }
+    if (recall(making, NULL)) return NHOOD_OK;
     nhood_status status = find_compiler(cache);
-    if (status && cache->bundles.count)
-        return nh_error(status, "no bundle in use has the kernel %.200s; %.700s", entry->text,
-                        cache->compiler.error);
+    if (status && cache->bundles)
+        return nh_error(status, "no bundle in use has the kernel %.200s; %.700s",
+                        making->entry->text, cache->compiler.error);
     if (status) return status;
-    start_s = nh_steady_s();
-    snprintf(key, sizeof key, "%s %s", cache->compiler.origin, entry->text);
-    if (recall(cache, driver, spec->source, key, entry)) {
-        count_one(cache, start_s, &counts->from_store, &counts->store_ns);
-        return NHOOD_OK;
-    }
-    start_s = nh_steady_s();
-    status = nh_compiler_make(&cache->compiler, spec, device->arch, &code, &bytes);
+    snprintf(key, sizeof key, "%s %s", cache->compiler.origin, making->entry->text);
+    if (recall(making, key)) return NHOOD_OK;
+    making->start_s = nh_steady_s();
+    status = nh_compiler_make(&cache->compiler, making->spec, making->device->arch, &code, &bytes);
     if (status) return status;
-    double taken_ns = count_one(cache, start_s, &counts->compiled, &counts->compile_ns);
+    double taken_ns = count_one(making, &cache->counts.compiled, &cache->counts.compile_ns);
     nh_log(cache->host, NHOOD_LOG_INFO, "compiled %s in %.0f ms", key, taken_ns * 1e-6);
-    return use(cache, driver, spec->source, key, code, bytes, entry);
+    return use(making, key, code, bytes);
 }
 
 static struct entry *find(struct nh_kernel_cache *cache, const char *text) {
@@ -279,9 +336,7 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
                            const struct nh_kernel_spec *spec, const char *text,
                            nh_cu_kernel *kernel) {
     struct entry *entry = find(cache, text);
-    if (entry && entry->state == READY) {
-        cache->counts.from_memory++;
-    } else if (entry) {
+    if (entry) {
         entry->waiting++;
         while (entry->state == MAKING)
             pthread_cond_wait(&cache->changed, &cache->lock);
@@ -289,8 +344,9 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
         cache->counts.from_memory += entry->state == READY;
     } else {
         if (!(entry = add(cache, text))) return NHOOD_ERR_MEMORY;
+        struct making making = {cache, device, spec, entry, 0};
         pthread_mutex_unlock(&cache->lock);
-        nhood_status status = make(cache, device, spec, entry);
+        nhood_status status = make(&making);
         pthread_mutex_lock(&cache->lock);
         entry->status = status;
         if (status) snprintf(entry->error, sizeof entry->error, "%s", nhood_last_error());
@@ -335,26 +391,18 @@ static nhood_status prepare(const struct nh_driver *driver, nh_cu_kernel kernel)
     return status;
 }
 
-/* Gets the kernel without making it ready to launch. */
-static nhood_status get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
-                        nh_cu_kernel *kernel) {
-    struct nh_kernel_cache *cache = device->cuda->kernels;
-    char text[NH_KERNEL_TEXT_BYTES];
-    nh_kernel_text(spec, device->arch, text);
-    pthread_mutex_lock(&cache->lock);
-    nhood_status status = obtain(cache, device, spec, text, kernel);
-    pthread_mutex_unlock(&cache->lock);
-    return status;
-}
-
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, nh_cu_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
     struct nh_cuda_scope scope;
-    if (cache->collects) return get(device, spec, kernel);
-    nhood_status status = nh_cuda_enter(device, true, &scope);
+    char text[NH_KERNEL_TEXT_BYTES];
+    nhood_status status = cache->collects ? NHOOD_OK : nh_cuda_enter(device, true, &scope);
     if (status) return status;
-    status = get(device, spec, kernel);
+    nh_kernel_text(spec, device->arch, text);
+    pthread_mutex_lock(&cache->lock);
+    status = obtain(cache, device, spec, text, kernel);
+    pthread_mutex_unlock(&cache->lock);
+    if (cache->collects) return status;
     if (!status) status = allow_shared(cache, device, shared_bytes, *kernel);
     if (!status) status = prepare(&device->cuda->driver, *kernel);
     nh_cuda_leave(device, &scope);

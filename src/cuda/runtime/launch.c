@@ -1,7 +1,6 @@
 /* Plans on CUDA: building them, which gets their kernels ready, and executing them, which launches these. */
 #include "launch.h"
 
-#include "backward_steps.h"
 #include "os.h"
 #include "scale.h"
 #include "thread.h"
@@ -65,12 +64,6 @@ struct arguments {
     char rest[NH_AXES * sizeof(struct nh_cuda_region) + NH_OWN_ARGS_WORDS * sizeof(long long)];
 };
 
-static void set_rest(const struct nh_cuda_step *step, struct arguments *arguments) {
-    size_t region_bytes = step->regions ? sizeof step->region : 0;
-    memcpy(arguments->rest, step->region, region_bytes);
-    memcpy(arguments->rest + region_bytes, step->own.words, sizeof step->own.words);
-}
-
 static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io,
                            const int64_t slab[2], bool overlaps) {
@@ -92,10 +85,12 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
         .attributes = attributes,
     };
     struct arguments arguments;
+    const size_t region_bytes = step->regions ? sizeof step->region : 0;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {&arguments, map};
     bind(step, io, slab, &arguments.shared);
-    set_rest(step, &arguments);
+    memcpy(arguments.rest, step->region, region_bytes);
+    memcpy(arguments.rest + region_bytes, step->own.words, sizeof step->own.words);
     nhood_status status = encode(driver, step, &arguments.shared, map);
     if (status) return status;
     /* cuLaunchKernelEx takes a CUkernel for a CUfunction, too: the driver loads it into the current context. */
@@ -147,88 +142,68 @@ static void destroy(struct nh_operation *base) {
     if (operation) nh_release(operation->host, operation);
 }
 
-static nhood_status create(const struct nh_problem *problem, const struct nh_device *device,
-                           struct nh_cuda_operation **operation) {
+/* The loading of an operation's kernels by several threads. Error texts are kept per thread, so they are copied. */
+struct loading {
+    struct nh_cuda_operation *operation;
+    atomic_int next;
+    nhood_status status[NH_CUDA_STEPS];
+    char error[NH_CUDA_STEPS][1024];
+};
+
+static void *load_more(void *argument) {
+    struct loading *loading = argument;
+    struct nh_cuda_operation *operation = loading->operation;
+    for (int i; (i = atomic_fetch_add(&loading->next, 1)) < operation->count;) {
+        struct nh_cuda_step *step = &operation->step[i];
+        loading->status[i] = nh_kernel_get(operation->device, &operation->spec[i],
+                                           step->shared_bytes, &step->kernel);
+        if (loading->status[i])
+            snprintf(loading->error[i], sizeof loading->error[i], "%s", nhood_last_error());
+    }
+    return NULL;
+}
+
+/* Takes up to `wanted` of the threads that are started to compile for all plans together. Each NVRTC at work takes some
+ * hundred megabytes. */
+static atomic_int threads_in_use;
+static int take_threads(int wanted) {
+    const int most = (int)nh_min(nh_os_cpus(), NH_MOST_TEAM) - 1;
+    int taken = 0;
+    for (; taken < wanted; taken++)
+        if (atomic_fetch_add(&threads_in_use, 1) >= most) {
+            atomic_fetch_sub(&threads_in_use, 1);
+            break;
+        }
+    return taken;
+}
+
+/* Makes the kernels of all steps ready: NVRTC compiles as many at a time as threads call it, and a backward pass has two
+ * or three large ones. Fails with COMPILE, DEVICE or MEMORY. */
+static nhood_status load_kernels(struct nh_cuda_operation *operation) {
+    struct loading loading = {.operation = operation};
+    int missing = 0;
+    for (int i = 0; i < operation->count; i++)
+        missing += !nh_kernel_in_memory(operation->device, &operation->spec[i]);
+    int threads = take_threads(missing - 1);
+    nh_thread_team(1 + threads, load_more, &loading);
+    atomic_fetch_sub(&threads_in_use, threads);
+    for (int i = 0; i < operation->count; i++)
+        if (loading.status[i]) return nh_error(loading.status[i], "%s", loading.error[i]);
+    return NHOOD_OK;
+}
+
+nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,
+                           const struct nh_device *device, const struct nh_config *config,
+                           struct nh_operation **operation) {
+    const char *refusal = nh_scale_refusal(problem);
+    if (refusal) return nh_error(NHOOD_ERR_UNSUPPORTED, "scale = %g: %s", problem->scale, refusal);
     struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
     created->base = (struct nh_operation){.run = run, .destroy = destroy};
     created->device = device->backend;
     created->host = device->host;
     created->aligned = nh_cuda_aligned_tensors(problem);
-    *operation = created;
-    return NHOOD_OK;
-}
-
-/* Limits the threads that are started to compile, for all plans together: with one planning thread, at most this many
- * compile at a time. Each NVRTC at work takes some hundred megabytes. */
-enum { MOST_LOADING_THREADS = 8 };
-static atomic_int loading_threads;
-
-struct loading {
-    struct nh_cuda_operation *operation;
-    int32_t index;
-    bool own_thread;
-    pthread_t thread;
-    nhood_status status;
-    char error[1024];
-};
-
-static void *load_one(void *argument) {
-    struct loading *loading = argument;
-    struct nh_cuda_step *step = &loading->operation->step[loading->index];
-    loading->status =
-        nh_kernel_get(loading->operation->device, &loading->operation->spec[loading->index],
-                      step->shared_bytes, &step->kernel);
-    /* Error texts are kept per thread. */
-    if (loading->status) snprintf(loading->error, sizeof loading->error, "%s", nhood_last_error());
-    return NULL;
-}
-
-static bool start_loading(struct loading *loading) {
-    int64_t most = nh_min(nh_os_cpus(), MOST_LOADING_THREADS);
-    if (atomic_fetch_add(&loading_threads, 1) + 1 < most &&
-        !nh_thread_create(&loading->thread, load_one, loading))
-        return true;
-    atomic_fetch_sub(&loading_threads, 1);
-    return false;
-}
-
-static void end_loading(struct loading *loading) {
-    pthread_join(loading->thread, NULL);
-    atomic_fetch_sub(&loading_threads, 1);
-}
-
-/* Makes the kernels of all steps ready on several threads: NVRTC compiles as many at a time as threads call it, and a
- * backward pass has two or three large ones. Fails with COMPILE, DEVICE or MEMORY. */
-static nhood_status load_kernels(struct nh_cuda_operation *operation) {
-    struct loading loading[NH_CUDA_STEPS];
-    int32_t missing = 0;
-    for (int32_t i = 0; i < operation->count; i++) {
-        loading[i] = (struct loading){.operation = operation, .index = i};
-        if (nh_kernel_in_memory(operation->device, &operation->spec[i])) continue;
-        /* The first missing kernel is left to this thread. */
-        if (missing++) loading[i].own_thread = start_loading(&loading[i]);
-    }
-    for (int32_t i = 0; i < operation->count; i++)
-        if (!loading[i].own_thread) load_one(&loading[i]);
-    nhood_status status = NHOOD_OK;
-    for (int32_t i = 0; i < operation->count; i++) {
-        if (loading[i].own_thread) end_loading(&loading[i]);
-        if (!status && loading[i].status)
-            status = nh_error(loading[i].status, "%s", loading[i].error);
-    }
-    return status;
-}
-
-nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,
-                           const struct nh_device *device, const struct nh_config *config,
-                           struct nh_operation **operation) {
-    struct nh_cuda_operation *created = NULL;
-    const char *refusal = nh_scale_refusal(problem);
-    if (refusal) return nh_error(NHOOD_ERR_UNSUPPORTED, "scale = %g: %s", problem->scale, refusal);
-    nhood_status status = create(problem, device, &created);
-    if (status) return status;
-    status = solver->add_steps(created, problem, config);
+    nhood_status status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
         status = nh_cuda_add_clear_keys(created, problem);
     if (!status) status = load_kernels(created);

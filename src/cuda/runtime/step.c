@@ -8,13 +8,9 @@
 
 enum { WORKSPACE_ALIGNMENT = 256 };
 NH_OWN_ARGS_FIT(nh_tiled_args, nh_cuda_tiling);
+NH_OWN_ARGS_FIT(nh_clear_keys_args, nh_cuda_attended);
 
-static const uint32_t EXTRA_TENSORS =
-    NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V) | NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
 static const uint32_t KEY_TENSORS = NH_BIT(K) | NH_BIT(V) | NH_BIT(D_K) | NH_BIT(D_V);
-static const uint32_t GRID_TENSORS = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(LSE) |
-                                     NH_BIT(A) | NH_BIT(D_O) | NH_BIT(D_LSE) | NH_BIT(D_Q) |
-                                     NH_BIT(D_K) | NH_BIT(D_V);
 static const uint32_t DIM_TENSORS =
     NH_BIT(Q) | NH_BIT(K) | NH_BIT(EXTRA_K) | NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_EXTRA_K);
 static const uint32_t DIM_V_TENSORS =
@@ -48,32 +44,26 @@ static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_ten
     return (size_t)(offset * element_bytes);
 }
 
-static void set_region(struct nh_cuda_step *step, const struct nh_problem *problem) {
-    step->regions = nh_problem_partial(problem) || nh_problem_periodic(problem);
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        step->periodic |= axis->periodic << a;
-        step->region[a] = (struct nh_cuda_region){{axis->query.offset, axis->query.length},
-                                                  {axis->key.offset, axis->key.length}};
-    }
-}
-
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
     *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
     struct nh_cuda_args *args = &step->args;
-    set_region(step, problem);
+    step->regions = nh_problem_partial(problem) || nh_problem_periodic(problem);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
         if (used) args->tensor[slot] = nh_cuda_strided(&problem->strides[slot]);
-        if (used && (GRID_TENSORS >> slot & 1))
+        if (used && nh_tensor_of_grid(slot))
             step->binding[slot].offset_bytes = to_grid(
                 problem, &args->tensor[slot], KEY_TENSORS >> slot & 1, slot_bytes(problem, slot));
     }
-    for (int a = 0; a < NH_AXES; a++)
-        args->axis[a] = (struct nh_cuda_axis){problem->axis[a].length, problem->axis[a].window,
-                                              problem->axis[a].stride, problem->axis[a].dilation,
-                                              problem->axis[a].causal, 0};
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        args->axis[a] = (struct nh_cuda_axis){axis->length,   axis->window, axis->stride,
+                                              axis->dilation, axis->causal, 0};
+        step->periodic |= axis->periodic << a;
+        step->region[a] = (struct nh_cuda_region){{axis->query.offset, axis->query.length},
+                                                  {axis->key.offset, axis->key.length}};
+    }
     args->batch = problem->batch;
     args->heads = problem->heads;
     args->kv_heads = problem->kv_heads;
@@ -168,9 +158,8 @@ void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_probl
 static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t bits = problem->batch > 1 ? s->batch : 0;
-    bool extra = EXTRA_TENSORS >> tensor & 1;
     for (int a = 0; a < NH_AXES; a++)
-        if (extra || problem->axis[a].length > 1) bits |= s->axis[a];
+        if (!nh_tensor_of_grid(tensor) || problem->axis[a].length > 1) bits |= s->axis[a];
     return bits | (problem->heads > 1 ? s->head : 0);
 }
 
@@ -192,4 +181,90 @@ int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
             nh_problem_role(problem, t) != NH_UNUSED)
             bits |= stride_bits(problem, t);
     return (int)(bits & -bits);
+}
+
+/* ---- launches of several families ---- */
+
+void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
+                           struct nh_kernel_spec *spec, struct nh_cuda_step *step) {
+    enum { THREADS = 128, LANES = 32 };
+    int64_t lanes = 1, rows = problem->batch * problem->query_tokens * problem->heads;
+    while (lanes < LANES && lanes * vector < problem->dim_v)
+        lanes *= 2;
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_VECTOR", vector);
+    nh_kernel_define(spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
+    nh_kernel_define(spec, "NH_GROUP", lanes);
+    nh_kernel_define(spec, "NH_RESIDENT", 1);
+    nh_kernel_define(spec, "NH_BIASED", 0);
+    step->threads = THREADS;
+    step->grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+}
+
+void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
+                        size_t offset_bytes) {
+    struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
+    int64_t stride = 4;
+    for (int a = NH_AXES - 1; a >= 0; a--) {
+        tensor->axis[a] = stride;
+        stride *= problem->axis[a].query.length;
+    }
+    tensor->head = stride;
+    tensor->batch = stride * problem->heads;
+    offset_bytes += to_grid(problem, tensor, false, sizeof(float));
+    step->binding[NH_DELTA] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+}
+
+nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
+                               const struct nh_problem *problem, int64_t sum_columns) {
+    struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
+    nh_cuda_lanes_per_row(problem, nh_cuda_vector(problem, NH_BIT(O) | NH_BIT(D_O)), &spec, step);
+    nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
+    return nh_cuda_step_add(operation, step, &spec);
+}
+
+nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
+                                  const struct nh_problem *problem, struct nh_cuda_step step) {
+    struct nh_kernel_spec spec = {.source = "bias_sum.cu"};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->bias_count);
+    step.outputs = NH_BIT(D_BIAS);
+    step.overlaps = true;
+    step.regions = false;
+    step.periodic = 0;
+    step.threads = 32 * NH_BIAS_SUM_WARPS;
+    step.shared_bytes = 0;
+    step.maps = 0;
+    step.grid[0] = nh_ceil_div(problem->bias_count, 32);
+    step.grid[1] = problem->heads;
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+nhood_status nh_cuda_add_clear_keys(struct nh_cuda_operation *operation,
+                                    const struct nh_problem *problem) {
+    enum { THREADS = 128, KEYS = 4, MOST_BLOCKS = 1 << 20 };
+    struct nh_kernel_spec spec = {.source = "clear_keys.cu"};
+    struct nh_cuda_step step;
+    struct nh_cuda_attended attended;
+    int64_t vector = nh_cuda_vector(problem, NH_BIT(D_K) | NH_BIT(D_V));
+    int64_t threads =
+        problem->batch * problem->kv_heads * (nh_max(problem->dim, problem->dim_v) / vector);
+    nh_cuda_step_init(&step, problem);
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_box *keys = &problem->axis[a].key_tensor;
+        attended.box[a] = step.region[a].key;
+        step.region[a].key = (struct nh_cuda_box){keys->offset, keys->length};
+        threads *= a + 1 < NH_AXES ? keys->length : nh_ceil_div(keys->length, KEYS);
+    }
+    nh_cuda_step_set_own(&step, &attended, sizeof attended);
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_VECTOR", vector);
+    nh_kernel_define(&spec, "NH_KEYS", KEYS);
+    step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
+    step.overlaps = true;
+    step.periodic = 0; /* rows are stored where they lie: nothing goes around */
+    step.threads = THREADS;
+    step.grid[0] = nh_min(nh_ceil_div(threads, THREADS), MOST_BLOCKS);
+    step.grid[1] = 2; /* dK, dV */
+    return nh_cuda_step_add(operation, &step, &spec);
 }

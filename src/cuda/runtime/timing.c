@@ -1,5 +1,5 @@
 /* Timing operations on memory of the library's own. */
-#include "timing.h"
+#include "cuda.h"
 
 nhood_status nh_cuda_timer_create(const struct nh_driver *driver, struct nh_cuda_timer *timer) {
     *timer = (struct nh_cuda_timer){.driver = driver};

@@ -2,7 +2,7 @@
 
 #include "predict.h"
 #include "top_n.h"
-#include "loop_counts.h"
+#include "tiling.h"
 
 #include <math.h>
 #include <string.h>

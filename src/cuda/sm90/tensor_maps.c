@@ -1,7 +1,6 @@
 /* Tensors as boxes: the layouts that the five axes of a tensor map can describe, and these maps. */
 #include "tensor_maps.h"
 
-#include "box.h"
 #include "dtype.h"
 #include "tile_count.h"
 

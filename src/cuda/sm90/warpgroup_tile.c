@@ -1,6 +1,5 @@
 #include "warpgroup_tile.h"
 
-#include "box.h"
 #include "tile_count.h"
 
 #include <string.h>

@@ -1,7 +1,5 @@
-#include "covering_tile.h"
-
-#include "box.h"
-#include "tile_count.h"
+/* The tile of rows that covers short dilation groups with the fewest blocks. */
+#include "tiling.h"
 
 #include <math.h>
 #include <string.h>

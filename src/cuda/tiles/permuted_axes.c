@@ -6,11 +6,6 @@ enum { LINE = 8 };
 
 /* ---- merging ---- */
 
-bool nh_tensor_of_grid(int32_t tensor) {
-    return tensor != NHOOD_BIAS && tensor != NHOOD_D_BIAS && tensor != NHOOD_EXTRA_K &&
-           tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
-}
-
 /* Whether every query sees every token, and the tensors have them all. */
 static bool is_whole(const struct nh_axis *axis) {
     return axis->window == axis->length && !axis->causal && axis->dilation == 1 && !nh_is_cut(axis);

@@ -17,7 +17,4 @@ const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
  * without empty rows. */
 bool nh_merged_axes(const struct nh_problem *problem, struct nh_problem *merged);
 
-/* Whether a tensor's axis strides are those of the grid: neither biases nor extra tokens. */
-bool nh_tensor_of_grid(int32_t tensor);
-
 #endif

@@ -1,57 +1,65 @@
 #include "tile_count.h"
 
+#include <math.h>
+
 enum { MOST_COUNTED = 1 << 14 };
 
-static inline struct nh_range range_of(const struct nh_axis *axis, int64_t length, int64_t stride,
-                                       bool inverse, int64_t position) {
-    return nh_seen_range(length, axis->window, stride, axis->causal, 0, inverse, position);
-}
-
-/* Most strides are 1: passing the constant lets compilers leave out divisions. */
-static struct nh_range partners(const struct nh_axis *axis, int64_t length, bool inverse,
-                                int64_t position) {
-    return axis->stride == 1 ? range_of(axis, length, 1, inverse, position)
-                             : range_of(axis, length, axis->stride, inverse, position);
-}
-
-/* What else is known of a dilation group if tensors do not cover the grid, or the axis is periodic. */
-struct covered {
-    int64_t group_length, first; /* position of the first row */
-    struct nh_range columns;
-    bool boxes; /* see count_covered */
-};
-
-/* A dilation group of an axis, cut into tiles of rows, and these into parts. */
+/* Dilation groups of an axis that are alike, cut into tiles of rows, and these into parts. */
 struct cut {
-    const struct nh_axis *axis;
-    int64_t length; /* rows that tensors have */
+    struct nh_groups groups;
+    int64_t length; /* rows that tensors have of a group */
     int32_t rows, part;
-    bool inverse;
-    const struct covered *covered; /* NULL: tensors cover the grid, and the axis is not periodic */
 };
 
 /* The extents of column tiles that are counted at once, so that what rows see is found once for all of them, and their
  * counts. All doubles here are whole numbers, but for reciprocals and margins. */
 struct line {
     int extents;
+    bool boxes; /* the copy engine fetches the columns: each part visits at least one box */
     const int32_t *columns;
     /* per extent: 1 / extent, and (1 - 1 / extent) / 2, which rounded_down and rounded_up need */
     double reciprocal[NH_MOST_EXTENTS], margin[NH_MOST_EXTENTS];
+    /* of boxes: columns of the first one that lie before the halo, and the number of the last one; else 0 and INFINITY */
+    double before[NH_MOST_EXTENTS], last[NH_MOST_EXTENTS];
     struct nh_tile_counts *counts;
 };
 
-static struct nh_range covered_partners(const struct cut *cut, int64_t row) {
-    const struct nh_axis *axis = cut->axis;
-    const struct covered *covered = cut->covered;
-    struct nh_range seen =
-        nh_seen_range(covered->group_length, axis->window, axis->stride, axis->causal,
-                      axis->periodic, cut->inverse, covered->first + row);
-    return nh_covered_part(seen, covered->columns, covered->group_length, axis->periodic);
+struct nh_groups nh_groups_from(const struct nh_axis *axis, int64_t first, bool inverse) {
+    const int64_t end[] = {axis->length, axis->query.offset,
+                           axis->query.offset + axis->query.length, axis->key.offset,
+                           axis->key.offset + axis->key.length};
+    int64_t next = axis->dilation;
+    for (size_t i = 0; next > 1 && i < sizeof end / sizeof *end; i++)
+        if (end[i] % axis->dilation > first) next = nh_min(next, end[i] % axis->dilation);
+    return (struct nh_groups){
+        .axis = axis,
+        .inverse = inverse,
+        .count = next - first,
+        .length = nh_axis_group_length(axis->length, axis->dilation, first),
+        .rows = nh_axis_covered(axis, inverse ? &axis->key : &axis->query, first),
+        .columns = nh_axis_covered(axis, inverse ? &axis->query : &axis->key, first)};
 }
 
-static struct nh_range seen_by(const struct cut *cut, int64_t row) {
-    if (cut->covered) return covered_partners(cut, nh_min(row, cut->length - 1));
-    return partners(cut->axis, cut->length, cut->inverse, nh_min(row, cut->length - 1));
+struct nh_range nh_groups_seen(const struct nh_groups *groups, int64_t row) {
+    const struct nh_axis *axis = groups->axis;
+    const int64_t at = nh_min(groups->rows.begin + row, groups->rows.end - 1);
+    if (groups->rows.begin >= groups->rows.end)
+        return (struct nh_range){groups->columns.begin, groups->columns.begin};
+    /* Most strides are 1: passing the constant lets compilers leave out divisions. */
+    struct nh_range seen =
+        axis->stride == 1 && !axis->periodic
+            ? nh_seen_range(groups->length, axis->window, 1, axis->causal, 0, groups->inverse, at)
+            : nh_seen_range(groups->length, axis->window, axis->stride, axis->causal,
+                            axis->periodic, groups->inverse, at);
+    return nh_covered_part(seen, groups->columns, groups->length, axis->periodic);
+}
+
+int64_t nh_first_box(const struct nh_groups *groups, struct nh_range halo, int64_t extent) {
+    if (!groups->axis->periodic) return halo.begin;
+    int64_t laps = nh_laps(halo.begin, groups->columns.begin, groups->length);
+    int64_t seam = groups->columns.begin + (laps + 1) * groups->length;
+    if (seam >= halo.end) return halo.begin;
+    return seam - nh_ceil_div(seam - halo.begin, extent) * extent;
 }
 
 /* Rounds to the nearest whole number, for values below 2^50, by an addition, which compilers vectorise. */
@@ -79,98 +87,59 @@ static double smaller(double a, double b) {
     return a < b ? a : b;
 }
 
-/* Adds what a part sees, whose first row sees the columns `first` and whose last row sees `last`, both counted from the
- * start of its tile's halo. */
-static void add_part(const struct line *line, struct nh_range first, struct nh_range last,
-                     bool beyond, double weight) {
-    const double first_begin = (double)first.begin, first_end = (double)first.end;
-    const double last_begin = (double)last.begin, last_end = (double)last.end;
+/* Adds what a part of a tile sees: its first row sees the columns `first`, its last row `last`. A part that is skipped
+ * visits one column tile. */
+static void add_part(const struct line *line, struct nh_range halo, struct nh_range first,
+                     struct nh_range last, bool skipped, double weight) {
+    const double first_begin = (double)(first.begin - halo.begin),
+                 first_end = (double)(first.end - halo.begin),
+                 last_begin = (double)(last.begin - halo.begin),
+                 last_end = skipped ? -INFINITY : (double)(last.end - halo.begin);
+    const double least = line->boxes || skipped;
     double *visits = line->counts->visits, *dense = line->counts->dense;
     for (int i = 0; i < line->extents; i++) {
-        double reciprocal = line->reciprocal[i], margin = line->margin[i];
-        double begin = rounded_down(first_begin, reciprocal, margin);
-        double end = beyond ? begin + 1 : rounded_up(last_end, reciprocal, margin);
-        double from = rounded_up(last_begin, reciprocal, margin);
-        double to = rounded_down(first_end, reciprocal, margin);
+        double reciprocal = line->reciprocal[i], margin = line->margin[i], before = line->before[i];
+        double begin = rounded_down(first_begin + before, reciprocal, margin);
+        double end = rounded_up(last_end + before, reciprocal, margin);
+        double from = rounded_up(last_begin + before, reciprocal, margin);
+        double to = rounded_down(first_end + before, reciprocal, margin);
+        begin = smaller(begin, line->last[i]);
+        end = larger(end, begin + least);
         visits[i] += weight * (end - begin);
         dense[i] += weight * larger(smaller(to, end) - larger(from, begin), 0);
     }
 }
 
-/* The same for a tile that is a single part: its halo begins with what the first row sees. */
-static void add_whole(const struct line *line, struct nh_range first, struct nh_range last,
-                      double weight) {
-    const double first_end = (double)(first.end - first.begin);
-    const double last_begin = (double)(last.begin - first.begin),
-                 last_end = (double)(last.end - first.begin);
-    double *visits = line->counts->visits, *dense = line->counts->dense;
-    for (int i = 0; i < line->extents; i++) {
-        double reciprocal = line->reciprocal[i], margin = line->margin[i];
-        double from = rounded_up(last_begin, reciprocal, margin);
-        double to = rounded_down(first_end, reciprocal, margin);
-        visits[i] += weight * rounded_up(last_end, reciprocal, margin);
-        dense[i] += weight * larger(to - from, 0);
-    }
-}
-
-/* Adds what the parts of the row tile at `row` see in boxes of the i-th extent: at least one box each. */
-static void add_boxes(const struct cut *cut, int64_t row, int i, double weight,
-                      const struct line *line) {
-    int64_t columns = line->columns[i], end = row + cut->rows;
-    const struct nh_range halo = {seen_by(cut, row).begin, seen_by(cut, end - 1).end};
-    int64_t halo_begin =
-        nh_first_box(cut->axis, cut->covered->columns, cut->covered->group_length, halo, columns);
-    int64_t boxes = nh_max(nh_ceil_div(halo.end - halo_begin, columns), 1);
-    for (; row < end; row += cut->part) {
-        struct nh_range first = seen_by(cut, row), last = seen_by(cut, row + cut->part - 1);
-        int64_t from = nh_min((first.begin - halo_begin) / columns, boxes - 1);
-        int64_t to = nh_max(nh_ceil_div(last.end - halo_begin, columns), from + 1);
-        if (row >= cut->length && cut->part < cut->rows) to = from + 1;
-        int64_t whole = nh_min(to, (first.end - halo_begin) / columns) -
-                        nh_max(from, nh_ceil_div(last.begin - halo_begin, columns));
-        line->counts->visits[i] += weight * (double)(to - from);
-        line->counts->dense[i] += weight * (double)nh_max(whole, 0);
-    }
+static void add_tile(const struct cut *cut, int64_t tile, double weight, struct line *line) {
+    const int64_t begin = tile * cut->rows, end = begin + cut->rows;
+    struct nh_range first = nh_groups_seen(&cut->groups, begin),
+                    last = nh_groups_seen(&cut->groups, end - 1);
+    const struct nh_range halo = {first.begin, last.end};
     line->counts->halo = nh_max(line->counts->halo, halo.end - halo.begin);
-}
-
-static void add_tile(const struct cut *cut, int64_t tile, double weight, const struct line *line) {
-    int64_t row = tile * cut->rows, end = row + cut->rows;
-    if (cut->covered && cut->covered->boxes) {
-        for (int i = 0; i < line->extents; i++)
-            add_boxes(cut, row, i, weight, line);
-        return;
+    for (int i = 0; line->boxes && i < line->extents; i++) {
+        int64_t columns = line->columns[i], first_box = nh_first_box(&cut->groups, halo, columns);
+        line->before[i] = (double)(halo.begin - first_box);
+        line->last[i] = (double)(nh_max(nh_ceil_div(halo.end - first_box, columns), 1) - 1);
     }
-    struct nh_range first = seen_by(cut, row);
-    int64_t halo_begin = first.begin;
-    if (cut->part == cut->rows) {
-        struct nh_range last = seen_by(cut, end - 1);
-        add_whole(line, first, last, weight);
-        line->counts->halo = nh_max(line->counts->halo, last.end - halo_begin);
-        return;
-    }
-    for (;;) {
-        struct nh_range last = seen_by(cut, row + cut->part - 1);
-        first.begin -= halo_begin, first.end -= halo_begin, last.begin -= halo_begin,
-            last.end -= halo_begin;
-        add_part(line, first, last, row >= cut->length, weight);
-        line->counts->halo = nh_max(line->counts->halo, last.end);
-        row += cut->part;
-        if (row >= end) break;
-        first = seen_by(cut, row);
+    const bool parts = cut->part < cut->rows;
+    for (int64_t row = begin; row < end; row += cut->part) {
+        if (row > begin) first = nh_groups_seen(&cut->groups, row);
+        if (parts) last = nh_groups_seen(&cut->groups, row + cut->part - 1);
+        add_part(line, halo, first, last, parts && row >= cut->length, weight);
     }
 }
 
 /* Whether all rows of row tiles [from, to) see the same columns. It is enough to compare the first with the last, as
  * both ends of what rows see never decrease. */
 static bool alike(const struct cut *cut, int64_t from, int64_t to) {
-    struct nh_range first = seen_by(cut, from * cut->rows), last = seen_by(cut, to * cut->rows - 1);
+    struct nh_range first = nh_groups_seen(&cut->groups, from * cut->rows),
+                    last = nh_groups_seen(&cut->groups, to * cut->rows - 1);
     return to * cut->rows <= cut->length && first.begin == last.begin && first.end == last.end;
 }
 
 /* Adds row tiles [from, to), each with this weight. */
 static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
-                      const struct line *line) {
+                      struct line *line) {
     int64_t tiles = to - from, step = nh_ceil_div(tiles, MOST_COUNTED);
     if (tiles > 1 && alike(cut, from, to)) {
         add_tile(cut, from, weight * (double)tiles, line);
@@ -184,40 +153,34 @@ static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double we
     }
 }
 
-/* The distance from both ends of their group at which neither end cuts what positions see. */
-static int64_t margin_of(const struct cut *cut) {
-    const struct nh_axis *axis = cut->axis;
-    bool whole = cut->inverse || axis->causal;
-    return (whole ? axis->window : axis->window / 2 + 1) + axis->stride;
-}
-
-/* The rows that are that far from all ends. */
-static struct nh_range inner_rows(const struct cut *cut) {
-    int64_t margin = margin_of(cut);
-    struct nh_range inner = {margin, cut->length - margin};
-    if (!cut->covered) return inner;
-    const struct covered *covered = cut->covered;
-    bool around = covered->columns.end - covered->columns.begin == covered->group_length;
+/* The rows so far from both ends of a group, and of the columns that tensors have, that no end cuts what they see. */
+static struct nh_range inner_rows(const struct cut *cut, bool boxes) {
+    const struct nh_axis *axis = cut->groups.axis;
+    const struct nh_groups *groups = &cut->groups;
+    const bool one_sided = groups->inverse || axis->causal;
+    const int64_t margin = (one_sided ? axis->window : axis->window / 2 + 1) + axis->stride;
     int64_t lap = 0; /* offset of the lap around a periodic axis in which the middle row is */
-    if (cut->axis->periodic && !covered->boxes)
+    if (axis->periodic && !boxes) {
+        bool around = groups->columns.end - groups->columns.begin == groups->length;
         return (struct nh_range){0, around ? cut->length : 0};
-    if (cut->axis->periodic)
-        lap = nh_laps(covered->first + cut->length / 2, covered->columns.begin,
-                      covered->group_length) *
-              covered->group_length;
-    inner.begin = nh_max(covered->columns.begin + lap + margin - covered->first, 0);
-    inner.end = nh_min(covered->columns.end + lap - margin - covered->first, cut->length);
-    return inner;
+    }
+    if (axis->periodic)
+        lap = nh_laps(groups->rows.begin + cut->length / 2, groups->columns.begin, groups->length) *
+              groups->length;
+    lap -= groups->rows.begin;
+    return (struct nh_range){nh_max(groups->columns.begin + lap + margin, 0),
+                             nh_min(groups->columns.end + lap - margin, cut->length)};
 }
 
 /* Far from all ends, what tiles see repeats with a period of stride / gcd(stride, rows) tiles: one period is counted
  * and weighted. */
-static void add_group(const struct cut *cut, int64_t groups, const struct line *line) {
-    struct nh_range inner = inner_rows(cut);
-    int64_t period = cut->axis->stride / nh_common_divisor(cut->axis->stride, cut->rows);
+static void add_groups(const struct cut *cut, struct line *line) {
+    struct nh_range inner = inner_rows(cut, line->boxes);
+    int64_t period =
+        cut->groups.axis->stride / nh_common_divisor(cut->groups.axis->stride, cut->rows);
     int64_t tiles = nh_ceil_div(cut->length, cut->rows), from = nh_ceil_div(inner.begin, cut->rows);
     int64_t periods = nh_max(inner.end / cut->rows - from, 0) / period;
-    double weight = (double)groups;
+    double weight = (double)cut->groups.count;
     if (!periods) {
         add_tiles(cut, 0, tiles, weight, line);
         return;
@@ -227,99 +190,33 @@ static void add_group(const struct cut *cut, int64_t groups, const struct line *
     add_tiles(cut, from + periods * period, tiles, weight, line);
 }
 
-/* Adds the row tile that only the longest dilation groups have, for `groups` groups that end just before it. */
-static void add_beyond(const struct cut *cut, double groups, const struct line *line) {
-    struct nh_range seen = seen_by(cut, cut->length - 1);
-    double columns = (double)(seen.end - seen.begin), parts = (double)(cut->rows / cut->part);
-    for (int i = 0; i < line->extents; i++) {
-        double up = rounded_up(columns, line->reciprocal[i], line->margin[i]);
-        double down = rounded_down(columns, line->reciprocal[i], line->margin[i]);
-        bool whole = parts == 1;
-        line->counts->visits[i] += groups * (whole ? up : parts);
-        line->counts->dense[i] += groups * (whole ? down : down > 0 ? parts : 0);
-    }
-}
-
-static void start(struct line *line, const int32_t *columns, int count,
-                  struct nh_tile_counts *counts) {
-    line->extents = count;
-    line->columns = columns;
-    line->counts = counts;
-    counts->halo = 0;
-    for (int i = 0; i < count; i++) {
-        line->reciprocal[i] = 1.0 / columns[i];
-        line->margin[i] = 0.5 - 0.5 * line->reciprocal[i];
-        counts->visits[i] = counts->dense[i] = 0;
-    }
-}
-
-int64_t nh_first_box(const struct nh_axis *axis, struct nh_range columns, int64_t group_length,
-                     struct nh_range halo, int64_t extent) {
-    if (!axis->periodic) return halo.begin;
-    int64_t laps = nh_laps(halo.begin, columns.begin, group_length);
-    int64_t seam = columns.begin + (laps + 1) * group_length;
-    if (seam >= halo.end) return halo.begin;
-    return seam - nh_ceil_div(seam - halo.begin, extent) * extent;
-}
-
-int64_t nh_next_group_kind(const struct nh_axis *axis, int64_t group) {
-    const int64_t end[] = {axis->length, axis->query.offset,
-                           axis->query.offset + axis->query.length, axis->key.offset,
-                           axis->key.offset + axis->key.length};
-    int64_t next = axis->dilation;
-    for (size_t i = 0; i < sizeof end / sizeof *end; i++)
-        if (end[i] % axis->dilation > group) next = nh_min(next, end[i] % axis->dilation);
-    return next;
-}
-
-/* Counts an axis of which tensors lack a part, or that is periodic. boxes: column tiles are fetched by the copy engine,
- * whose boxes do not go around a periodic axis, and kernels skip no row tile: each part visits at least one box, also
- * those of row tiles that only the groups with most rows have. */
-static void count_covered(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
-                          bool boxes, const struct line *line) {
-    const struct nh_box *own = inverse ? &axis->key : &axis->query;
-    const struct nh_box *other = inverse ? &axis->query : &axis->key;
-    const int64_t tiles = nh_ceil_div(nh_longest_rows(axis, inverse), rows);
-    for (int64_t group = 0; group < axis->dilation; group = nh_next_group_kind(axis, group)) {
-        const struct nh_range row = nh_axis_covered(axis, own, group);
-        const struct covered covered = {nh_axis_group_length(axis->length, axis->dilation, group),
-                                        row.begin, nh_axis_covered(axis, other, group), boxes};
-        const struct cut cut = {axis, row.end - row.begin, rows, part, inverse, &covered};
-        const int64_t groups = nh_next_group_kind(axis, group) - group;
-        if (cut.length > 0) add_group(&cut, groups, line);
-        if (!boxes) continue;
-        /* A row tile that only the groups with most rows have loops over what the last row sees, if there is one. */
-        if (cut.length > 0 && nh_ceil_div(cut.length, rows) < tiles)
-            add_tile(&cut, tiles - 1, (double)groups, line);
-        for (int i = 0; i < line->extents && cut.length <= 0; i++)
-            line->counts->visits[i] += (double)(groups * tiles * (rows / part));
-    }
-    /* Where no row sees a column, blocks still take the time of a step. */
-    line->counts->halo = nh_max(line->counts->halo, 1);
-    for (int i = 0; i < line->extents; i++)
-        line->counts->visits[i] = larger(line->counts->visits[i], 1);
-}
-
-static void count_whole(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
-                        bool beyond, const struct line *line) {
-    int64_t longest = nh_longest_group(axis);
-    int64_t shorter = longest * axis->dilation - axis->length;
-    struct cut cut = {axis, longest, rows, part, inverse, NULL};
-    add_group(&cut, axis->dilation - shorter, line);
-    cut.length--;
-    if (shorter) add_group(&cut, shorter, line);
-    if (beyond && shorter && cut.length > 0 && cut.length % rows == 0)
-        add_beyond(&cut, (double)shorter, line);
-}
-
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts) {
-    struct line line;
-    start(&line, columns, count, counts);
-    counts->tiles = nh_row_tiles(axis, rows, inverse);
-    (nh_is_cut(axis) ? count_covered : count_whole)(axis, rows, part, inverse, beyond, &line);
-    for (int i = 0; i < count; i++)
+    const int64_t tiles = nh_ceil_div(nh_longest_rows(axis, inverse), rows);
+    struct line line = {count, beyond && nh_is_cut(axis), columns, .counts = counts};
+    counts->rows = rows;
+    counts->part = part;
+    counts->tiles = axis->dilation * tiles;
+    counts->halo = 1; /* where no row sees a column, blocks still take the time of a step */
+    for (int i = 0; i < count; i++) {
+        line.reciprocal[i] = 1.0 / columns[i];
+        line.margin[i] = 0.5 - 0.5 * line.reciprocal[i];
+        line.last[i] = INFINITY;
+        line.before[i] = counts->visits[i] = counts->dense[i] = 0;
+    }
+    for (int64_t group = 0; group < axis->dilation;) {
+        struct cut cut = {nh_groups_from(axis, group, inverse), 0, rows, part};
+        cut.length = cut.groups.rows.end - cut.groups.rows.begin;
+        add_groups(&cut, &line);
+        /* a row tile that only the groups with most rows have */
+        if (beyond && nh_ceil_div(cut.length, rows) < tiles)
+            add_tile(&cut, tiles - 1, (double)cut.groups.count, &line);
+        group += cut.groups.count;
+    }
+    for (int i = 0; i < count; i++) {
+        counts->visits[i] = larger(counts->visits[i], 1);
         counts->longest[i] = rounded_up((double)counts->halo, line.reciprocal[i], line.margin[i]);
+    }
 }
 
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,

@@ -1,7 +1,172 @@
 /* The tiles of a whole problem, and the order of its query tiles. */
 #include "tiling.h"
 
-#include "tile_count.h"
+#include <string.h>
+
+/* The place of an extent in the list of an axis; if it is not there, the place after the last. */
+static int place_of(const struct nh_loop_extents *extents, int a, int32_t extent) {
+    int place = 0;
+    while (place < extents->count[a] && extents->extent[a][place] != extent)
+        place++;
+    return place;
+}
+
+bool nh_loop_extents_add(struct nh_loop_extents *extents, const int32_t tile[3],
+                         struct nh_loop_columns *columns) {
+    int place[NH_AXES];
+    for (int a = 0; a < NH_AXES; a++)
+        if ((place[a] = place_of(extents, a, tile[a])) == NH_MOST_EXTENTS) return false;
+    for (int a = 0; a < NH_AXES; a++) {
+        extents->extent[a][place[a]] = tile[a];
+        if (place[a] == extents->count[a]) extents->count[a]++;
+        columns->place[a] = (int8_t)place[a];
+    }
+    return true;
+}
+
+void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem *problem,
+                          bool inverse, bool beyond, const struct nh_loop_extents *columns) {
+    memcpy(counts->axis, problem->axis, sizeof counts->axis);
+    counts->inverse = inverse;
+    counts->beyond = beyond;
+    counts->columns = *columns;
+    memset(counts->lines, 0, sizeof counts->lines);
+}
+
+bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
+                     struct nh_loop_rows *found) {
+    struct nh_loop_rows loop_rows;
+    if (!counts->columns.count[0]) return false;
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_tile_counts *line = counts->line[a], *end = line + counts->lines[a];
+        while (line < end && (line->rows != rows[a] || line->part != part[a]))
+            line++;
+        if (line == &counts->line[a][NH_MOST_LINES]) return false;
+        if (line == end) {
+            counts->lines[a]++;
+            nh_tile_counts(&counts->axis[a], rows[a], part[a], counts->inverse, counts->beyond,
+                           counts->columns.extent[a], counts->columns.count[a], line);
+        }
+        loop_rows.of[a] = line;
+    }
+    *found = loop_rows;
+    return true;
+}
+
+struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
+                                     struct nh_loop_columns columns) {
+    struct nh_tiling_count count = {nh_loop_work_tiles(rows), 1, 0, 1};
+    double dense = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_tile_counts *line = rows->of[a];
+        count.visited *= line->visits[columns.place[a]];
+        count.longest *= line->longest[columns.place[a]];
+        dense *= line->dense[columns.place[a]];
+    }
+    count.partial = count.visited - dense;
+    return count;
+}
+
+struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t own[3],
+                                       const int32_t part[3], const int32_t loop[3], bool inverse,
+                                       bool beyond) {
+    struct nh_tile_counts counts[NH_AXES];
+    for (int a = 0; a < NH_AXES; a++)
+        nh_tile_counts(&problem->axis[a], own[a], part[a], inverse, beyond, &loop[a], 1,
+                       &counts[a]);
+    const struct nh_loop_rows rows = {{&counts[0], &counts[1], &counts[2]}};
+    return nh_loop_count(&rows, (struct nh_loop_columns){{0, 0, 0}});
+}
+
+/* ---- tiles of several boxes ---- */
+
+/* One way in which the halo of row tiles falls on the boxes of an axis: it takes `boxes` boxes, of which all rows see
+ * [begin, end) entirely. `count` row tiles lie so. */
+struct way {
+    int64_t boxes, begin, end, count;
+};
+
+enum { MOST_WAYS = 64 };
+
+struct ways {
+    struct way way[MOST_WAYS];
+    int count;
+};
+
+static void add_way(struct ways *ways, struct way way) {
+    int i = 0;
+    while (i < ways->count && (ways->way[i].boxes != way.boxes || ways->way[i].begin != way.begin ||
+                               ways->way[i].end != way.end))
+        i++;
+    if (i == MOST_WAYS) {
+        i--;
+    } else if (i == ways->count) {
+        ways->way[ways->count++] = (struct way){way.boxes, way.begin, way.end, 0};
+    }
+    ways->way[i].count += way.count;
+}
+
+/* Counts the ways of the row tiles along an axis that is not the stacking axis. */
+static void find_ways(const struct nh_axis *axis, int32_t rows, int32_t box, struct ways *ways) {
+    int64_t tiles = nh_ceil_div(nh_longest_rows(axis, false), rows);
+    ways->count = 0;
+    for (int64_t group = 0; group < axis->dilation;) {
+        const struct nh_groups groups = nh_groups_from(axis, group, false);
+        for (int64_t row = 0; row < tiles * rows; row += rows) {
+            struct nh_range first = nh_groups_seen(&groups, row),
+                            last = nh_groups_seen(&groups, row + rows - 1);
+            const struct nh_range halo = {first.begin, last.end};
+            int64_t begin = nh_first_box(&groups, halo, box);
+            add_way(ways, (struct way){nh_max(nh_ceil_div(halo.end - begin, box), 1),
+                                       nh_ceil_div(last.begin - begin, box),
+                                       (first.end - begin) / box, groups.count});
+        }
+        group += groups.count;
+    }
+}
+
+/* Counts the tiles whose boxes are all seen entirely by all rows. Boxes are numbered along the second axis first, and
+ * each `tile_boxes` of them in that order are a tile. */
+static int64_t whole_tiles(const struct way *second, const struct way *third, int32_t tile_boxes) {
+    int64_t lines = second->boxes, whole = 0;
+    if (second->end <= second->begin || third->end <= third->begin) return 0;
+    if (second->end - second->begin == lines)
+        return nh_max(
+            third->end * lines / tile_boxes - nh_ceil_div(third->begin * lines, tile_boxes), 0);
+    for (int64_t plane = third->begin; plane < third->end; plane++) {
+        int64_t end = (plane * lines + second->end) / tile_boxes;
+        whole += nh_max(end - nh_ceil_div(plane * lines + second->begin, tile_boxes), 0);
+    }
+    return whole;
+}
+
+struct nh_box_tile_count nh_box_tile_count(const struct nh_problem *problem, const int32_t own[3],
+                                           int32_t part, int32_t stack, const int32_t box[3],
+                                           int32_t tile_boxes) {
+    int second = stack == 2 ? 1 : 2, third = 3 - stack - second;
+    struct ways seconds, thirds;
+    int64_t tiles = 0, whole = 0;
+    find_ways(&problem->axis[second], own[second], box[second], &seconds);
+    find_ways(&problem->axis[third], own[third], box[third], &thirds);
+    for (int i = 0; i < seconds.count; i++)
+        for (int j = 0; j < thirds.count; j++) {
+            const struct way *a = &seconds.way[i], *b = &thirds.way[j];
+            tiles += a->count * b->count * nh_ceil_div(a->boxes * b->boxes, tile_boxes);
+            whole += a->count * b->count * whole_tiles(a, b, tile_boxes);
+        }
+    struct nh_tile_counts fetched, seen; /* boxes along the stacking axis */
+    const struct nh_axis *axis = &problem->axis[stack];
+    nh_tile_counts(axis, own[stack], own[stack], false, true, &box[stack], 1, &fetched);
+    nh_tile_counts(axis, own[stack], part, false, true, &box[stack], 1, &seen);
+    double work_tiles = 1;
+    for (int a = 0; a < NH_AXES; a++)
+        work_tiles *= (double)nh_row_tiles(&problem->axis[a], own[a], false);
+    double multiplied = seen.visits[0] * (double)tiles;
+    return (struct nh_box_tile_count){work_tiles, fetched.visits[0] * (double)tiles, multiplied,
+                                      multiplied - seen.dense[0] * (double)whole};
+}
+
+/* ---- the order of work ---- */
 
 /* The orders in which tiles can be numbered, fastest axis first. The first `rank` ones differ in problems of fewer than
  * three axes, where leading axes have one tile. */
@@ -9,49 +174,6 @@ static const int orders[][3] = {{2, 1, 0}, {1, 2, 0}, {2, 0, 1}, {1, 0, 2}, {0, 
 
 static int32_t orders_of(int32_t rank) {
     return rank == 3 ? 6 : rank;
-}
-
-/* inverse, beyond: as for nh_tile_counts. */
-static struct nh_tiling_count count_tiles(const struct nh_problem *problem, const int32_t own[3],
-                                          const int32_t part[3], const int32_t loop[3],
-                                          bool inverse, bool beyond) {
-    double work_tiles = 1, visited = 1, full = 1, longest = 1;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        struct nh_tile_counts count;
-        nh_tile_counts(axis, own[a], part[a], inverse, beyond, &loop[a], 1, &count);
-        work_tiles *= (double)count.tiles;
-        longest *= count.longest[0];
-        visited *= count.visits[0];
-        full *= count.dense[0];
-    }
-    return (struct nh_tiling_count){work_tiles, visited, visited - full, longest};
-}
-
-struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
-                                       const int32_t k[3]) {
-    return count_tiles(problem, q, q, k, false, true);
-}
-
-struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, const int32_t q[3],
-                                            const int32_t part[3], const int32_t k[3]) {
-    return count_tiles(problem, q, part, k, false, true);
-}
-
-struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
-                                               const int32_t q[3]) {
-    return count_tiles(problem, k, k, q, true, true);
-}
-
-struct nh_tiling_count nh_tiling_inverse_part_count(const struct nh_problem *problem,
-                                                    const int32_t k[3], const int32_t part[3],
-                                                    const int32_t q[3]) {
-    return count_tiles(problem, k, part, q, true, true);
-}
-
-struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
-                                            const int32_t column[3], bool inverse) {
-    return count_tiles(problem, row, row, column, inverse, false);
 }
 
 int32_t nh_tiling_order(const struct nh_problem *problem, const int32_t own[3], bool inverse,

@@ -4,38 +4,108 @@
 #define NH_TILING_H
 
 #include "kernel_abi.h"
-#include "problem.h"
+#include "tile_count.h"
 
 /* Counts per batch entry and head. */
 struct nh_tiling_count {
-    /* query tiles; pairs of a query tile with a key tile of its halo; of these, pairs that need masks */
+    /* row tiles; pairs of a row tile with a column tile of its halo; of these, pairs that need masks */
     double work_tiles, visited, partial;
-    /* the most key tiles in the loop of a query tile */
+    /* the most column tiles in the loop of a row tile */
     double longest;
 };
 
-/* q, k: extents of a query tile and of a key tile per axis. */
-struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t q[3],
-                                       const int32_t k[3]);
+/* Counts for row tiles with extents `own` and column tiles with extents `loop`, where parts of a row tile, boxes with extents
+ * `part`, skip column tiles of which their rows see nothing: pairs are of a part and a column tile. Rows are queries or, with
+ * `inverse`, keys, whose loops are over the queries that attend them, for each query head: if query heads share a key head,
+ * whose loop is over all of them, the caller multiplies. beyond: as for nh_tile_counts. */
+struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t own[3],
+                                       const int32_t part[3], const int32_t loop[3], bool inverse,
+                                       bool beyond);
 
-/* The same where each part of a query tile, a box with extents `part`, skips key tiles of which its rows see nothing:
- * counts pairs of a part and a key tile. */
-struct nh_tiling_count nh_tiling_part_count(const struct nh_problem *problem, const int32_t q[3],
-                                            const int32_t part[3], const int32_t k[3]);
+/* ---- the counts of many pairs of shapes ----
+ * As axes are independent, the counts of the thousands of pairs that solvers ask for are products of a few hundred counts of
+ * single axes, each computed once. */
 
-/* The same for kernels that own keys: tiles of keys, and pairs with tiles of the queries that attend them, for each
- * query head. If query heads share a key head, its loop is over all of them: the caller multiplies. */
-struct nh_tiling_count nh_tiling_inverse_count(const struct nh_problem *problem, const int32_t k[3],
-                                               const int32_t q[3]);
+enum { NH_MOST_LINES = 32 };
 
-/* The same where each part of a key tile skips query tiles of which its rows see nothing. */
-struct nh_tiling_count nh_tiling_inverse_part_count(const struct nh_problem *problem,
-                                                    const int32_t k[3], const int32_t part[3],
-                                                    const int32_t q[3]);
+/* The extents of column tiles per axis, each listed once. */
+struct nh_loop_extents {
+    int count[NH_AXES];
+    int32_t extent[NH_AXES][NH_MOST_EXTENTS];
+};
 
-/* Counts tiles of either kind for kernels that skip row tiles which lie beyond the last row of their dilation group. */
-struct nh_tiling_count nh_tiling_grid_count(const struct nh_problem *problem, const int32_t row[3],
-                                            const int32_t column[3], bool inverse);
+/* A column tile, as the indices of its extents in struct nh_loop_extents. */
+struct nh_loop_columns {
+    int8_t place[NH_AXES];
+};
+
+/* Adds the extents of a tile, and sets their indices in *columns. Lists start as zeros. False, and nothing is added, if
+ * there is no room. */
+bool nh_loop_extents_add(struct nh_loop_extents *extents, const int32_t tile[3],
+                         struct nh_loop_columns *columns);
+
+struct nh_loop_counts {
+    struct nh_axis axis[NH_AXES];
+    /* inverse: rows are keys; beyond: as for nh_tile_counts */
+    bool inverse, beyond;
+    struct nh_loop_extents columns;
+    int lines[NH_AXES];
+    struct nh_tile_counts line[NH_AXES][NH_MOST_LINES];
+};
+
+/* The counts of a row tile's three axes. */
+struct nh_loop_rows {
+    const struct nh_tile_counts *of[NH_AXES];
+};
+
+/* Starts the counts; column tiles can have these extents and no others. */
+void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem *problem,
+                          bool inverse, bool beyond, const struct nh_loop_extents *columns);
+
+/* Counts for row tiles with parts, as nh_tiling_count does. What it finds is valid until the next start. False if
+ * there is no room for more row tiles, or no column tile was added. */
+bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
+                     struct nh_loop_rows *found);
+
+static inline double nh_loop_work_tiles(const struct nh_loop_rows *rows) {
+    return (double)(rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles);
+}
+
+static inline double nh_loop_visits(const struct nh_loop_rows *rows,
+                                    struct nh_loop_columns columns) {
+    return rows->of[0]->visits[columns.place[0]] * rows->of[1]->visits[columns.place[1]] *
+           rows->of[2]->visits[columns.place[2]];
+}
+
+/* All counts of a pair of shapes. */
+struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
+                                     struct nh_loop_columns columns);
+
+/* ---- tiles of several boxes ----
+ * The key tiles of loops may be several boxes of neighboring lines (fused90_kv_loop.cuh). Boxes of two axes fill a tile
+ * together, so that counts are not products over axes. */
+
+/* Work tiles; key tiles that their loops fetch; pairs of a part and a key tile that are multiplied; and of these, pairs
+ * that need masks. Row tiles that only the longest dilation groups have are counted in all groups. */
+struct nh_box_tile_count {
+    double work_tiles, fetched, multiplied, masked;
+};
+
+/* Rows are queries. A row tile has extents `own` and consists of two or more parts of extent `part`, which follow each
+ * other along the axis `stack`; each skips key tiles of which none of its rows sees anything. A key tile is
+ * `tile_boxes` boxes of extents `box` that are neighbors across the stacking axis. Exact as long as the row tiles of an
+ * axis fall on boxes in at most 64 different ways. */
+struct nh_box_tile_count nh_box_tile_count(const struct nh_problem *problem, const int32_t own[3],
+                                           int32_t part, int32_t stack, const int32_t box[3],
+                                           int32_t tile_boxes);
+
+/* ---- choosing tiles and their order ---- */
+
+/* Finds, among tiles of `warpgroups` boxes of at most 64 rows, the one that needs the fewest blocks, and among equals
+ * the one with the smallest halo. The boxes follow each other along the first axis on which the tile is longer than 1;
+ * extents cut dilation groups about evenly. False if these boxes are full, as other tiles then do as well, or if an
+ * axis has more than 40 rows, as then no extent leaves many rows empty. */
+bool nh_covering_tile(const struct nh_problem *problem, int32_t warpgroups, int32_t tile[3]);
 
 /* The order of owned tiles (an index of tiling.c's table, for nh_tiling_set) in which `blocks` consecutive ones share
  * most of what their loops read. inverse: owned tiles are of keys. */

@@ -4,7 +4,6 @@
  *               dQ = nn(dS, K), dK = in(dS, Q), dBias = dS summed by offset.
  * The workspace for weights is bounded: attention is computed in equal slabs of batch entries, or of the key heads of
  * one entry, one after the other in the same workspace. */
-#include "backward_steps.h"
 #include "dtype.h"
 #include "gemm.h"
 

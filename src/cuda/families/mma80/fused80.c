@@ -117,8 +117,8 @@ static bool work_of(const struct nh_problem *problem, const struct nh_cuda_devic
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_tiling_count loop =
-        nh_tiling_grid_count(problem, config->value + Q0, config->value + K0, false);
+    const struct nh_tiling_count loop = nh_tiling_count(
+        problem, config->value + Q0, config->value + Q0, config->value + K0, false, false);
     return work_of(problem, device->backend, config->value, &loop, work);
 }
 

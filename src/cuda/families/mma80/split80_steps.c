@@ -1,5 +1,4 @@
 /* cuda.split80's launches: statistics of the queries, dQ, dK and dV, and what bias and extra tokens need. */
-#include "backward_steps.h"
 #include "dtype.h"
 #include "split80.h"
 #include "tile_count.h"

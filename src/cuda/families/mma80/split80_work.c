@@ -1,6 +1,5 @@
 /* What a launch of cuda.split80 needs of shared memory, registers and blocks, and what it asks of a device. */
 #include "split80.h"
-#include "box.h"
 
 #include "predict.h"
 #include "rates.h"
@@ -205,8 +204,8 @@ bool nh_split80_work(const struct nh_problem *problem, const struct nh_device *d
     nh_split80_start(problem, work);
     for (int inverse = 0; inverse < 2; inverse++) {
         const int32_t *side = config->value + (inverse ? SPLIT80_SIDE : 0);
-        const struct nh_tiling_count loop =
-            nh_tiling_grid_count(problem, side + SPLIT80_ROW, side + SPLIT80_COLUMN, inverse);
+        const struct nh_tiling_count loop = nh_tiling_count(
+            problem, side + SPLIT80_ROW, side + SPLIT80_ROW, side + SPLIT80_COLUMN, inverse, false);
         if (!nh_split80_add_side(problem, device->backend, side, inverse, &loop, work))
             return false;
     }

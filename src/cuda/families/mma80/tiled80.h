@@ -3,7 +3,7 @@
 #ifndef NH_TILED80_H
 #define NH_TILED80_H
 
-#include "box.h"
+#include "tile_count.h"
 #include "launch.h"
 
 /* NULL, or why their kernels do not take the problem. */

@@ -1,7 +1,6 @@
 /* cuda.naive: one group of lanes per row, no tensor cores. It takes every problem. Small windows with small head dims
  * may be cut into tiles of queries, one per thread, with their keys in shared memory, or of keys with their queries:
  * see naive_tile.cuh. */
-#include "box.h"
 #include "cuda_family.h"
 #include "dtype.h"
 #include "rates.h"

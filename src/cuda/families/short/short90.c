@@ -4,11 +4,11 @@
  * other while the next groups are fetched, so that copies, products and stores of different groups overlap throughout:
  * see short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group is longer than
  * a box. */
-#include "box.h"
 #include "cuda_family.h"
 #include "rates.h"
 #include "short_shape.h"
 #include "tensor_maps.h"
+#include "tile_count.h"
 #include "top_n.h"
 #include "warpgroup_tile.h"
 

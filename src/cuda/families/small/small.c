@@ -5,7 +5,6 @@
  * of queries: see small.cuh. Backward has one launch for dQ, by queries, and one for dK and dV, by keys; without
  * atomics, results are bit-equal in every run. The search chooses boxes per problem, and in f32 whether keys and values
  * lie in shared memory side by side or one after the other. No extra tokens, head dims up to 128. */
-#include "backward_steps.h"
 #include "cuda_family.h"
 #include "dtype.h"
 #include "small_launch.h"

@@ -1,7 +1,6 @@
 /* The search for launches of cuda.small that are worth trying, as configs. */
 #include "small_launch.h"
 
-#include "box.h"
 #include "dtype.h"
 #include "predict.h"
 #include "tensor_maps.h"

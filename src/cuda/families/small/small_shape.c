@@ -26,7 +26,7 @@ bool nh_small_sees_windows(const struct nh_axis *axis) {
     if (axis->key.length == axis->length) return true;
     int64_t group = 0;
     while (group < axis->dilation && group_sees_windows(axis, group))
-        group = nh_next_group_kind(axis, group);
+        group += nh_groups_from(axis, group, false).count;
     return group >= axis->dilation;
 }
 

@@ -1,7 +1,6 @@
 /* The backward kernels of sm_90: their loops, what they ask of a device, and setting up their launches. */
 #include "backward90.h"
 
-#include "backward_steps.h"
 #include "cluster.h"
 #include "rates.h"
 
@@ -70,14 +69,9 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
 struct nh_backward90_loops nh_backward90_loops_of(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
     const int32_t *own = kernel->own, *loop = kernel->loop, *part = nh_backward90_skips(kernel);
-    struct nh_tiling_count count, seen;
-    if (kernel->keys) {
-        count = nh_tiling_inverse_count(problem, own, loop);
-        if (part) seen = nh_tiling_inverse_part_count(problem, own, part, loop);
-    } else {
-        count = nh_tiling_count(problem, own, loop);
-        if (part) seen = nh_tiling_part_count(problem, own, part, loop);
-    }
+    struct nh_tiling_count seen,
+        count = nh_tiling_count(problem, own, own, loop, kernel->keys, true);
+    if (part) seen = nh_tiling_count(problem, own, part, loop, kernel->keys, true);
     return nh_backward90_loops_from(kernel, &count, part ? &seen : NULL);
 }
 

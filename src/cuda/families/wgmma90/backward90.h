@@ -2,7 +2,7 @@
 #ifndef NH_BACKWARD90_H
 #define NH_BACKWARD90_H
 
-#include "box.h"
+#include "tile_count.h"
 #include "tensor_maps.h"
 #include "warpgroup_tile.h"
 #include "solver.h"

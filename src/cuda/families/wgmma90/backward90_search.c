@@ -1,7 +1,6 @@
 #include "backward90_search.h"
 
-#include "covering_tile.h"
-#include "loop_counts.h"
+#include "tiling.h"
 #include "predict.h"
 #include "top_n.h"
 

@@ -1,6 +1,5 @@
 #include "fused90_launch.h"
 
-#include "box.h"
 #include "cluster.h"
 #include "repair.h"
 #include "tile_count.h"
@@ -123,7 +122,8 @@ static nhood_status add_forward(struct nh_cuda_operation *operation,
     step.own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
     step.threads = 128 * (value[WARPGROUPS] + 1);
     step.grid[0] = nh_min(step.work_tiles, operation->device->multiprocessors);
-    const struct nh_tiling_count fetched = nh_tiling_count(problem, value + QX, value + KX);
+    const struct nh_tiling_count fetched =
+        nh_tiling_count(problem, value + QX, value + QX, value + KX, false, true);
     nh_cluster_share(&step, &spec,
                      nh_fused90_cluster_of(problem, operation->device, value, &fetched));
     step.shared_bytes = nh_fused90_shared_bytes(problem, value);

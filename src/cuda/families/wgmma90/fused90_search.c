@@ -2,11 +2,10 @@
  * cost with any keys is too high, and pairs if their cost without masks is. */
 #include "cluster.h"
 #include "predict.h"
-#include "box.h"
-#include "covering_tile.h"
+#include "tile_count.h"
 #include "fused90_search.h"
 #include "fused90_work.h"
-#include "loop_counts.h"
+#include "tiling.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "fused90_work.h"
 
-#include "box_tile_count.h"
+#include "tiling.h"
 #include "cluster.h"
 #include "rates.h"
 
@@ -87,8 +87,8 @@ struct nh_fused90_loops nh_fused90_loops_of(const struct nh_problem *problem,
     nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], warpgroup_tile);
     if (value[TILE_BOXES] == 1)
         return (struct nh_fused90_loops){
-            nh_tiling_count(problem, value + QX, value + KX),
-            nh_tiling_part_count(problem, value + QX, warpgroup_tile, value + KX)};
+            nh_tiling_count(problem, value + QX, value + QX, value + KX, false, true),
+            nh_tiling_count(problem, value + QX, warpgroup_tile, value + KX, false, true)};
     struct nh_box_tile_count count =
         nh_box_tile_count(problem, value + QX, warpgroup_tile[value[STACK]], value[STACK],
                           value + KX, value[TILE_BOXES]);

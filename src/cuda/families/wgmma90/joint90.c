@@ -3,7 +3,6 @@
  * the sums. Then dQ is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the
  * sums in no fixed order, so that results are not deterministic. */
 #include "backward90_search.h"
-#include "backward_steps.h"
 #include "cuda_family.h"
 #include "permuted_axes.h"
 #include "repair.h"

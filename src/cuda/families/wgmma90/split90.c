@@ -5,7 +5,6 @@
 #include "backward90_search.h"
 #include "split90_pass.h"
 
-#include "backward_steps.h"
 #include "top_n.h"
 #include "cuda_family.h"
 #include "cluster.h"
