@@ -3,7 +3,7 @@
 #include "backward90.h"
 
 #include "backward_steps.h"
-#include "cluster.h"
+#include "launch90.h"
 #include "rates.h"
 
 #include <math.h>

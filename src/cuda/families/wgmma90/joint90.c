@@ -6,7 +6,7 @@
 #include "backward_steps.h"
 #include "cuda_family.h"
 #include "permuted_axes.h"
-#include "repair.h"
+#include "launch90.h"
 #include "tile_count.h"
 
 #include <string.h>
