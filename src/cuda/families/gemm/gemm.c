@@ -10,8 +10,6 @@
 #include "cuda_family.h"
 #include "dtype.h"
 
-#include <string.h>
-
 const struct nh_knob nh_gemm_knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
 #include "gemm_knobs.def"
@@ -39,26 +37,26 @@ static const int part_shapes[3][MOST_SHAPES][NH_AXES] = {
 
 /* ---- what a config needs ---- */
 
-int64_t nh_gemm_tiles(const struct nh_problem *problem, const struct nh_config *config) {
+int64_t nh_gemm_tiles(const struct nh_gemm *of) {
     int64_t tiles = 1;
-    for (int a = 0; a < NH_AXES; a++)
-        tiles *= nh_ceil_div(nh_longest_group(&problem->axis[a]), config->value[GEMM_TILE + a]) *
-                 nh_min(problem->axis[a].dilation, problem->axis[a].length);
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &of->problem->axis[a];
+        tiles *= nh_ceil_div(nh_longest_group(axis), of->config->value[GEMM_TILE + a]) *
+                 nh_min(axis->dilation, axis->length);
+    }
     return tiles;
 }
 
 /* The size of the layouts of gemm_pn.cu and gemm_band.cu; the padding of rows is in gemm_fragment.cuh. */
-int64_t nh_gemm_pn_bytes(const struct nh_problem *problem, const struct nh_config *config,
-                         int64_t dim) {
-    int64_t size = (int64_t)nh_dtype_bytes(problem->dtype), rows = nh_gemm_rows(config);
-    int64_t columns = config->value[GEMM_COLUMNS];
+int64_t nh_gemm_pn_bytes(const struct nh_gemm *of, int64_t dim) {
+    int64_t size = (int64_t)nh_dtype_bytes(of->problem->dtype), rows = nh_gemm_rows(of->config);
+    int64_t columns = of->config->value[GEMM_COLUMNS];
     return (rows + 2 * columns) * (nh_gemm_width(dim) * size + 16) + rows * (columns + 8) * 4;
 }
 
-int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_config *config,
-                           int64_t dim) {
-    int64_t size = (int64_t)nh_dtype_bytes(problem->dtype), rows = nh_gemm_rows(config);
-    int64_t columns = config->value[GEMM_COLUMNS], row = (nh_gemm_width(dim) + 8) * size;
+int64_t nh_gemm_band_bytes(const struct nh_gemm *of, int64_t dim) {
+    int64_t size = (int64_t)nh_dtype_bytes(of->problem->dtype), rows = nh_gemm_rows(of->config);
+    int64_t columns = of->config->value[GEMM_COLUMNS], row = (nh_gemm_width(dim) + 8) * size;
     return nh_max(2 * columns * row + rows * (columns * size + 16), rows * row);
 }
 
@@ -82,98 +80,70 @@ static int64_t widest_row(const struct nh_problem *problem) {
  * column. */
 enum { TABLE_BYTES = 64 };
 
-static bool fits(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 const struct nh_config *config) {
+/* Sets a config; false if it does not run. */
+static bool complete(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int shape[NH_AXES], int columns, int planes, struct nh_config *config) {
+    const struct nh_gemm of = {problem, cuda, config};
+    if (!shape[0]) return false;
+    *config = (struct nh_config){{shape[0], shape[1], shape[2], columns, planes}};
+    if (nh_gemm_in_parts(config)) return nh_gemm_part_takes(&of);
     int64_t dim = widest_row(problem);
-    int64_t tables = TABLE_BYTES * (nh_gemm_rows(config) + 3 * config->value[GEMM_COLUMNS]) + 256;
-    return nh_max(nh_gemm_pn_bytes(problem, config, dim),
-                  nh_gemm_band_bytes(problem, config, dim)) +
-               tables <=
+    int64_t tables = TABLE_BYTES * (nh_gemm_rows(config) + 3 * columns) + 256;
+    return nh_max(nh_gemm_pn_bytes(&of, dim), nh_gemm_band_bytes(&of, dim)) + tables <=
            cuda->shared_bytes_per_block;
 }
 
-static bool complete(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int shape[NH_AXES], int columns, int planes, struct nh_config *config) {
-    if (!shape[0]) return false;
-    memset(config, 0, sizeof *config);
-    for (int a = 0; a < NH_AXES; a++)
-        config->value[GEMM_TILE + a] = shape[a];
-    config->value[GEMM_COLUMNS] = columns;
-    config->value[GEMM_PLANES] = planes;
-    return nh_gemm_in_parts(config) ? nh_gemm_part_takes(problem, cuda, config)
-                                    : fits(problem, cuda, config);
-}
+/* ---- work ---- */
 
-/* The three products of gemm_pn.cu and gemm_band.cu. */
-enum { PN, NN, IN };
+struct nh_launch_work *nh_gemm_add_launch(const struct nh_gemm *of,
+                                          const struct nh_gemm_launch *launch,
+                                          struct nh_work *work) {
+    enum { THREADS = 2048, BLOCKS = 32 }; /* of a multiprocessor */
+    double width = (double)nh_gemm_width(launch->dim),
+           size = (double)nh_dtype_bytes(of->problem->dtype);
+    int64_t by_shared = nh_cuda_residents_by_shared(of->cuda, launch->shared_bytes),
+            by_registers = NH_CUDA_REGISTERS / (launch->threads * launch->registers),
+            by_threads = nh_min(THREADS / launch->threads, BLOCKS);
+    struct nh_launch_work *added = nh_work_add(work, launch->kernel);
+    added->blocks = launch->blocks;
+    added->residents = added->in_flight =
+        (double)nh_max(1, nh_min(nh_min(by_shared, by_registers), by_threads));
+    added->warps = (double)(launch->threads / 32);
+    added->serial = 1 / added->warps;
+    added->steps = launch->steps;
+    added->unit[NH_WORK_TENSOR] =
+        launch->scores * width / nh_cuda_products_per_clock(of->problem, of->cuda, false);
+    added->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(launch->scores);
+    added->unit[NH_WORK_COPY] =
+        nh_cuda_lane_clocks(launch->steps * launch->columns * width * size / 16);
+    return added;
+}
 
 /* The chunks of a tile's box, and those of them in which one warp's 16 rows have keys. */
 struct chunks {
     double all, own;
 };
 
-static struct chunks chunks_of(const struct nh_problem *problem, const struct nh_config *config) {
+static struct chunks chunks_of(const struct nh_gemm *of) {
+    const int32_t *value = of->config->value;
     double box = 1, reach = 0; /* columns of the box; range from the warp's first key to its last */
     int rows = 16;
     for (int a = NH_AXES - 1; a >= 0; a--) {
-        const struct nh_axis *axis = &problem->axis[a];
+        const struct nh_axis *axis = &of->problem->axis[a];
         int64_t more = axis->window + axis->stride - 2;
-        int extent = (int)nh_min(config->value[GEMM_TILE + a], rows);
+        int extent = (int)nh_min(value[GEMM_TILE + a], rows);
         double own = (double)nh_min(nh_longest_group(axis), extent + more);
         reach += (a == NH_AXES - 1 ? own : own - 1) * box;
-        box *= (double)nh_min(nh_longest_group(axis), config->value[GEMM_TILE + a] + more);
+        box *= (double)nh_min(nh_longest_group(axis), value[GEMM_TILE + a] + more);
         rows /= extent;
     }
-    double columns = config->value[GEMM_COLUMNS];
-    double all = (double)nh_ceil_div((int64_t)box, config->value[GEMM_COLUMNS]);
-    double touched = reach / columns + 0.7;
+    double all = (double)nh_ceil_div((int64_t)box, value[GEMM_COLUMNS]);
+    double touched = reach / value[GEMM_COLUMNS] + 0.7;
     return (struct chunks){all, touched < all ? touched : all};
 }
 
-/* Blocks that are resident on a multiprocessor, by shared memory, registers and threads. */
-static int64_t residents_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                            const struct nh_config *config, int64_t dim, int product) {
-    enum { THREADS = 2048, BLOCKS = 32 };
-    int64_t rows = nh_gemm_rows(config), columns = config->value[GEMM_COLUMNS];
-    int64_t width = nh_gemm_width(dim), registers = 76, shared = TABLE_BYTES * rows;
-    if (product != PN) registers = 48 + columns / 2 + width / 2;
-    shared += product == PN ? nh_gemm_pn_bytes(problem, config, dim)
-                            : nh_gemm_band_bytes(problem, config, dim);
-    shared += (product == IN ? 2 * TABLE_BYTES : TABLE_BYTES / 4) * columns;
-    int64_t blocks =
-        nh_min(nh_cuda_residents_by_shared(cuda, shared),
-               NH_CUDA_REGISTERS / (2 * rows * nh_min(nh_ceil_div(registers, 8) * 8, 255)));
-    return nh_max(1, nh_min(blocks, nh_min(THREADS / (2 * rows), BLOCKS)));
-}
-
-/* Adds the launch of one product: a block copies the chunks of its tile's box, and its warps multiply those in which
- * their rows have keys. */
-static void add_product(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_config *config, int64_t dim, int product,
-                        struct nh_work *work) {
-    static const enum nh_kernel_kind kernel[] = {NH_KERNEL_GEMM_PN, NH_KERNEL_GEMM_NN,
-                                                 NH_KERNEL_GEMM_IN};
-    struct chunks chunks = chunks_of(problem, config);
-    double columns = config->value[GEMM_COLUMNS], width = (double)nh_gemm_width(dim);
-    double rows = (double)nh_gemm_rows(config), size = (double)nh_dtype_bytes(problem->dtype);
-    double members = product == IN ? (double)(problem->heads / problem->kv_heads) : 1;
-    double heads = (double)problem->heads / members, scores = members * rows * chunks.own * columns;
-    struct nh_launch_work *launch = nh_work_add(work, kernel[product]);
-    launch->blocks = (double)problem->batch * heads * (double)nh_gemm_tiles(problem, config);
-    launch->residents = launch->in_flight =
-        (double)residents_of(problem, cuda, config, dim, product);
-    launch->warps = rows / 16;
-    launch->serial = 1 / launch->warps;
-    launch->steps = members * chunks.all;
-    launch->unit[NH_WORK_TENSOR] =
-        scores * width / nh_cuda_products_per_clock(problem, cuda, false);
-    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(scores);
-    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(launch->steps * columns * width * size / 16);
-    launch->unit[NH_WORK_STEP] = launch->steps;
-    launch->unit[NH_WORK_TILE] = members * launch->warps;
-}
-
-/* The products of an operation, with rows of queries' or of values' width. */
+/* The products of an operation: of gemm_pn.cu and of gemm_band.cu, over rows of queries' or of values' width. */
+enum { PN, NN, IN };
 struct product {
     enum { NO_PRODUCT, OF_QUERIES, OF_VALUES } rows;
     int kind;
@@ -187,21 +157,49 @@ static const struct product products[][6] = {
     [NHOOD_OP_IN] = {{OF_VALUES, IN}},
 };
 
+/* Adds the launch of one product: a block copies the chunks of its tile's box, and its warps multiply those in which
+ * their rows have keys. */
+static void add_product(const struct nh_gemm *of, int64_t dim, int kind, struct nh_work *work) {
+    static const enum nh_kernel_kind kernel[] = {NH_KERNEL_GEMM_PN, NH_KERNEL_GEMM_NN,
+                                                 NH_KERNEL_GEMM_IN};
+    const struct nh_problem *problem = of->problem;
+    const struct chunks chunks = chunks_of(of);
+    int64_t rows = nh_gemm_rows(of->config), columns = of->config->value[GEMM_COLUMNS];
+    int64_t registers = kind == PN ? 76 : 48 + columns / 2 + nh_gemm_width(dim) / 2;
+    int64_t tables =
+        TABLE_BYTES * rows + (kind == IN ? 2 * TABLE_BYTES : TABLE_BYTES / 4) * columns;
+    double members = kind == IN ? (double)(problem->heads / problem->kv_heads) : 1;
+    double heads = (double)problem->heads / members;
+    const struct nh_gemm_launch launch = {
+        .kernel = kernel[kind],
+        .dim = dim,
+        .threads = 2 * rows,
+        .registers = nh_min(nh_ceil_div(registers, 8) * 8, 255),
+        .shared_bytes =
+            tables + (kind == PN ? nh_gemm_pn_bytes(of, dim) : nh_gemm_band_bytes(of, dim)),
+        .blocks = (double)problem->batch * heads * (double)nh_gemm_tiles(of),
+        .steps = members * chunks.all,
+        .columns = (double)columns,
+        .scores = members * (double)rows * chunks.own * (double)columns};
+    struct nh_launch_work *added = nh_gemm_add_launch(of, &launch, work);
+    added->unit[NH_WORK_STEP] = added->steps;
+    added->unit[NH_WORK_TILE] = members * added->warps;
+}
+
 /* Attention weights are written and read between the products. */
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
+    const struct nh_gemm of = {problem, device->backend, config};
     double weights = (double)(problem->batch * problem->heads * problem->query_tokens) *
                      (double)problem->window_count;
     double size = (double)nh_dtype_bytes(problem->dtype);
     nh_work_start(work, NH_OPERATION_GEMM, problem);
     if (problem->op == NHOOD_OP_FWD && nh_gemm_in_parts(config)) {
-        nh_gemm_part_add_work(problem, device->backend, config, work);
+        nh_gemm_part_add_work(&of, work);
         return true;
     }
-    for (const struct product *product = products[problem->op]; product->rows != NO_PRODUCT;
-         product++)
-        add_product(problem, device->backend, config,
-                    product->rows == OF_QUERIES ? problem->dim : problem->dim_v, product->kind,
+    for (const struct product *next = products[problem->op]; next->rows != NO_PRODUCT; next++)
+        add_product(&of, next->rows == OF_QUERIES ? problem->dim : problem->dim_v, next->kind,
                     work);
     if (problem->op == NHOOD_OP_FWD) work->helper_bytes = (3 * sizeof(float) + size) * weights;
     if (problem->op == NHOOD_OP_BWD) work->helper_bytes = 6 * size * weights;
@@ -209,9 +207,12 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     return true;
 }
 
+/* ---- solver ---- */
+
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     const struct nh_cuda_device *cuda = device->backend;
     struct nh_config config;
+    const struct nh_gemm of = {problem, cuda, &config};
     if (cuda->arch < 80) return "needs compute capability 8.0";
     if (problem->dtype == NHOOD_DTYPE_F64)
         return "no f64: tensor cores are used for f32, f16 and bf16";
@@ -226,7 +227,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (!complete(problem, cuda, smallest, 32, 0, &config))
         return "not even the smallest tile fits the device's shared memory";
     if (problem->batch > INT32_MAX / problem->heads ||
-        nh_gemm_tiles(problem, &config) > INT32_MAX / (problem->batch * problem->heads))
+        nh_gemm_tiles(&of) > INT32_MAX / (problem->batch * problem->heads))
         return "more than 2^31 tiles";
     return NULL;
 }

@@ -15,6 +15,13 @@ enum {
 };
 extern const struct nh_knob nh_gemm_knobs[];
 
+/* A config with what it is for. */
+struct nh_gemm {
+    const struct nh_problem *problem;
+    const struct nh_cuda_device *cuda;
+    const struct nh_config *config;
+};
+
 static inline bool nh_gemm_in_parts(const struct nh_config *config) {
     return config->value[GEMM_COLUMNS] == 0;
 }
@@ -31,53 +38,52 @@ static inline int64_t nh_gemm_rows(const struct nh_config *config) {
 }
 
 /* The number of tiles of one batch entry and head. */
-int64_t nh_gemm_tiles(const struct nh_problem *problem, const struct nh_config *config);
+int64_t nh_gemm_tiles(const struct nh_gemm *of);
 
 /* Bytes of dynamic shared memory of gemm_pn and of gemm_band for rows of `dim` elements. */
-int64_t nh_gemm_pn_bytes(const struct nh_problem *problem, const struct nh_config *config,
-                         int64_t dim);
-int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_config *config,
-                           int64_t dim);
+int64_t nh_gemm_pn_bytes(const struct nh_gemm *of, int64_t dim);
+int64_t nh_gemm_band_bytes(const struct nh_gemm *of, int64_t dim);
 
 /* Bytes of attention weights in the workspace for one batch entry and key head; INT64_MAX on overflow. */
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem);
 
-/* ---- attention in parts ---- */
+/* Adds a launch. Each step copies `columns` rows of `dim` elements, and all warps together multiply for `scores` pairs
+ * of rows. shared_bytes: static ones included. */
+struct nh_gemm_launch {
+    enum nh_kernel_kind kernel;
+    int64_t dim, threads, registers, shared_bytes;
+    double blocks, steps, columns, scores;
+};
+struct nh_launch_work *nh_gemm_add_launch(const struct nh_gemm *of,
+                                          const struct nh_gemm_launch *launch,
+                                          struct nh_work *work);
+
+/* ---- attention in parts (gemm_part.c) ---- */
 
 /* The forward pass in two launches, with a row's softmax computed where its scores are (gemm_part.cuh). It is for
  * windows for which the keys of a part of a tile's box fit shared memory. */
-
-/* The number of slots of a query in a part of the box, and of lanes that share them. */
-int64_t nh_gemm_part_slots(const struct nh_problem *problem, bool planes);
-int64_t nh_gemm_part_lanes(int64_t slots);
-
-/* The two launches. */
-enum nh_gemm_part { NH_GEMM_PART_PN, NH_GEMM_PART_NN };
-
-/* The number of warps that share 16 rows. */
-int64_t nh_gemm_part_team(const struct nh_problem *problem, const struct nh_config *config,
-                          enum nh_gemm_part part);
-
-/* Elements of one query's weights in the workspace; those of each part start at multiples of 16 bytes. */
-int64_t nh_gemm_part_row(const struct nh_problem *problem, bool planes);
-
-/* Bytes of dynamic shared memory of the two launches. */
-int64_t nh_gemm_part_pn_bytes(const struct nh_problem *problem, const struct nh_config *config);
-int64_t nh_gemm_part_nn_bytes(const struct nh_problem *problem, const struct nh_config *config);
+enum { NH_GEMM_PART_PN, NH_GEMM_PART_NN, NH_GEMM_PART_LAUNCHES };
+struct nh_gemm_part {
+    int64_t slots; /* of a query in a part of the box */
+    int64_t lanes; /* that share these slots in the softmax */
+    /* elements of one query's weights in the workspace; those of each part start at multiples of 16 bytes */
+    int64_t row;
+    /* columns of the box of a part; those that a warp multiplies, and those that a block holds, both with padding */
+    int64_t box, columns, held;
+    int64_t team[NH_GEMM_PART_LAUNCHES];         /* warps that share 16 rows */
+    int64_t shared_bytes[NH_GEMM_PART_LAUNCHES]; /* dynamic ones */
+    int64_t heads; /* that a block computes one after the other, with the same tables */
+};
+struct nh_gemm_part nh_gemm_part_of(const struct nh_gemm *of);
 
 /* Whether the part kernels take the problem with this config on this device. */
-bool nh_gemm_part_takes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_config *config);
-
-/* The number of heads that a block computes one after the other, with the same tables. */
-int32_t nh_gemm_part_heads(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                           const struct nh_config *config);
+bool nh_gemm_part_takes(const struct nh_gemm *of);
 
 /* Adds the work of both launches, and the bytes of the weights that they move. */
-void nh_gemm_part_add_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                           const struct nh_config *config, struct nh_work *work);
+void nh_gemm_part_add_work(const struct nh_gemm *of, struct nh_work *work);
 
-/* Appends the launches of the problem's operation. */
+/* ---- launches (gemm_steps.c) ---- */
+
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct nh_config *config);
 
