@@ -108,16 +108,7 @@ static double work_clocks(const struct nh_backward90_kernel *kernel, double tile
     return clocks / many;
 }
 
-static void find_prices(const struct state *state, const struct nh_backward90_kernel *kernel,
-                        struct loop_tile *loop) {
-    const struct loop_tile *alike = state->loop_tile;
-    while (nh_box_volume(alike->shape) != nh_box_volume(loop->shape))
-        alike++;
-    if (alike < loop && !kernel->problem->has_bias) {
-        loop->runs = alike->runs;
-        loop->price = alike->price;
-        return;
-    }
+static void find_prices(const struct nh_backward90_kernel *kernel, struct loop_tile *loop) {
     loop->runs = nh_backward90_fits(kernel);
     if (!loop->runs) return;
     double one = work_clocks(kernel, 1, 0), tile = work_clocks(kernel, 2, 0) - one;
@@ -134,7 +125,7 @@ static void rank_own(struct state *state, const int32_t own[3], const struct nh_
     for (struct loop_tile *loop = state->loop_tile; loop < state->loop_tile + state->shapes;
          loop++) {
         const struct nh_backward90_kernel kernel = kernel_with(state->kernel, own, loop->shape);
-        if (!state->known || problem->has_bias) find_prices(state, &kernel, loop);
+        if (!state->known || problem->has_bias) find_prices(&kernel, loop);
         if (!loop->runs || !laps_fit(&kernel)) continue;
         const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
         struct nh_tiling_count seen;

@@ -127,34 +127,16 @@ static void price(const struct search *search, int32_t *value, struct key_tile *
     }
 }
 
-/* A key tile with as many keys that was added before: it has the same prices, and runs if this one does. NULL if there
- * is none, or if there is a bias, whose boxes depend on more than the number of keys. */
-static const struct key_tile *alike(const struct search *search, const int32_t *value) {
-    for (int i = 0; i < search->keys && !search->problem->has_bias; i++)
-        if (nh_box_volume(search->key[i].shape) * boxes_per_tile(search->key[i].shape) ==
-            nh_fused90_keys(value))
-            return &search->key[i];
-    return NULL;
-}
-
 static void add_keys(struct search *search, struct nh_loop_extents *extents,
                      const int32_t shape[3]) {
-    const struct nh_problem *problem = search->problem;
     struct key_tile *key = &search->key[search->keys];
     struct nh_config config = {{1, 1, 128, 1}};
-    struct nh_loop_columns columns;
-    if (!nh_sm90_boxes_fit(problem, shape) ||
-        (boxes_per_tile(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
-        !nh_loop_extents_add(extents, shape, &columns))
+    if (!nh_sm90_boxes_fit(search->problem, shape) ||
+        (boxes_per_tile(shape) > 1 && (search->problem->rank < 3 || search->problem->has_bias)) ||
+        !nh_loop_extents_add(extents, shape, &key->columns))
         return;
     set_keys(config.value, shape);
-    const struct key_tile *same = alike(search, config.value);
-    if (same) {
-        *key = *same;
-    } else {
-        price(search, config.value, key);
-    }
-    key->columns = columns;
+    price(search, config.value, key);
     key->shape = shape;
     search->keys++;
 }
