@@ -41,6 +41,15 @@ nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cu
     return nh_cuda_step_add(operation, step, &spec);
 }
 
+void nh_cuda_add_bias_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             int64_t shares, struct nh_cuda_step *step) {
+    int64_t head = shares * problem->bias_count;
+    size_t bytes = (size_t)(problem->heads * head) * sizeof(float);
+    step->args.tensor[NH_D_S].head = head;
+    nh_cuda_bind_offset(step, NH_D_S, nh_cuda_reserve(operation, bytes));
+    step->outputs |= NH_BIT(D_BIAS);
+}
+
 nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
                                   const struct nh_problem *problem, struct nh_cuda_step step) {
     struct nh_kernel_spec spec = {.source = "bias_sum.cu"};

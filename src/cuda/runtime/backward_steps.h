@@ -20,6 +20,10 @@ void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *prob
 nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                                const struct nh_problem *problem, int64_t sum_columns);
 
+/* Makes the step of the launch for dQ add the bias's gradient to tables in the workspace, `shares` of each head. */
+void nh_cuda_add_bias_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             int64_t shares, struct nh_cuda_step *step);
+
 /* Appends the launch that adds up partial sums of the bias's gradient. The step, which is used as a template, has
  * NH_D_S bound to them. */
 nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,

@@ -116,6 +116,9 @@ void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t byt
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width);
 
+/* Binds a slot to the workspace, and leaves its strides alone. */
+void nh_cuda_bind_offset(struct nh_cuda_step *step, int slot, size_t offset_bytes);
+
 /* Appends the step. Fails with UNSUPPORTED if the grid exceeds the hardware's limits, and with INTERNAL if there are
  * too many steps, or macros in the spec. */
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,

@@ -106,6 +106,10 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
     step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
+void nh_cuda_bind_offset(struct nh_cuda_step *step, int slot, size_t offset_bytes) {
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+}
+
 /* Gives the step workspace for the notes of kernels/common/tile_note.cuh. */
 static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                        struct nh_kernel_spec *spec) {

@@ -174,8 +174,8 @@ static nhood_status add_stats(const struct builder *builder) {
     return nh_cuda_add_stats(builder->operation, &step, builder->problem, 0);
 }
 
-/* Makes the launch for dQ add the bias's gradient to tables in the workspace, one per head and share of its query tiles.
- * There are as many shares as keep the device busy for a few rounds, and no more than 256 MiB of tables. */
+/* Divides the launch for dQ into blocks that keep a table of the bias's gradient each, for a share of a head's query
+ * tiles: as many shares as keep the device busy for a few rounds, and no more than 256 MiB of tables. */
 static nhood_status add_tables(const struct builder *builder,
                                const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step) {
     const int64_t most_table_bytes = (int64_t)256 << 20, rounds = 4;
@@ -186,15 +186,10 @@ static nhood_status add_tables(const struct builder *builder,
     int64_t blocks = rounds * kernel->cuda->multiprocessors * nh_tiled80_residents(kernel);
     int64_t by_memory = most_table_bytes / (problem->heads * problem->bias_count * 4);
     int64_t wanted = nh_min(nh_ceil_div(blocks, problem->heads), by_memory);
-    int64_t shares = nh_max(1, nh_min(wanted, head_tiles)), tables = shares * problem->bias_count;
+    int64_t shares = nh_max(1, nh_min(wanted, head_tiles));
     step->work_tiles = step->own.tiling.work_tiles = (int)head_tiles;
-    step->args.tensor[NH_D_S].head = tables;
-    step->binding[NH_D_S] = (struct nh_cuda_binding){
-        NH_BIND_WORKSPACE,
-        nh_cuda_reserve(builder->operation, (size_t)(problem->heads * tables) * sizeof(float)),
-        {0, 0}};
-    step->outputs |= NH_BIT(D_BIAS);
     step->grid[0] = problem->heads * shares;
+    nh_cuda_add_bias_tables(builder->operation, problem, shares, step);
     return NHOOD_OK;
 }
 

@@ -260,7 +260,7 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
     define_whole_lines(&spec, of);
     nh_cuda_step_init(&step, problem);
-    if (value[REPAIR_APART]) nh_repair_bind(&step, words);
+    if (value[REPAIR_APART]) nh_cuda_bind_offset(&step, NH_QUEUE, words);
     nhood_status status =
         nh_tiling_set(problem, q, value[QH], false, value[ORDER], &step.own.tiling);
     if (status) return status;
@@ -290,7 +290,7 @@ static nhood_status add_clear(struct nh_cuda_operation *operation, const struct 
     struct nh_cuda_step step;
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_cuda_step_init(&step, problem);
-    nh_repair_bind(&step, words);
+    nh_cuda_bind_offset(&step, NH_QUEUE, words);
     step.threads = 32;
     return nh_cuda_step_add(operation, &step, &spec);
 }
@@ -305,7 +305,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     if (status) return status;
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
-    nh_repair_bind(&step, words);
+    nh_cuda_bind_offset(&step, NH_QUEUE, words);
     return nh_repair_add(operation, problem, &step, "fused90_repair.cu", MOST_DIM / 8);
 }
 

@@ -63,113 +63,101 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-/* dQ's sums, [B, H, X', Y', Z', columns] (see joint90.cu), and the two words of NH_QUEUE. first: bytes before the first
- * query, as periodic axes begin with positions in front of it at which loop tiles may start. */
-struct sums {
-    size_t offset, first, bytes, queue;
+/* A plan, and where it has the statistics of queries, dQ's sums, [B, H, X', Y', Z', columns] (see joint90.cu), and the two
+ * words of NH_QUEUE in the workspace. first: bytes before the first query, as periodic axes begin with positions in front
+ * of it at which loop tiles may start. */
+struct builder {
+    struct nh_cuda_operation *operation;
+    const struct nh_backward90_kernel *kernel;
+    const struct nh_problem *problem;
+    size_t stats, sums, first, queue;
     int64_t extent[NH_AXES], columns;
 };
 
-static struct sums sums_of(const struct nh_problem *problem, const int32_t loop[3]) {
-    struct sums sums = {.columns = nh_backward90_sum_columns(problem)};
+static void reserve(struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
     int64_t rows = 1, first = 0;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t before = axis->periodic ? loop[a] - 1 : 0;
-        sums.extent[a] = before + axis->dilation * nh_longest_rows(axis, false);
+        int64_t before = axis->periodic ? builder->kernel->loop[a] - 1 : 0;
+        builder->extent[a] = before + axis->dilation * nh_longest_rows(axis, false);
         first += before * rows;
-        rows *= sums.extent[a];
+        rows *= builder->extent[a];
     }
-    rows *= problem->batch * problem->heads;
-    sums.first = (size_t)(first * sums.columns) * sizeof(float);
-    sums.bytes = (size_t)(rows * sums.columns) * sizeof(float);
-    return sums;
+    size_t row_bytes = (size_t)builder->columns * sizeof(float);
+    builder->first = (size_t)first * row_bytes;
+    builder->stats = nh_backward90_reserve_stats(builder->operation, problem);
+    builder->sums = nh_cuda_reserve(builder->operation,
+                                    (size_t)(rows * problem->batch * problem->heads) * row_bytes);
+    builder->queue = nh_cuda_reserve(builder->operation, 2 * sizeof(uint32_t));
 }
 
-static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem,
-                      const struct sums *sums) {
+static void bind_sums(const struct builder *builder, struct nh_cuda_step *step) {
     struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
-    nh_repair_bind(step, sums->queue);
-    step->binding[NH_D_Q_SUMS] = (struct nh_cuda_binding){
-        .from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset + sums->first};
-    int64_t stride = sums->columns;
+    nh_cuda_bind_offset(step, NH_QUEUE, builder->queue);
+    nh_cuda_bind_offset(step, NH_D_Q_SUMS, builder->sums + builder->first);
+    t->head = builder->columns;
     for (int a = NH_AXES - 1; a >= 0; a--) {
-        t->axis[a] = stride;
-        stride *= sums->extent[a];
+        t->axis[a] = t->head;
+        t->head *= builder->extent[a];
     }
-    t->head = stride;
-    t->batch = stride * problem->heads;
+    t->batch = t->head * builder->problem->heads;
 }
 
-static void init_with_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
-                            size_t stats, const struct sums *sums) {
-    nh_cuda_step_init(step, problem);
-    nh_cuda_bind_stats(step, problem, stats);
-    bind_sums(step, problem, sums);
-}
-
-static nhood_status add_stats(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t stats, const struct sums *sums) {
-    struct nh_cuda_step step;
-    init_with_stats(&step, problem, stats, sums);
-    return nh_cuda_add_stats(operation, &step, problem, sums->columns);
-}
-
-static nhood_status add_kernel(struct nh_cuda_operation *operation,
-                               const struct nh_backward90_kernel *kernel, size_t stats,
-                               const struct sums *sums) {
-    const struct nh_problem *problem = kernel->problem;
+static nhood_status add_kernel(const struct builder *builder) {
+    const struct nh_backward90_kernel *kernel = builder->kernel;
     struct nh_kernel_spec spec = {.source = "joint90.cu"};
     struct nh_cuda_step step;
-    nhood_status status = nh_backward90_step(kernel, NH_BACKWARD90_ALL, stats, &step, &spec);
+    nhood_status status =
+        nh_backward90_step(kernel, NH_BACKWARD90_ALL, builder->stats, &step, &spec);
     if (status) return status;
-    int64_t columns = sums->columns * nh_box_volume(kernel->loop) / NH_BACKWARD90_ROWS;
+    int64_t columns = builder->columns * nh_box_volume(kernel->loop) / NH_BACKWARD90_ROWS;
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
-    bind_sums(&step, problem, sums);
-    nh_sm90_add_twins(&step, problem);
-    step.map[step.maps] = nh_sm90_sums_map(problem, sums->extent, sums->columns, kernel->loop);
-    step.map[step.maps++].offset_bytes = -(int64_t)sums->first;
-    return nh_cuda_step_add(operation, &step, &spec);
+    bind_sums(builder, &step);
+    nh_sm90_add_twins(&step, builder->problem);
+    step.map[step.maps] =
+        nh_sm90_sums_map(builder->problem, builder->extent, builder->columns, kernel->loop);
+    step.map[step.maps++].offset_bytes = -(int64_t)builder->first;
+    return nh_cuda_step_add(builder->operation, &step, &spec);
 }
 
-static nhood_status add_convert(struct nh_cuda_operation *operation,
-                                const struct nh_problem *problem, const struct sums *sums) {
+static nhood_status add_convert(const struct builder *builder) {
     enum { THREADS = 128, COLUMNS = 16 };
+    const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
     struct nh_cuda_step step;
     int64_t rows = problem->batch * problem->heads * problem->query_tokens;
-    int64_t lanes = sums->columns / COLUMNS;
+    int64_t lanes = builder->columns / COLUMNS;
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_GROUP", lanes);
     nh_cuda_step_init(&step, problem);
-    bind_sums(&step, problem, sums);
+    bind_sums(builder, &step);
     step.threads = THREADS;
     step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
     step.outputs = NH_BIT(D_Q);
     step.overlaps = true;
-    return nh_cuda_step_add(operation, &step, &spec);
-}
-
-static nhood_status add_repair(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, size_t stats,
-                               const struct sums *sums) {
-    struct nh_cuda_step step;
-    init_with_stats(&step, problem, stats, sums);
-    return nh_repair_add(operation, problem, &step, "joint90_repair.cu", MOST_DIM / 8);
+    return nh_cuda_step_add(builder->operation, &step, &spec);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
     const struct nh_backward90_kernel kernel = kernel_of(problem, operation->device, config->value);
-    size_t stats = nh_backward90_reserve_stats(operation, problem);
-    struct sums sums = sums_of(problem, kernel.loop);
-    sums.offset = nh_cuda_reserve(operation, sums.bytes);
-    sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
-    nhood_status status = add_stats(operation, problem, stats, &sums);
-    if (!status) status = add_kernel(operation, &kernel, stats, &sums);
-    if (!status) status = add_convert(operation, problem, &sums);
-    if (!status) status = add_repair(operation, problem, stats, &sums);
+    struct builder builder = {.operation = operation,
+                              .kernel = &kernel,
+                              .problem = problem,
+                              .columns = nh_backward90_sum_columns(problem)};
+    struct nh_cuda_step stats, repair;
+    reserve(&builder);
+    nh_cuda_step_init(&stats, problem);
+    nh_cuda_bind_stats(&stats, problem, builder.stats);
+    bind_sums(&builder, &stats);
+    repair = stats;
+    nhood_status status = nh_cuda_add_stats(operation, &stats, problem, builder.columns);
+    if (!status) status = add_kernel(&builder);
+    if (!status) status = add_convert(&builder);
+    if (!status)
+        status = nh_repair_add(operation, problem, &repair, "joint90_repair.cu", MOST_DIM / 8);
     return status;
 }
 

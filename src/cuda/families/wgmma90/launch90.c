@@ -32,11 +32,6 @@ void nh_cluster_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, in
     step->grid[0] = step->work_tiles * cluster;
 }
 
-void nh_repair_bind(struct nh_cuda_step *step, size_t words) {
-    step->binding[NH_QUEUE] =
-        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = words};
-}
-
 nhood_status nh_repair_add(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                            struct nh_cuda_step *step, const char *source, int64_t lanes) {
     enum { THREADS = 128, BLOCKS_PER_MULTIPROCESSOR = 4 };

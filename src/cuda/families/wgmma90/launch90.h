@@ -24,11 +24,8 @@ void nh_cluster_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, in
 
 /* ---- repair of rows that are not finite because something outside their windows is not ---- */
 
-/* Binds NH_QUEUE to two words of the workspace; the second one notes that there are rows to repair. */
-void nh_repair_bind(struct nh_cuda_step *step, size_t words);
-
-/* Adds the launch of `source` (repair_noted.cuh), whose tensors are bound. It does nothing unless an earlier launch has
- * noted a row. lanes: threads that share a row, with 8 elements each. */
+/* Adds the launch of `source` (repair_noted.cuh), whose tensors are bound: NH_QUEUE to two words of the workspace, the
+ * second of which notes that there are rows to repair. lanes: threads that share a row, with 8 elements each. */
 nhood_status nh_repair_add(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                            struct nh_cuda_step *step, const char *source, int64_t lanes);
 

@@ -17,7 +17,6 @@
 #define NH_KNOBS "split90_knobs.def"
 #include "knob_table.h"
 enum { MOST_DIM = 256, ROWS = NH_BACKWARD90_ROWS };
-#define MOST_TABLE_BYTES ((int64_t)256 << 20)
 
 /* The kernel of a config that owns keys, or the one that owns queries. */
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
@@ -85,7 +84,7 @@ static struct nh_backward90_kernel extra_kernel(const struct nh_problem *dense,
     return best;
 }
 
-/* The f32 sums of all shares, [share, batch, head, token, dim]. */
+/* The f32 sums of all shares of the queries, [share, batch, head, token, dim]: their number, and where they are. */
 struct shares {
     int64_t count;
     size_t keys, values;
@@ -93,13 +92,10 @@ struct shares {
 
 static void bind_shares(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                         int64_t dim, size_t offset) {
-    struct nh_cuda_tensor *t = &step->args.tensor[slot];
-    step->binding[slot] =
-        (struct nh_cuda_binding){.from = NH_BIND_WORKSPACE, .offset_bytes = offset};
-    t->axis[2] = dim;
-    t->head = problem->extra_tokens * dim;
-    t->batch = problem->kv_heads * t->head;
-    t->axis[0] = problem->batch * t->batch;
+    int64_t head = problem->extra_tokens * dim, batch = problem->kv_heads * head;
+    nh_cuda_bind_offset(step, slot, offset);
+    step->args.tensor[slot] =
+        (struct nh_cuda_tensor){NULL, batch, {problem->batch * batch, 0, dim}, head};
 }
 
 static void write_extra(struct nh_cuda_step *step, const struct nh_problem *problem,
@@ -258,23 +254,19 @@ static void add_extra_loop_tiles(struct nh_cuda_step *step, const struct nh_prob
     step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, rows);
 }
 
-/* Makes the launch for dQ add the bias's gradient to tables in the workspace, one per head and block
- * (fused90_bias_gradient.cuh). Heads are divided into parts until the tables are small enough: with more parts, fewer
- * blocks have a table for each head. */
+/* Gives each block of the launch for dQ a table of the bias's gradient per head (fused90_bias_gradient.cuh). Heads are
+ * divided into parts until the tables are small enough: with more parts, fewer blocks have a table for each head. */
 static void add_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                        struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
+    const int64_t most_bytes = (int64_t)256 << 20;
     int64_t table_bytes = problem->heads * problem->bias_count * 4, parts = 1;
     while (parts < problem->heads &&
-           (problem->heads % parts || table_bytes * (step->grid[0] / parts) > MOST_TABLE_BYTES))
+           (problem->heads % parts || table_bytes * (step->grid[0] / parts) > most_bytes))
         parts++;
     int64_t shares = nh_max(1, step->grid[0] / parts);
     nh_kernel_define(spec, "NH_HEAD_PARTS", parts);
     step->grid[0] = parts * shares;
-    step->args.tensor[NH_D_S].head = shares * problem->bias_count;
-    step->binding[NH_D_S] = (struct nh_cuda_binding){
-        .from = NH_BIND_WORKSPACE,
-        .offset_bytes = nh_cuda_reserve(operation, (size_t)(table_bytes * shares))};
-    step->outputs |= NH_BIT(D_BIAS);
+    nh_cuda_add_bias_tables(operation, problem, shares, step);
 }
 
 static nhood_status add_pass(struct nh_cuda_operation *operation,
