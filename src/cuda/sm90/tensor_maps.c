@@ -360,6 +360,14 @@ struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t t
     return map;
 }
 
+void nh_sm90_loop_over_extra(struct nh_cuda_step *step, const struct nh_problem *problem,
+                             int64_t rows) {
+    if (!problem->extra_tokens) return;
+    step->own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
+    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, rows);
+    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, rows);
+}
+
 struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int32_t tile[3]) {
     struct nh_cuda_map map = {.slot = NH_DELTA,
                               .rank = 5,

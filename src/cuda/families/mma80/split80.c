@@ -155,24 +155,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 /* ---- plan ---- */
 
 /* Which gradients a launch sums up, as bits: NH_SUM_FIRST and NH_SUM_SECOND. */
-enum { FIRST = 1, SECOND = 2, BOTH = 3 };
+enum { FIRST = 1, SECOND = 2 };
 
 struct builder {
     struct nh_cuda_operation *operation;
     const struct nh_problem *problem;
     size_t stats; /* workspace offset of the queries' LSE and delta */
 };
-
-static void bind_stats(const struct builder *builder, struct nh_cuda_step *step) {
-    nh_cuda_bind_workspace(step, builder->problem, NH_DELTA, builder->stats, 4);
-}
-
-static nhood_status add_stats(const struct builder *builder) {
-    struct nh_cuda_step step;
-    nh_cuda_step_init(&step, builder->problem);
-    bind_stats(builder, &step);
-    return nh_cuda_add_stats(builder->operation, &step, builder->problem, 0);
-}
 
 /* Divides the launch for dQ into blocks that keep a table of the bias's gradient each, for a share of a head's query
  * tiles: as many shares as keep the device busy for a few rounds, and no more than 256 MiB of tables. */
@@ -229,13 +218,13 @@ static nhood_status add_launch(const struct builder *builder,
     nh_tiled80_step(kernel, knobs, &step, &spec);
     nh_kernel_define(&spec, "NH_INVERSE", !queries);
     nh_kernel_define(&spec, "NH_SUM_FIRST", (sums & FIRST) != 0);
-    nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0);
+    nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0 && !queries);
     nh_kernel_define(&spec, "NH_EXTRA_ROWS", extra);
     nh_cuda_define_long_sums(&spec, problem, rows[kernel->pass]);
     nh_kernel_define(&spec, "NH_EXTRA_TOKENS", queries && problem->extra_tokens > 0);
     nh_kernel_define(&spec, "NH_BIASED", biased);
     nh_kernel_define(&spec, "NH_PRESCALE", biased || !(problem->scale > 0));
-    bind_stats(builder, &step);
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, builder->stats, 4);
     step.overlaps = true;
     step.outputs =
         (sums & FIRST ? first[kernel->pass] : 0) | (sums & SECOND ? second[kernel->pass] : 0);
@@ -246,28 +235,24 @@ static nhood_status add_launch(const struct builder *builder,
     return status ? status : nh_cuda_add_bias_sum(builder->operation, problem, step);
 }
 
-/* Adds the launches for dK and dV, one for both or one each. */
-static nhood_status add_both(const struct builder *builder,
-                             const struct nh_tiled80_kernel *kernel) {
-    if (!nh_tiled80_apart(builder->problem)) return add_launch(builder, kernel, BOTH);
-    nhood_status status = add_launch(builder, kernel, FIRST);
-    return status ? status : add_launch(builder, kernel, SECOND);
-}
-
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
-    int64_t rows = problem->batch * problem->query_tokens * problem->heads;
-    const struct nh_cuda_device *cuda = operation->device;
-    const struct nh_tiled80_kernel queries =
-                                       kernel_of(problem, cuda, false, config->value + BY_QUERY),
-                                   keys = kernel_of(problem, cuda, true, config->value + BY_KEY),
-                                   extra = extra_kernel(&keys);
+    size_t rows = (size_t)(problem->batch * problem->query_tokens * problem->heads);
+    struct nh_tiled80_kernel kernel[3];
+    struct nh_cuda_step stats;
     const struct builder builder = {operation, problem,
-                                    nh_cuda_reserve(operation, (size_t)rows * 4 * sizeof(float))};
-    nhood_status status = add_stats(&builder);
-    if (!status) status = add_launch(&builder, &queries, FIRST);
-    if (!status) status = add_both(&builder, &keys);
-    if (!status && problem->extra_tokens) status = add_both(&builder, &extra);
+                                    nh_cuda_reserve(operation, rows * 4 * sizeof(float))};
+    nh_cuda_step_init(&stats, problem);
+    nh_cuda_bind_workspace(&stats, problem, NH_DELTA, builder.stats, 4);
+    nhood_status status = nh_cuda_add_stats(operation, &stats, problem, 0);
+    kernel[0] = kernel_of(problem, operation->device, false, config->value + BY_QUERY);
+    kernel[1] = kernel_of(problem, operation->device, true, config->value + BY_KEY);
+    kernel[2] = extra_kernel(&kernel[1]);
+    for (int k = 0; k < (problem->extra_tokens ? 3 : 2); k++) {
+        bool apart = nh_tiled80_launches(&kernel[k]) == 2;
+        if (!status) status = add_launch(&builder, &kernel[k], apart ? FIRST : FIRST | SECOND);
+        if (!status && apart) status = add_launch(&builder, &kernel[k], SECOND);
+    }
     return status;
 }
 

@@ -37,12 +37,13 @@ void nh_tiled80_set_knobs(const struct nh_box_choice *choice, int32_t knob[NH_TI
 
 /* ---- what a kernel needs ---- */
 
-bool nh_tiled80_apart(const struct nh_problem *problem) {
-    return problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE;
-}
-
 static bool by_key(const struct nh_tiled80_kernel *kernel) {
     return kernel->pass >= NH_TILED80_BY_KEY;
+}
+
+int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel) {
+    const struct nh_problem *problem = kernel->problem;
+    return by_key(kernel) && problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE ? 2 : 1;
 }
 
 /* Rows and columns of the tiles, bytes of an element, and head dims in shared memory: rounded up to one tensor core
@@ -88,8 +89,8 @@ static int64_t shared_bytes(const struct nh_tiled80_kernel *kernel) {
  * the softmax. */
 static int64_t registers_of(const struct nh_tiled80_kernel *kernel) {
     const struct sizes s = sizes_of(kernel);
-    const bool apart = nh_tiled80_apart(kernel->problem);
-    const int64_t by_keys = apart ? nh_max(s.dim, s.dim_v) : s.dim + s.dim_v;
+    const int64_t by_keys =
+        nh_tiled80_launches(kernel) == 2 ? nh_max(s.dim, s.dim_v) : s.dim + s.dim_v;
     const int64_t sums[] = {s.dim_v, s.dim, by_keys, by_keys};
     int64_t blocks = s.rows / kernel->knob[NH_TILED80_WARPS] / 16,
             scores = kernel->pass == NH_TILED80_FORWARD ? s.columns / 2 : s.columns;
@@ -118,17 +119,13 @@ int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel) {
 
 /* ---- work ---- */
 
-static int launches_of(const struct nh_tiled80_kernel *kernel) {
-    return by_key(kernel) && nh_tiled80_apart(kernel->problem) ? 2 : 1;
-}
-
 /* The inner dimensions of a launch's products of one pair of rows, added up: scores, their gradients, and sums. */
 static double product_dims(const struct nh_tiled80_kernel *kernel) {
     const struct sizes s = sizes_of(kernel);
     double dim = (double)s.dim, dim_v = (double)s.dim_v;
     if (kernel->pass == NH_TILED80_FORWARD) return dim + dim_v;
     if (kernel->pass == NH_TILED80_BY_QUERY) return 2 * dim + dim_v;
-    return launches_of(kernel) == 2 ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
+    return nh_tiled80_launches(kernel) == 2 ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
 /* The blocks of a kernel's launches, the tiles of all their loops, how many of these need masks, and the tiles of the
@@ -141,7 +138,7 @@ static struct loops loops_of(const struct nh_tiled80_kernel *kernel,
                              const struct nh_tiling_count *count) {
     const struct nh_problem *problem = kernel->problem;
     bool keys = by_key(kernel);
-    double passes = (double)(problem->batch * launches_of(kernel));
+    double passes = (double)(problem->batch * nh_tiled80_launches(kernel));
     double blocks =
                passes * (double)(keys ? problem->kv_heads : problem->heads) * count->work_tiles,
            each = passes * (double)problem->heads;
@@ -158,8 +155,8 @@ static struct loops loops_of(const struct nh_tiled80_kernel *kernel,
 static struct loops extra_loops(const struct nh_tiled80_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
     int64_t rows = nh_box_volume(kernel->knob + NH_TILED80_ROW);
-    double groups =
-        (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch * launches_of(kernel));
+    double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
+                             nh_tiled80_launches(kernel));
     double tiles = (double)problem->heads * groups, dense = tiles;
     for (int a = 0; a < NH_AXES; a++) {
         tiles *=

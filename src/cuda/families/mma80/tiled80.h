@@ -32,8 +32,8 @@ void nh_tiled80_set_knobs(const struct nh_box_choice *choice, int32_t knob[NH_TI
 /* NULL, or why the kernels do not take the problem. */
 const char *nh_tiled80_refuse(const struct nh_problem *problem);
 
-/* Whether dK and dV have separate launches, because registers do not hold both. */
-bool nh_tiled80_apart(const struct nh_problem *problem);
+/* The number of a kernel's launches: 2 if dK and dV have one each, because registers do not hold both. */
+int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel);
 
 /* Blocks that are resident on a multiprocessor; threads that get fewer registers than they want spill. 0: not even one
  * block fits. */

@@ -322,20 +322,16 @@ static void define(const struct nh_backward90_kernel *kernel, enum nh_backward90
     nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
 }
 
-/* Sets the tensor maps in the order of the kernels' structs. */
+/* Sets the tensor maps in the order of the kernels' structs: of owned rows, then of the loop's. */
 static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *part,
                      struct nh_cuda_step *step) {
-    const struct nh_problem *problem = kernel->problem;
+    static const int32_t order[2][4] = {{NHOOD_Q, NHOOD_D_O, NHOOD_K, NHOOD_V},
+                                        {NHOOD_K, NHOOD_V, NHOOD_Q, NHOOD_D_O}};
     const bool keys = owns_keys(kernel);
-    const int32_t *q_tile = keys ? kernel->loop : part, *k_tile = keys ? part : kernel->loop;
-    const struct nh_cuda_map q = nh_sm90_map(problem, NHOOD_Q, q_tile, 1),
-                             d_o = nh_sm90_map(problem, NHOOD_D_O, q_tile, 1),
-                             k = nh_sm90_map(problem, NHOOD_K, k_tile, 1),
-                             v = nh_sm90_map(problem, NHOOD_V, k_tile, 1);
-    const struct nh_cuda_map by_query[] = {q, d_o, k, v},
-                             by_key[] = {k, v, q, d_o, nh_sm90_stats_map(problem, q_tile)};
-    step->maps = keys ? 5 : 4;
-    memcpy(step->map, keys ? by_key : by_query, (size_t)step->maps * sizeof *step->map);
+    for (int i = 0; i < 4; i++)
+        step->map[step->maps++] =
+            nh_sm90_map(kernel->problem, order[keys][i], i < 2 ? part : kernel->loop, 1);
+    if (keys) step->map[step->maps++] = nh_sm90_stats_map(kernel->problem, kernel->loop);
 }
 
 nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,

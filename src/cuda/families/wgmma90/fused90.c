@@ -74,12 +74,12 @@ bool nh_fused90_skips_planes(const struct nh_fused90 *of) {
     const int32_t *value = of->value;
     int32_t tile[3], lines = (int32_t)problem->axis[1].window + SIDE - 1;
     return problem->rank == 3 && nh_max(problem->dim, problem->dim_v) <= MOST_SKIPPING_DIM &&
-           nh_sm90_windows_are_plain(problem) && !nh_is_cut(&problem->axis[1]) &&
-           problem->axis[0].window >= LEAST_WINDOW && problem->axis[0].window <= MOST_WINDOW &&
-           value[WARPGROUPS] == 3 && value[STACK] == 0 && value[QH] == 1 && value[KX] == 1 &&
-           value[KZ] == 8 && value[TILE_BOXES] == 1 && value[KY] >= lines &&
-           nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) && tile[0] == SIDE &&
-           tile[1] == SIDE && tile[2] == SIDE;
+           nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem) &&
+           !nh_is_cut(&problem->axis[1]) && problem->axis[0].window >= LEAST_WINDOW &&
+           problem->axis[0].window <= MOST_WINDOW && value[WARPGROUPS] == 3 && value[STACK] == 0 &&
+           value[QH] == 1 && value[KX] == 1 && value[KZ] == 8 && value[TILE_BOXES] == 1 &&
+           value[KY] >= lines && nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) &&
+           tile[0] == SIDE && tile[1] == SIDE && tile[2] == SIDE;
 }
 
 /* ---- loops and clusters ---- */
@@ -265,7 +265,6 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
         nh_tiling_set(problem, q, value[QH], false, value[ORDER], &step.own.tiling);
     if (status) return status;
     step.work_tiles = step.own.tiling.work_tiles;
-    step.own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, keys);
     step.threads = 128 * (value[WARPGROUPS] + 1);
     step.shared_bytes = shared_bytes(of, value[STAGES]);
     step.grid[0] = nh_min(step.work_tiles, of->cuda->multiprocessors);
@@ -275,10 +274,7 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_Q, warpgroup_tile, value[QH]);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_K, k, 1);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_V, k, 1);
-    if (problem->extra_tokens) {
-        step.map[step.maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, keys);
-        step.map[step.maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, keys);
-    }
+    nh_sm90_loop_over_extra(&step, problem, keys);
     nh_sm90_add_twins(&step, problem);
     return nh_cuda_step_add(operation, &step, &spec);
 }

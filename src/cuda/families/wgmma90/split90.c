@@ -245,15 +245,6 @@ static nhood_status add_stats(struct nh_cuda_operation *operation, const struct 
     return nh_cuda_add_stats(operation, &step, problem, 0);
 }
 
-/* Adds the extra tokens to the loop for dQ. */
-static void add_extra_loop_tiles(struct nh_cuda_step *step, const struct nh_problem *problem,
-                                 const int32_t loop[3]) {
-    int64_t rows = nh_box_volume(loop);
-    step->own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
-    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, rows);
-    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, rows);
-}
-
 /* Gives each block of the launch for dQ a table of the bias's gradient per head (fused90_bias_gradient.cuh). Heads are
  * divided into parts until the tables are small enough: with more parts, fewer blocks have a table for each head. */
 static void add_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
@@ -278,7 +269,7 @@ static nhood_status add_pass(struct nh_cuda_operation *operation,
     struct nh_cuda_step step;
     nhood_status status = nh_backward90_step(kernel, pass, stats, &step, &spec);
     if (status) return status;
-    if (queries && problem->extra_tokens) add_extra_loop_tiles(&step, problem, kernel->loop);
+    if (queries) nh_sm90_loop_over_extra(&step, problem, nh_box_volume(kernel->loop));
     nh_sm90_add_twins(&step, problem);
     nh_backward90_share(kernel, &step, &spec);
     if (!queries || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
