@@ -37,6 +37,15 @@ static inline int64_t nh_gemm_rows(const struct nh_config *config) {
            config->value[GEMM_TILE + 2];
 }
 
+/* The fewest lanes, from 8 to 32, whose registers hold a row of so many slots, NH_GEMM_HELD each. */
+enum { NH_GEMM_HELD = 16, NH_GEMM_LANES = 32 };
+static inline int64_t nh_gemm_lanes(int64_t slots) {
+    int64_t lanes = 8;
+    while (lanes < NH_GEMM_LANES && lanes * NH_GEMM_HELD < slots)
+        lanes *= 2;
+    return lanes;
+}
+
 /* The number of tiles of one batch entry and head. */
 int64_t nh_gemm_tiles(const struct nh_gemm *of);
 

@@ -4,7 +4,7 @@
 #include "dtype.h"
 #include "rates.h"
 
-enum { WARP_ROWS = 16, MOST_HELD = 16, LEAST_LANES = 8, LANES = 32, MOST_PLACE = 1 << 16 };
+enum { WARP_ROWS = 16, LANES = NH_GEMM_LANES, MOST_PLACE = 1 << 16 };
 
 static int64_t most_reach(const struct nh_axis *axis, int64_t extent) {
     return nh_min(nh_longest_group(axis), extent + axis->window + axis->stride - 2);
@@ -27,9 +27,7 @@ static void set_sizes(const struct nh_gemm *of, struct nh_gemm_part *part) {
     part->held = nh_ceil_div(part->box, 16) * 16 + 16;
     part->columns = nh_ceil_div(columns, 16) * 16;
     part->row = nh_ceil_div(part->slots, piece) * piece;
-    part->lanes = LEAST_LANES;
-    while (part->lanes < LANES && part->lanes * MOST_HELD < part->slots)
-        part->lanes *= 2;
+    part->lanes = nh_gemm_lanes(part->slots);
 }
 
 /* The more shared memory 16 rows take, the fewer blocks are resident, and the more warps should share the rows; warps
@@ -96,8 +94,8 @@ bool nh_gemm_part_takes(const struct nh_gemm *of) {
     int64_t bytes = nh_max(part.shared_bytes[NH_GEMM_PART_PN], part.shared_bytes[NH_GEMM_PART_NN]);
     /* In 3-D, the rows of a whole box leave room for one block of few warps per multiprocessor: planes took half the
      * time. */
-    return part.slots <= (volume && !planes ? 256 : LANES * MOST_HELD) && part.box <= MOST_PLACE &&
-           problem->bias_count <= MOST_PLACE &&
+    return part.slots <= (volume && !planes ? 256 : LANES * NH_GEMM_HELD) &&
+           part.box <= MOST_PLACE && problem->bias_count <= MOST_PLACE &&
            bytes + tables_bytes(of, &part) <= of->cuda->shared_bytes_per_block;
 }
 

@@ -10,7 +10,7 @@
 
 NH_OWN_ARGS_FIT(nh_gemm_part_args, nh_gemm_part_own);
 
-enum { THREADS = 128, LANES = 32, MOST_HELD = 16 };
+enum { THREADS = 128 };
 /* The most bytes of weights in the workspace. With slabs of this size, every launch takes much longer than its launch
  * latency. */
 #define SLAB_BYTES ((int64_t)512 << 20)
@@ -22,7 +22,7 @@ struct builder {
     const struct nh_problem *whole;
     /* one slab of the whole, with the same strides */
     const struct nh_problem *problem;
-    const struct nh_config *config;
+    struct nh_gemm gemm; /* of the slab */
     /* workspace offset of the attention weights */
     size_t weights;
 };
@@ -51,10 +51,6 @@ static nhood_status add(const struct builder *builder, struct nh_cuda_step *step
     return nh_cuda_step_add(builder->operation, step, spec);
 }
 
-static struct nh_gemm gemm_of(const struct builder *builder) {
-    return (struct nh_gemm){builder->problem, builder->operation->device, builder->config};
-}
-
 /* Starts a launch. row: elements of a query's row of attention weights in the workspace; 0: A is the caller's. */
 static void start(const struct builder *builder, int64_t row, struct nh_cuda_step *step) {
     nh_cuda_step_init(step, builder->problem);
@@ -79,7 +75,7 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
-    nh_kernel_define_knobs(&spec, nh_gemm_knobs, NH_CONFIG_KNOBS, builder->config->value);
+    nh_kernel_define_knobs(&spec, nh_gemm_knobs, NH_CONFIG_KNOBS, builder->gemm.config->value);
     nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
     nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(builder->whole, UINT32_MAX));
     nh_kernel_define(&spec, "NH_CAUSAL", nh_problem_causal(problem));
@@ -92,9 +88,8 @@ static struct nh_kernel_spec spec_of(const struct builder *builder, const char *
 /* Adds a launch with a block for each tile of so many heads, and two threads per row. */
 static nhood_status add_tiles(const struct builder *builder, struct nh_cuda_step *step,
                               const struct nh_kernel_spec *spec, int64_t heads, int64_t team) {
-    const struct nh_gemm of = gemm_of(builder);
-    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2 * team);
-    step->grid[0] = builder->problem->batch * heads * nh_gemm_tiles(&of);
+    step->threads = (int32_t)(nh_gemm_rows(builder->gemm.config) * 2 * team);
+    step->grid[0] = builder->problem->batch * heads * nh_gemm_tiles(&builder->gemm);
     return add(builder, step, spec);
 }
 
@@ -102,14 +97,13 @@ static nhood_status add_tiles(const struct builder *builder, struct nh_cuda_step
  * gemm_pn.cu. */
 static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *step, int64_t dim,
                            int result, bool f32_weights) {
-    const struct nh_gemm of = gemm_of(builder);
     struct nh_kernel_spec spec =
-        spec_of(builder, "gemm_pn.cu", dim, builder->config->value[GEMM_COLUMNS], false);
+        spec_of(builder, "gemm_pn.cu", dim, builder->gemm.config->value[GEMM_COLUMNS], false);
     nh_kernel_define(&spec, "NH_BIASED", step->args.has_bias);
     nh_kernel_define(&spec, "NH_RESULT", result);
     nh_kernel_define(&spec, "NH_WEIGHT_F32", f32_weights);
     step->args.dim = dim;
-    step->shared_bytes = nh_gemm_pn_bytes(&of, dim);
+    step->shared_bytes = nh_gemm_pn_bytes(&builder->gemm, dim);
     return add_tiles(builder, step, &spec, builder->problem->heads, 1);
 }
 
@@ -118,11 +112,10 @@ static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *s
 static nhood_status add_band(const struct builder *builder, int64_t row, int32_t rows, int32_t out,
                              double scale, bool inverse) {
     const struct nh_problem *problem = builder->problem;
-    const struct nh_gemm of = gemm_of(builder);
     bool keys = rows == NHOOD_K || rows == NHOOD_Q;
     int64_t dim = keys ? problem->dim : problem->dim_v;
     struct nh_kernel_spec spec =
-        spec_of(builder, "gemm_band.cu", dim, builder->config->value[GEMM_COLUMNS], inverse);
+        spec_of(builder, "gemm_band.cu", dim, builder->gemm.config->value[GEMM_COLUMNS], inverse);
     struct nh_cuda_step step;
     start(builder, row, &step);
     rebind(&step, problem, NH_V, rows);
@@ -130,7 +123,7 @@ static nhood_status add_band(const struct builder *builder, int64_t row, int32_t
     step.args.dim_v = dim;
     step.args.scale = scale;
     step.outputs = 1u << out;
-    step.shared_bytes = nh_gemm_band_bytes(&of, dim);
+    step.shared_bytes = nh_gemm_band_bytes(&builder->gemm, dim);
     return add_tiles(builder, &step, &spec, inverse ? problem->kv_heads : problem->heads, 1);
 }
 
@@ -151,15 +144,12 @@ static nhood_status add_softmax(const struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = "gemm_softmax.cu"};
     struct nh_cuda_step step;
-    /* the fewest lanes whose registers hold a row */
-    int64_t lanes = 8;
-    while (lanes < LANES && lanes * MOST_HELD < problem->window_count)
-        lanes *= 2;
-    int64_t held = nh_ceil_div(problem->window_count, lanes);
+    int64_t lanes = nh_gemm_lanes(problem->window_count),
+            held = nh_ceil_div(problem->window_count, lanes);
     start(builder, problem->window_count, &step);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_GROUP", lanes);
-    nh_kernel_define(&spec, "NH_HELD", held > MOST_HELD ? 0 : held);
+    nh_kernel_define(&spec, "NH_HELD", held > NH_GEMM_HELD ? 0 : held);
     step.threads = THREADS;
     step.grid[0] = nh_ceil_div(query_rows(problem), THREADS / lanes);
     return add(builder, &step, &spec);
@@ -181,7 +171,7 @@ static nhood_status add_part(const struct builder *builder, const struct nh_gemm
     } else {
         step.args.scale = 1;
     }
-    nh_kernel_define(&spec, "NH_PLANES", builder->config->value[GEMM_PLANES]);
+    nh_kernel_define(&spec, "NH_PLANES", builder->gemm.config->value[GEMM_PLANES]);
     nh_kernel_define(&spec, "NH_SLOTS", part->slots);
     nh_kernel_define(&spec, "NH_TEAM", part->team[index]);
     step.shared_bytes = part->shared_bytes[index];
@@ -193,10 +183,9 @@ static nhood_status add_part(const struct builder *builder, const struct nh_gemm
 static nhood_status add_forward(struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
     const size_t bytes = nh_dtype_bytes(problem->dtype);
-    const struct nh_gemm of = gemm_of(builder);
     struct nh_cuda_step step;
-    if (nh_gemm_in_parts(builder->config)) {
-        const struct nh_gemm_part part = nh_gemm_part_of(&of);
+    if (nh_gemm_in_parts(builder->gemm.config)) {
+        const struct nh_gemm_part part = nh_gemm_part_of(&builder->gemm);
         reserve_weights(builder, part.row, bytes);
         nhood_status status = add_part(builder, &part, NH_GEMM_PART_PN);
         return status ? status : add_part(builder, &part, NH_GEMM_PART_NN);
@@ -314,7 +303,8 @@ static struct nh_problem slab_of(const struct nh_problem *problem) {
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct nh_config *config) {
     struct nh_problem slab = slab_of(problem);
-    struct builder builder = {operation, problem, &slab, config, 0};
+    struct builder builder = {
+        operation, problem, &slab, {&slab, operation->device, config}, .weights = 0};
     struct nh_cuda_step step;
     operation->slabs[0] = problem->batch / slab.batch;
     operation->slabs[1] = problem->kv_heads / slab.kv_heads;

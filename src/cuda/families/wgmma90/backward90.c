@@ -289,10 +289,13 @@ void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
 
 /* ---- launches ---- */
 
-size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
-                                   const struct nh_problem *problem) {
-    return nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->heads * problem->query_tokens) * STATS_BYTES);
+size_t nh_backward90_start(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                           struct nh_cuda_step *step) {
+    int64_t rows = problem->batch * problem->heads * problem->query_tokens;
+    size_t stats = nh_cuda_reserve(operation, (size_t)rows * STATS_BYTES);
+    nh_cuda_step_init(step, problem);
+    nh_cuda_bind_stats(step, problem, stats);
+    return stats;
 }
 
 /* Defines the macros of a kernel; part: its warpgroup tile. */

@@ -98,9 +98,9 @@ const char *nh_backward90_refuse_around(const struct nh_backward90_kernel *kerne
 /* Columns of dQ's sums in memory, rounded up to whole chunks of shared memory. */
 int64_t nh_backward90_sum_columns(const struct nh_problem *problem);
 
-/* Reserves workspace for the statistics of queries; returns its offset. */
-size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
-                                   const struct nh_problem *problem);
+/* Reserves workspace for the statistics of queries and sets up a step with them bound. Returns their offset. */
+size_t nh_backward90_start(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                           struct nh_cuda_step *step);
 
 /* Sets up a launch of a kernel, but for its source. Fails with UNSUPPORTED if there are too many tiles. */
 nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,

@@ -279,30 +279,22 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
-/* Adds the launch that clears the words of a repair. */
-static nhood_status add_clear(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t words) {
-    struct nh_kernel_spec spec = {.source = "repair_clear.cu"};
-    struct nh_cuda_step step;
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_cuda_step_init(&step, problem);
-    nh_cuda_bind_offset(&step, NH_QUEUE, words);
-    step.threads = 32;
-    return nh_cuda_step_add(operation, &step, &spec);
-}
-
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
     const struct nh_fused90 of = {problem, operation->device, config->value};
     if (!config->value[REPAIR_APART]) return add_forward(operation, &of, 0);
     size_t words = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
-    nhood_status status = add_clear(operation, problem, words);
+    struct nh_kernel_spec spec = {.source = "repair_clear.cu"};
+    struct nh_cuda_step clear, repair;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_cuda_step_init(&clear, problem);
+    nh_cuda_bind_offset(&clear, NH_QUEUE, words);
+    repair = clear;
+    clear.threads = 32;
+    nhood_status status = nh_cuda_step_add(operation, &clear, &spec);
     if (!status) status = add_forward(operation, &of, words);
     if (status) return status;
-    struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_cuda_bind_offset(&step, NH_QUEUE, words);
-    return nh_repair_add(operation, problem, &step, "fused90_repair.cu", MOST_DIM / 8);
+    return nh_repair_add(operation, problem, &repair, "fused90_repair.cu", MOST_DIM / 8);
 }
 
 const struct nh_solver nh_solver_cuda_fused90 = {

@@ -157,19 +157,14 @@ static bool may_share(const struct nh_problem *problem, const int32_t shape[3], 
            (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH);
 }
 
-static bool may_own(const struct nh_problem *problem, const int32_t shape[3]) {
-    bool any = false;
-    for (int32_t heads = 1; heads <= MOST_HEADS; heads *= 2)
-        any = any || may_share(problem, shape, heads);
-    return any && nh_sm90_boxes_fit(problem, shape);
-}
-
 bool nh_fused90_goes_around(const struct nh_problem *problem) {
     for (size_t q = 0; q < Q_SHAPES; q++)
-        for (size_t k = 0; k < KEY_TILES; k++)
-            if (may_own(problem, q_shapes[q]) && nh_sm90_boxes_fit(problem, k_shapes[k]) &&
-                nh_tiling_laps_fit(problem, q_shapes[q], k_shapes[k], false))
-                return true;
+        for (int32_t heads = 1; heads <= MOST_HEADS; heads *= 2)
+            for (size_t k = 0; k < KEY_TILES && may_share(problem, q_shapes[q], heads); k++)
+                if (nh_sm90_boxes_fit(problem, q_shapes[q]) &&
+                    nh_sm90_boxes_fit(problem, k_shapes[k]) &&
+                    nh_tiling_laps_fit(problem, q_shapes[q], k_shapes[k], false))
+                    return true;
     return false;
 }
 

@@ -74,7 +74,7 @@ struct builder {
     int64_t extent[NH_AXES], columns;
 };
 
-static void reserve(struct builder *builder) {
+static void reserve_sums(struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
     int64_t rows = 1, first = 0;
     for (int a = NH_AXES - 1; a >= 0; a--) {
@@ -86,7 +86,6 @@ static void reserve(struct builder *builder) {
     }
     size_t row_bytes = (size_t)builder->columns * sizeof(float);
     builder->first = (size_t)first * row_bytes;
-    builder->stats = nh_backward90_reserve_stats(builder->operation, problem);
     builder->sums = nh_cuda_reserve(builder->operation,
                                     (size_t)(rows * problem->batch * problem->heads) * row_bytes);
     builder->queue = nh_cuda_reserve(builder->operation, 2 * sizeof(uint32_t));
@@ -148,9 +147,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
                               .problem = problem,
                               .columns = nh_backward90_sum_columns(problem)};
     struct nh_cuda_step stats, repair;
-    reserve(&builder);
-    nh_cuda_step_init(&stats, problem);
-    nh_cuda_bind_stats(&stats, problem, builder.stats);
+    builder.stats = nh_backward90_start(operation, problem, &stats);
+    reserve_sums(&builder);
     bind_sums(&builder, &stats);
     repair = stats;
     nhood_status status = nh_cuda_add_stats(operation, &stats, problem, builder.columns);

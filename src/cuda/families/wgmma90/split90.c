@@ -237,14 +237,6 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-static nhood_status add_stats(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t stats) {
-    struct nh_cuda_step step;
-    nh_cuda_step_init(&step, problem);
-    nh_cuda_bind_stats(&step, problem, stats);
-    return nh_cuda_add_stats(operation, &step, problem, 0);
-}
-
 /* Gives each block of the launch for dQ a table of the bias's gradient per head (fused90_bias_gradient.cuh). Heads are
  * divided into parts until the tables are small enough: with more parts, fewer blocks have a table for each head. */
 static void add_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
@@ -280,8 +272,9 @@ static nhood_status add_pass(struct nh_cuda_operation *operation,
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
-    size_t stats = nh_backward90_reserve_stats(operation, problem);
-    nhood_status status = add_stats(operation, problem, stats);
+    struct nh_cuda_step step;
+    size_t stats = nh_backward90_start(operation, problem, &step);
+    nhood_status status = nh_cuda_add_stats(operation, &step, problem, 0);
     for (int keys = 0; keys < 2; keys++) {
         const struct nh_backward90_kernel kernel =
             kernel_of(problem, operation->device, config->value, keys);
