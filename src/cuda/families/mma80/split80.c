@@ -39,6 +39,19 @@ static struct nh_tiled80_kernel extra_kernel(const struct nh_tiled80_kernel *key
     return extra;
 }
 
+/* Blocks of extra tokens loop over all queries; tiles that the end of the grid cuts need masks. */
+static struct nh_tiling_count count_extra(const struct nh_tiled80_kernel *extra) {
+    const struct nh_problem *problem = extra->problem;
+    double rows = (double)nh_ceil_div(problem->extra_tokens, nh_box_volume(extra->knob));
+    double all = 1, dense = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t length = problem->axis[a].query.length, tile = extra->knob[NH_TILED80_COLUMN + a];
+        all *= (double)nh_ceil_div(length, tile);
+        dense *= (double)(length / tile);
+    }
+    return (struct nh_tiling_count){rows, rows * all, rows * (all - dense), all};
+}
+
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     static const int32_t smallest[NH_TILED80_KNOBS] = {1, 1, 32, 1, 1, 16, 2};
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
@@ -67,8 +80,10 @@ static bool add_side(const struct nh_problem *problem, const struct nh_device *d
                      struct nh_work *work) {
     const struct nh_tiled80_kernel kernel = kernel_of(problem, device->backend, inverse, knob);
     if (!nh_tiled80_add_work(&kernel, count, work)) return false;
+    if (!inverse || !problem->extra_tokens) return true;
     const struct nh_tiled80_kernel extra = extra_kernel(&kernel);
-    return !inverse || !problem->extra_tokens || nh_tiled80_add_work(&extra, NULL, work);
+    const struct nh_tiling_count extra_count = count_extra(&extra);
+    return nh_tiled80_add_work(&extra, &extra_count, work);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
@@ -103,27 +118,12 @@ static bool side_work(const struct nh_box_search *search, const struct nh_box_ch
     return add_choice(search, choice, work);
 }
 
-/* The least time, over the choices, for which their blocks keep a full device busy. */
-static double least_busy_ns(const struct nh_box_search *search, const struct nh_box_choice *choice,
-                            int count) {
-    const struct nh_cuda_device *cuda = search->device->backend;
-    double least = INFINITY;
-    for (int i = 0; i < count; i++) {
-        struct nh_work work;
-        if (!side_work(search, &choice[i], &work)) continue;
-        least = fmin(least, work.launch[0].blocks * nh_predict_block_clocks(cuda, &work.launch[0]) /
-                                nh_predict_clocks_per_ns(cuda));
-    }
-    return least;
-}
-
 /* The launches of both sides overlap, so the best of each need not be the best together: all pairs are predicted. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_box_choice best[2][MOST_SIDES];
     struct nh_box_search search[2];
     struct nh_top_n top;
-    double below_left_ns = below_ns;
     int count[2];
     for (int inverse = 0; inverse < 2; inverse++) {
         search[inverse] = (struct nh_box_search){.problem = problem,
@@ -132,11 +132,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                                                  .variants = sizeof variants / sizeof *variants,
                                                  .work = side_work,
                                                  .device = device,
-                                                 .below_ns = below_left_ns};
+                                                 .below_ns = below_ns};
         count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
         if (!count[inverse]) return 0;
-        /* The search by keys gets the time that the launch by queries leaves. */
-        below_left_ns -= least_busy_ns(&search[inverse], best[inverse], count[inverse]);
     }
     nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count[0] * count[1]; i++) {

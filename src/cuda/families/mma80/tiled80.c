@@ -150,23 +150,6 @@ static struct loops loops_of(const struct nh_tiled80_kernel *kernel,
                           shared * count->longest + extra};
 }
 
-/* Blocks of extra tokens loop over the queries of a whole batch entry; tiles that the end of the grid cuts need
- * masks. */
-static struct loops extra_loops(const struct nh_tiled80_kernel *kernel) {
-    const struct nh_problem *problem = kernel->problem;
-    int64_t rows = nh_box_volume(kernel->knob + NH_TILED80_ROW);
-    double groups = (double)(nh_ceil_div(problem->extra_tokens, rows) * problem->batch *
-                             nh_tiled80_launches(kernel));
-    double tiles = (double)problem->heads * groups, dense = tiles;
-    for (int a = 0; a < NH_AXES; a++) {
-        tiles *=
-            (double)nh_ceil_div(problem->axis[a].query.length, kernel->knob[NH_TILED80_COLUMN + a]);
-        dense *= (double)(problem->axis[a].query.length / kernel->knob[NH_TILED80_COLUMN + a]);
-    }
-    double blocks = (double)problem->kv_heads * groups;
-    return (struct loops){blocks, tiles, tiles - dense, tiles / blocks};
-}
-
 /* The registers that a thread of the forward lacks, as a share of those that it has: resident blocks share the
  * registers, and spill what does not fit. The compiler takes a few more than registers_of counts. */
 static double lacking(const struct nh_tiled80_kernel *kernel, double residents) {
@@ -219,8 +202,7 @@ bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
         {NH_KERNEL_SPLIT80_QUERY, NH_KERNEL_SPLIT80_QUERY_F32},
         {NH_KERNEL_SPLIT80_KEY, NH_KERNEL_SPLIT80_KEY_F32},
         {NH_KERNEL_SPLIT80_KEY, NH_KERNEL_SPLIT80_KEY_F32}};
-    const struct loops loops =
-        kernel->pass == NH_TILED80_EXTRA ? extra_loops(kernel) : loops_of(kernel, count);
+    const struct loops loops = loops_of(kernel, count);
     double residents = (double)nh_tiled80_residents(kernel);
     if (residents <= 0) return false;
     struct nh_launch_work *launch =

@@ -42,8 +42,7 @@ int64_t nh_tiled80_residents(const struct nh_tiled80_kernel *kernel);
 /* The number of row tiles of one head, over the whole batch; not for extra tokens. */
 int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel);
 
-/* Adds the work of the kernel's launches with these counts of tiles (extra tokens count their own). False: blocks do not
- * fit. */
+/* Adds the work of the kernel's launches with these counts of tiles per batch entry and head. False: blocks do not fit. */
 bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
                          const struct nh_tiling_count *count, struct nh_work *work);
 

@@ -59,9 +59,12 @@ static const struct {
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 33, 64, 9, 21},
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 1, 32, 13, 17}};
 
-const int32_t *nh_backward90_skipping_part(const struct nh_backward90_kernel *kernel) {
+const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
-    if (kernel->kind > NH_BACKWARD90_KEY || !nh_sm90_windows_slide(problem)) return NULL;
+    const int32_t *loop = kernel->loop;
+    if (kernel->kind > NH_BACKWARD90_KEY || !nh_sm90_windows_slide(problem) ||
+        (loop && (loop[0] != 1 || loop[2] != 8)))
+        return NULL;
     int64_t dim = nh_max(problem->dim, problem->dim_v),
             window = problem->axis[NH_AXES - problem->rank].window;
     for (size_t i = 0; i < sizeof skipping / sizeof *skipping; i++)
@@ -71,11 +74,6 @@ const int32_t *nh_backward90_skipping_part(const struct nh_backward90_kernel *ke
             window >= skipping[i].least_window && window <= skipping[i].most_window)
             return skipping[i].part;
     return NULL;
-}
-
-const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel) {
-    return kernel->loop[0] == 1 && kernel->loop[2] == 8 ? nh_backward90_skipping_part(kernel)
-                                                        : NULL;
 }
 
 /* ---- shared memory and registers ---- */

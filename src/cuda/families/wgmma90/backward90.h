@@ -55,9 +55,7 @@ struct nh_backward90_loops {
     double multiplied, multiplied_masked;
 };
 
-/* nh_backward90_skipping_part: the warpgroup tile of a kernel whose owned tile is one of those whose warpgroups skip;
- * else NULL. nh_backward90_skips: the same if they do skip with this loop tile. */
-const int32_t *nh_backward90_skipping_part(const struct nh_backward90_kernel *kernel);
+/* The warpgroup tile if warpgroups skip tiles or, without a loop tile, do so with some; else NULL. */
 const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel);
 
 /* The counts of a kernel's loops. In loops of blocks that own queries, extra tokens come last. */

@@ -173,7 +173,7 @@ static void try_shape(struct state *state, const int32_t shape[3]) {
     if (!may_own(state->kernel, shape) || !nh_loop_rows_of(&state->counts, shape, shape, &rows))
         return;
     const struct nh_backward90_kernel kernel = kernel_with(state->kernel, shape, NULL);
-    const int32_t *part = nh_backward90_skipping_part(&kernel);
+    const int32_t *part = nh_backward90_skips(&kernel);
     bool skips = part && nh_loop_rows_of(&state->counts, shape, part, &parts);
     rank_own(state, shape, &rows, skips ? &parts : NULL);
 }

@@ -84,82 +84,82 @@ static struct nh_backward90_kernel extra_kernel(const struct nh_problem *dense,
     return best;
 }
 
-/* The f32 sums of all shares of the queries, [share, batch, head, token, dim]: their number, and where they are. */
-struct shares {
-    int64_t count;
-    size_t keys, values;
+/* A launch's blocks own `tiles` tiles of extra tokens, each of them for every one of `shares` shares of the queries. Their
+ * f32 sums, [share, batch, head, token, dim], are in the workspace, as are the queries' statistics. */
+struct extra {
+    int64_t tiles, shares;
+    size_t stats, keys, values;
 };
 
-static void bind_shares(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
-                        int64_t dim, size_t offset) {
+static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
+                      int64_t dim, size_t offset) {
     int64_t head = problem->extra_tokens * dim, batch = problem->kv_heads * head;
     nh_cuda_bind_offset(step, slot, offset);
     step->args.tensor[slot] =
         (struct nh_cuda_tensor){NULL, batch, {problem->batch * batch, 0, dim}, head};
 }
 
-static void write_extra(struct nh_cuda_step *step, const struct nh_problem *problem,
-                        const struct shares *shares) {
-    bind_shares(step, problem, NH_P, problem->dim, shares->keys);
-    bind_shares(step, problem, NH_D_S, problem->dim_v, shares->values);
+/* Adds a launch that makes or adds up these sums. */
+static nhood_status add_with_sums(struct nh_cuda_operation *operation,
+                                  const struct nh_problem *problem, const struct extra *extra,
+                                  struct nh_cuda_step *step, const struct nh_kernel_spec *spec) {
+    bind_sums(step, problem, NH_P, problem->dim, extra->keys);
+    bind_sums(step, problem, NH_D_S, problem->dim_v, extra->values);
     step->outputs = NH_BIT(D_EXTRA_K) | NH_BIT(D_EXTRA_V);
+    return nh_cuda_step_add(operation, step, spec);
 }
 
 static nhood_status add_extra_pass(struct nh_cuda_operation *operation,
                                    const struct nh_backward90_kernel *kernel,
-                                   enum nh_backward90_pass pass, size_t stats,
-                                   const struct shares *shares, int64_t tiles) {
+                                   enum nh_backward90_pass pass, const struct extra *extra) {
     const struct nh_problem *problem = kernel->problem;
     struct nh_kernel_spec spec = {.source = "split90_extra.cu"};
     struct nh_cuda_step step;
-    nhood_status status = nh_backward90_step(kernel, pass, stats, &step, &spec);
+    nhood_status status = nh_backward90_step(kernel, pass, extra->stats, &step, &spec);
     if (status) return status;
     struct nh_cuda_tiling *tiling = &step.own.tiling;
     for (int a = 0; a < NH_AXES; a++)
         tiling->tiles[a] = (int)nh_ceil_div(problem->axis[a].length, kernel->loop[a]);
     tiling->extra_tiles = (int)nh_ceil_div(problem->extra_tokens, ROWS);
-    tiling->work_tiles = (int)(tiles * shares->count);
-    step.work_tiles = tiling->work_tiles;
-    step.grid[0] = nh_min(tiling->work_tiles, kernel->cuda->multiprocessors);
+    step.work_tiles = tiling->work_tiles = (int)(extra->tiles * extra->shares);
+    step.grid[0] = nh_min(step.work_tiles, kernel->cuda->multiprocessors);
     step.map[0] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, ROWS);
     step.map[1] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, ROWS);
-    write_extra(&step, problem, shares);
-    return nh_cuda_step_add(operation, &step, &spec);
+    return add_with_sums(operation, problem, extra, &step, &spec);
 }
 
 static nhood_status add_extra_sum(struct nh_cuda_operation *operation,
-                                  const struct nh_problem *problem, const struct shares *shares) {
+                                  const struct nh_problem *problem, const struct extra *extra) {
     struct nh_kernel_spec spec = {.source = "split90_extra_sum.cu"};
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    write_extra(&step, problem, shares);
-    step.own.tiling.work_tiles = (int)shares->count;
+    step.own.tiling.work_tiles = (int)extra->shares;
     step.threads = MOST_DIM;
     step.grid[0] = problem->batch * problem->kv_heads * problem->extra_tokens;
     step.grid[1] = 2;
-    return nh_cuda_step_add(operation, &step, &spec);
+    return add_with_sums(operation, problem, extra, &step, &spec);
 }
 
 static nhood_status add_extra(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               size_t stats) {
     const struct nh_problem dense = without_windows(problem);
     const struct nh_backward90_kernel kernel = extra_kernel(&dense, operation->device);
-    int64_t rows = problem->batch * problem->kv_heads * problem->extra_tokens,
-            tiles = problem->batch * problem->kv_heads * nh_ceil_div(problem->extra_tokens, ROWS),
-            steps = grid_tiles(&dense, kernel.loop) * (problem->heads / problem->kv_heads);
-    struct shares shares = {
-        .count = nh_min(steps, nh_max(1, operation->device->multiprocessors / tiles))};
-    if (tiles * shares.count > INT32_MAX || steps > INT32_MAX)
+    int64_t heads = problem->batch * problem->kv_heads,
+            tiles = heads * nh_ceil_div(problem->extra_tokens, ROWS),
+            steps = grid_tiles(&dense, kernel.loop) * (problem->heads / problem->kv_heads),
+            shares = nh_min(steps, nh_max(1, operation->device->multiprocessors / tiles));
+    if (tiles * shares > INT32_MAX || steps > INT32_MAX)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^31 tiles of extra tokens or queries");
-    size_t column_bytes = (size_t)(shares.count * rows) * sizeof(float);
-    shares.keys = nh_cuda_reserve(operation, column_bytes * (size_t)problem->dim);
-    shares.values = nh_cuda_reserve(operation, column_bytes * (size_t)problem->dim_v);
+    size_t bytes = (size_t)(shares * heads * problem->extra_tokens) * sizeof(float);
+    size_t keys = nh_cuda_reserve(operation, bytes * (size_t)problem->dim),
+           values = nh_cuda_reserve(operation, bytes * (size_t)problem->dim_v);
+    const struct extra extra = {tiles, shares, stats, keys, values};
     nhood_status status = NHOOD_OK;
     for (enum nh_backward90_pass pass = 0; !status && pass < NH_BACKWARD90_PASSES; pass++)
         if (nh_backward90_has(&kernel, pass))
-            status = add_extra_pass(operation, &kernel, pass, stats, &shares, tiles);
-    return status ? status : add_extra_sum(operation, problem, &shares);
+            status = add_extra_pass(operation, &kernel, pass, &extra);
+    return status ? status : add_extra_sum(operation, problem, &extra);
 }
 
 /* ---- work ---- */
