@@ -1,5 +1,4 @@
-/* cuda.gemm in three files: gemm.c chooses tiles and describes their work, gemm_part.c does so for attention in parts,
- * gemm_steps.c adds the launches. */
+/* cuda.gemm in two files: gemm.c chooses tiles and describes their work, gemm_steps.c adds the launches. */
 #ifndef NH_CUDA_GEMM_H
 #define NH_CUDA_GEMM_H
 
@@ -56,21 +55,7 @@ int64_t nh_gemm_band_bytes(const struct nh_gemm *of, int64_t dim);
 /* Bytes of attention weights in the workspace for one batch entry and key head; INT64_MAX on overflow. */
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem);
 
-/* Adds a launch. Each step copies `columns` rows of `dim` elements, and all warps together multiply for `scores` pairs
- * of rows. shared_bytes: static ones included. */
-struct nh_gemm_launch {
-    enum nh_kernel_kind kernel;
-    int64_t dim, threads, registers, shared_bytes;
-    double blocks, steps, columns, scores;
-};
-struct nh_launch_work *nh_gemm_add_launch(const struct nh_gemm *of,
-                                          const struct nh_gemm_launch *launch,
-                                          struct nh_work *work);
-
-/* ---- attention in parts (gemm_part.c) ---- */
-
-/* The forward pass in two launches, with a row's softmax computed where its scores are (gemm_part.cuh). It is for
- * windows for which the keys of a part of a tile's box fit shared memory. */
+/* What a config for attention in parts needs, in its two launches. */
 enum { NH_GEMM_PART_PN, NH_GEMM_PART_NN, NH_GEMM_PART_LAUNCHES };
 struct nh_gemm_part {
     int64_t slots; /* of a query in a part of the box */
@@ -85,14 +70,7 @@ struct nh_gemm_part {
 };
 struct nh_gemm_part nh_gemm_part_of(const struct nh_gemm *of);
 
-/* Whether the part kernels take the problem with this config on this device. */
-bool nh_gemm_part_takes(const struct nh_gemm *of);
-
-/* Adds the work of both launches, and the bytes of the weights that they move. */
-void nh_gemm_part_add_work(const struct nh_gemm *of, struct nh_work *work);
-
-/* ---- launches (gemm_steps.c) ---- */
-
+/* Appends the launches of the problem's operation. */
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct nh_config *config);
 

@@ -171,50 +171,47 @@ bool nh_fused90_goes_around(const struct nh_problem *problem) {
 /* ---- pairs ---- */
 
 /* The share of a work tile that one block computes: if there are few work tiles, clusters share them. */
-static double share_of(const struct search *search, const struct nh_loop_rows *whole,
-                       const struct key_tile *key, struct nh_config config) {
+static double share_of(const struct search *search, struct nh_config config,
+                       const struct nh_tiling_count *fetched) {
     const struct nh_fused90 of = with(search, config.value);
     if (!nh_cluster_possible(search->cuda->multiprocessors,
-                             nh_fused90_copies(&of) * nh_loop_work_tiles(whole)))
+                             nh_fused90_copies(&of) * fetched->work_tiles))
         return 1;
-    const struct nh_tiling_count fetched = nh_loop_count(whole, key->columns);
-    set_keys(config.value, key->shape);
     set_stages(search, config.value);
-    return 1.0 / nh_fused90_cluster(&of, &fetched);
+    return 1.0 / nh_fused90_cluster(&of, fetched);
 }
 
 /* Tries a query tile, cut into warpgroup tiles, with every key tile, and keeps the pairs with the least work on a full
- * device. The last wave counts as a full one. */
+ * device. The last wave counts as a full one. Pairs that take too long without masks are left out early, as tiles of
+ * several boxes take long to count. */
 static void try_parts(struct search *search, const struct nh_config *queries,
                       const struct nh_loop_rows *whole, const struct nh_loop_rows *parts) {
-    const struct nh_fused90 of = with(search, queries->value);
     const int warpgroups = queries->value[WARPGROUPS];
-    double copies = nh_fused90_copies(&of), work_tiles = nh_loop_work_tiles(whole),
-           whole_waves = ceil(copies * work_tiles / search->cuda->multiprocessors) / work_tiles;
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
         const struct prices *prices = &key->prices[warpgroups - 2];
-        int32_t boxes = boxes_per_tile(key->shape);
-        if ((boxes > 1 && queries->value[STACK] != 0) || !key->runs[warpgroups - 2] ||
-            (search->parts &&
-             !nh_tiling_laps_fit(search->problem, queries->value + QX, key->shape, false)))
+        struct ranked ranked = {.config = *queries};
+        int32_t *value = ranked.config.value, boxes = boxes_per_tile(key->shape);
+        const struct nh_fused90 of = with(search, value);
+        if ((boxes > 1 && value[STACK] != 0) || !key->runs[warpgroups - 2] ||
+            (search->parts && !nh_tiling_laps_fit(search->problem, value + QX, key->shape, false)))
             continue;
-        double fetched = nh_loop_visits(whole, key->columns),
-               seen = nh_loop_visits(parts, key->columns), block = work_tiles * prices->block,
-               scale = whole_waves * share_of(search, whole, key, *queries);
-        double clocks = block + (fetched * prices->fetched + seen * prices->seen) / boxes;
+        set_keys(value, key->shape);
+        ranked.loops.fetched = nh_loop_count(whole, key->columns);
+        ranked.loops.seen = nh_loop_count(parts, key->columns);
+        const struct nh_tiling_count *fetched = &ranked.loops.fetched, *seen = &ranked.loops.seen;
+        double copies = nh_fused90_copies(&of), work_tiles = fetched->work_tiles,
+               waves = copies * work_tiles / search->cuda->multiprocessors;
+        double scale = ceil(waves) / work_tiles * share_of(search, ranked.config, fetched);
+        double block = work_tiles * prices->block;
+        double clocks =
+            block + (fetched->visited * prices->fetched + seen->visited * prices->seen) / boxes;
         if (scale * clocks >= nh_top_n_limit(&search->top)) continue;
         search->any = true;
         if (copies * clocks >= search->below) continue;
-        struct ranked ranked = {.config = *queries};
-        set_keys(ranked.config.value, key->shape);
-        const struct nh_fused90 pair = with(search, ranked.config.value);
-        ranked.loops = boxes > 1 ? nh_fused90_loops_of(&pair)
-                                 : (struct nh_fused90_loops){nh_loop_count(whole, key->columns),
-                                                             nh_loop_count(parts, key->columns)};
-        double work = scale * (block + ranked.loops.fetched.visited * prices->fetched +
-                               ranked.loops.seen.visited * prices->seen +
-                               ranked.loops.seen.partial * prices->masked);
-        nh_top_n_add(&search->top, &ranked, work);
+        if (boxes > 1) ranked.loops = nh_fused90_loops_of(&of);
+        double work = block + fetched->visited * prices->fetched + seen->visited * prices->seen +
+                      seen->partial * prices->masked;
+        nh_top_n_add(&search->top, &ranked, scale * work);
     }
 }
 
