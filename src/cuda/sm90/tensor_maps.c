@@ -222,21 +222,25 @@ static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_pr
     }
 }
 
-/* Starts a map of rows with its innermost axis. A box has 128 bytes of a row, or 64 if head dims have no more. */
+/* Starts a map with its innermost axis, of which a box has box_columns. */
+static struct nh_cuda_map start_map(int32_t slot, int32_t type, int32_t swizzle, int32_t promotion,
+                                    int64_t columns, int64_t box_columns) {
+    struct nh_cuda_map map = {
+        .slot = slot, .rank = 5, .type = type, .swizzle = swizzle, .promotion = promotion};
+    set_axis(&map, 0, columns, 0, box_columns, 1);
+    return map;
+}
+
+/* Starts a map of rows. A box has 128 bytes of a row, or 64 if head dims have no more. */
 static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
                                    int64_t columns) {
-    int64_t bytes = nh_min(dim_of(problem, tensor) * element_bytes(problem), 128);
-    bool narrow = bytes == 64;
-    struct nh_cuda_map map = {.slot = tensor,
-                              .rank = 5,
-                              .type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
-                                      : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
-                                                                          : NH_CU_TENSOR_BFLOAT16,
-                              .swizzle =
-                                  narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
-                              .promotion = NH_CU_TENSOR_PROMOTE_256B};
-    set_axis(&map, 0, columns, 0, (narrow ? 64 : 128) / element_bytes(problem), 1);
-    return map;
+    const int64_t bytes = element_bytes(problem);
+    const bool narrow = dim_of(problem, tensor) * bytes == 64;
+    int32_t type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
+                   : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
+                                                       : NH_CU_TENSOR_BFLOAT16;
+    return start_map(tensor, type, narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
+                     NH_CU_TENSOR_PROMOTE_256B, columns, (narrow ? 64 : 128) / bytes);
 }
 
 /* Splits the one axis of a problem into positions and dilation groups: the groups that are one token longer than the
@@ -282,8 +286,8 @@ void nh_sm90_add_twins(struct nh_cuda_step *step, const struct nh_problem *probl
         }
 }
 
-/* Adds the axes behind the row. s: strides in elements of so many bytes; heads: of the tensor, tile_heads of which a box
- * has. */
+/* Adds the axes behind the row. s: strides in elements of so many bytes; heads: of the tensor, tile_heads of which a
+ * box has. */
 static void add_axes(struct nh_cuda_map *map, const struct nh_problem *problem,
                      const nhood_strides *s, int64_t bytes, enum nh_map_layout layout,
                      int64_t heads, const int32_t tile[3], int32_t tile_heads) {
@@ -369,16 +373,13 @@ void nh_sm90_loop_over_extra(struct nh_cuda_step *step, const struct nh_problem 
 }
 
 struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int32_t tile[3]) {
-    struct nh_cuda_map map = {.slot = NH_DELTA,
-                              .rank = 5,
-                              .type = NH_CU_TENSOR_FLOAT32,
-                              .promotion = NH_CU_TENSOR_PROMOTE_128B};
+    struct nh_cuda_map map =
+        start_map(NH_DELTA, NH_CU_TENSOR_FLOAT32, 0, NH_CU_TENSOR_PROMOTE_128B, STATS, STATS);
     const struct nh_axis *axis = problem->axis;
     const int64_t line = axis[2].query.length, plane = axis[1].query.length * line;
     const nhood_strides queries = {.batch = problem->heads * problem->query_tokens,
                                    .axis = {plane, line, 1},
                                    .head = problem->query_tokens};
-    set_axis(&map, 0, STATS, 0, STATS, 1);
     add_axes(&map, problem, &queries, UNIT_BYTES,
              nh_sm90_any_far(problem) ? NH_MAP_ORIGIN : NH_MAP_HEADS_IN_BATCH, problem->heads, tile,
              1);
@@ -388,12 +389,9 @@ struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int
 struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int64_t extent[NH_AXES],
                                     int64_t columns, const int32_t tile[3]) {
     enum { CHUNK = 32 };
-    struct nh_cuda_map map = {.slot = NH_D_Q_SUMS,
-                              .rank = 5,
-                              .type = NH_CU_TENSOR_FLOAT32,
-                              .swizzle = NH_CU_TENSOR_SWIZZLE_128B};
+    struct nh_cuda_map map =
+        start_map(NH_D_Q_SUMS, NH_CU_TENSOR_FLOAT32, NH_CU_TENSOR_SWIZZLE_128B, 0, columns, CHUNK);
     int64_t stride_bytes = columns * (int64_t)sizeof(float);
-    set_axis(&map, 0, columns, 0, CHUNK, 1);
     for (int a = NH_AXES - 1; a >= 0; a--) {
         set_axis(&map, NH_AXES - a, extent[a], stride_bytes, tile[a], 1);
         stride_bytes *= extent[a];

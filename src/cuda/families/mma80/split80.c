@@ -130,9 +130,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                                                  .inverse = inverse,
                                                  .variant = variants,
                                                  .variants = sizeof variants / sizeof *variants,
-                                                 .work = side_work,
                                                  .device = device,
-                                                 .below_ns = below_ns};
+                                                 .below_ns = below_ns,
+                                                 .work = side_work};
         count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
         if (!count[inverse]) return 0;
     }
@@ -152,21 +152,12 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- plan ---- */
 
-/* Which gradients a launch sums up, as bits: NH_SUM_FIRST and NH_SUM_SECOND. */
-enum { FIRST = 1, SECOND = 2 };
-
-struct builder {
-    struct nh_cuda_operation *operation;
-    const struct nh_problem *problem;
-    size_t stats; /* workspace offset of the queries' LSE and delta */
-};
-
 /* Divides the launch for dQ into blocks that keep a table of the bias's gradient each, for a share of a head's query
  * tiles: as many shares as keep the device busy for a few rounds, and no more than 256 MiB of tables. */
-static nhood_status add_tables(const struct builder *builder,
+static nhood_status add_tables(struct nh_cuda_operation *operation,
                                const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step) {
     const int64_t most_table_bytes = (int64_t)256 << 20, rounds = 4;
-    const struct nh_problem *problem = builder->problem;
+    const struct nh_problem *problem = kernel->problem;
     int64_t head_tiles = nh_tiled80_head_tiles(kernel);
     if (head_tiles > INT32_MAX)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^31 query tiles");
@@ -176,26 +167,23 @@ static nhood_status add_tables(const struct builder *builder,
     int64_t shares = nh_max(1, nh_min(wanted, head_tiles));
     step->work_tiles = step->own.tiling.work_tiles = (int)head_tiles;
     step->grid[0] = problem->heads * shares;
-    nh_cuda_add_bias_tables(builder->operation, problem, shares, step);
+    nh_cuda_add_bias_tables(operation, problem, shares, step);
     return NHOOD_OK;
 }
 
-/* Binds extra tokens to the slot where the kernel looks for keys, one after the other along the last axis. */
-static void bind_extra(const struct nh_problem *problem, struct nh_cuda_step *step, int slot,
-                       int32_t tensor) {
-    const nhood_strides *strides = &problem->strides[tensor];
-    step->binding[slot] = (struct nh_cuda_binding){.from = tensor};
-    step->args.tensor[slot] = (struct nh_cuda_tensor){
-        NULL, strides->batch, {0, 0, strides->axis[NH_AXES - problem->rank]}, strides->head};
-}
-
-/* Makes rows those of extra tokens, which see all queries, in the grid's own order without dilation. */
+/* Makes rows those of extra tokens, one after the other along the last axis. They see all queries, in the grid's own
+ * order without dilation. */
 static void own_extra(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step) {
+    static const int slot[] = {NH_K, NH_V, NH_D_K, NH_D_V};
+    static const int32_t tensor[] = {NHOOD_EXTRA_K, NHOOD_EXTRA_V, NHOOD_D_EXTRA_K,
+                                     NHOOD_D_EXTRA_V};
     const struct nh_problem *problem = kernel->problem;
-    bind_extra(problem, step, NH_K, NHOOD_EXTRA_K);
-    bind_extra(problem, step, NH_V, NHOOD_EXTRA_V);
-    bind_extra(problem, step, NH_D_K, NHOOD_D_EXTRA_K);
-    bind_extra(problem, step, NH_D_V, NHOOD_D_EXTRA_V);
+    for (int i = 0; i < 4; i++) {
+        const nhood_strides *s = &problem->strides[tensor[i]];
+        step->binding[slot[i]] = (struct nh_cuda_binding){.from = tensor[i]};
+        step->args.tensor[slot[i]] = (struct nh_cuda_tensor){
+            NULL, s->batch, {0, 0, s->axis[NH_AXES - problem->rank]}, s->head};
+    }
     for (int a = 0; a < NH_AXES; a++)
         step->args.axis[a].dilation = 1;
     step->periodic = 0;
@@ -203,12 +191,15 @@ static void own_extra(const struct nh_tiled80_kernel *kernel, struct nh_cuda_ste
                     nh_ceil_div(problem->extra_tokens, nh_box_volume(kernel->knob));
 }
 
-static nhood_status add_launch(const struct builder *builder,
-                               const struct nh_tiled80_kernel *kernel, int sums) {
+/* Adds a launch of a kernel. sums: the gradients that it sums up, as bits; stats: workspace offset of the queries' LSE
+ * and delta. */
+enum { FIRST = 1, SECOND = 2 };
+static nhood_status add_launch(struct nh_cuda_operation *operation,
+                               const struct nh_tiled80_kernel *kernel, int sums, size_t stats) {
     static const uint32_t first[] = {0, NH_BIT(D_Q), NH_BIT(D_K), NH_BIT(D_EXTRA_K)},
                           second[] = {0, 0, NH_BIT(D_V), NH_BIT(D_EXTRA_V)};
     static const int rows[] = {0, NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY, NH_SUMS_OVER_ALL};
-    const struct nh_problem *problem = builder->problem;
+    const struct nh_problem *problem = kernel->problem;
     bool queries = kernel->pass == NH_TILED80_BY_QUERY, extra = kernel->pass == NH_TILED80_EXTRA;
     bool biased = problem->has_bias && !extra;
     struct nh_kernel_spec spec = {.source = "split80_backward.cu"};
@@ -216,40 +207,40 @@ static nhood_status add_launch(const struct builder *builder,
     nh_tiled80_step(kernel, knobs, &step, &spec);
     nh_kernel_define(&spec, "NH_INVERSE", !queries);
     nh_kernel_define(&spec, "NH_SUM_FIRST", (sums & FIRST) != 0);
-    nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0 && !queries);
+    nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0);
     nh_kernel_define(&spec, "NH_EXTRA_ROWS", extra);
     nh_cuda_define_long_sums(&spec, problem, rows[kernel->pass]);
     nh_kernel_define(&spec, "NH_EXTRA_TOKENS", queries && problem->extra_tokens > 0);
     nh_kernel_define(&spec, "NH_BIASED", biased);
     nh_kernel_define(&spec, "NH_PRESCALE", biased || !(problem->scale > 0));
-    nh_cuda_bind_workspace(&step, problem, NH_DELTA, builder->stats, 4);
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, stats, 4);
     step.overlaps = true;
     step.outputs =
         (sums & FIRST ? first[kernel->pass] : 0) | (sums & SECOND ? second[kernel->pass] : 0);
     if (extra) own_extra(kernel, &step);
-    if (!queries || !problem->has_bias) return nh_cuda_step_add(builder->operation, &step, &spec);
-    nhood_status status = add_tables(builder, kernel, &step);
-    if (!status) status = nh_cuda_step_add(builder->operation, &step, &spec);
-    return status ? status : nh_cuda_add_bias_sum(builder->operation, problem, step);
+    if (!queries || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
+    nhood_status status = add_tables(operation, kernel, &step);
+    if (!status) status = nh_cuda_step_add(operation, &step, &spec);
+    return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
     size_t rows = (size_t)(problem->batch * problem->query_tokens * problem->heads);
+    size_t stats = nh_cuda_reserve(operation, rows * 4 * sizeof(float));
     struct nh_tiled80_kernel kernel[3];
-    struct nh_cuda_step stats;
-    const struct builder builder = {operation, problem,
-                                    nh_cuda_reserve(operation, rows * 4 * sizeof(float))};
-    nh_cuda_step_init(&stats, problem);
-    nh_cuda_bind_workspace(&stats, problem, NH_DELTA, builder.stats, 4);
-    nhood_status status = nh_cuda_add_stats(operation, &stats, problem, 0);
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, stats, 4);
+    nhood_status status = nh_cuda_add_stats(operation, &step, problem, 0);
     kernel[0] = kernel_of(problem, operation->device, false, config->value + BY_QUERY);
     kernel[1] = kernel_of(problem, operation->device, true, config->value + BY_KEY);
     kernel[2] = extra_kernel(&kernel[1]);
     for (int k = 0; k < (problem->extra_tokens ? 3 : 2); k++) {
-        bool apart = nh_tiled80_launches(&kernel[k]) == 2;
-        if (!status) status = add_launch(&builder, &kernel[k], apart ? FIRST : FIRST | SECOND);
-        if (!status && apart) status = add_launch(&builder, &kernel[k], SECOND);
+        bool both = k > 0 && nh_tiled80_launches(&kernel[k]) == 1;
+        if (!status)
+            status = add_launch(operation, &kernel[k], both ? FIRST | SECOND : FIRST, stats);
+        if (!status && k > 0 && !both) status = add_launch(operation, &kernel[k], SECOND, stats);
     }
     return status;
 }

@@ -61,17 +61,13 @@ static struct sizes sizes_of(const struct nh_tiled80_kernel *kernel) {
                           nh_ceil_div(problem->dim_v, step) * step};
 }
 
-/* Bytes for masks: words per coordinate of the columns, and ranges per coordinate of the rows. */
-static int64_t mask_bytes(const struct nh_tiled80_kernel *kernel) {
-    const int32_t *row = kernel->knob + NH_TILED80_ROW, *column = kernel->knob + NH_TILED80_COLUMN;
-    return ((int64_t)column[0] + column[1] + column[2] + 3) * 16 +
-           ((int64_t)row[0] + row[1] + row[2]) * 8;
-}
-
 /* The size of struct nh_shared of the kernels, which assert it. The forward stores its output where the queries were;
- * the backward has statistics of the queries and a tile of the bias's gradient, or 8 bytes in its place. */
+ * the backward has statistics of the queries and a tile of the bias's gradient, or 8 bytes in its place. Masks have
+ * words per coordinate of the columns, and ranges per coordinate of the rows. */
 static int64_t shared_bytes(const struct nh_tiled80_kernel *kernel) {
     const struct sizes s = sizes_of(kernel);
+    const int32_t *row = kernel->knob + NH_TILED80_ROW, *column = kernel->knob + NH_TILED80_COLUMN;
+    int64_t masks = (column[0] + column[1] + column[2] + 3) * 16 + (row[0] + row[1] + row[2]) * 8;
     int64_t key = s.dim * s.element_bytes + 16, value = s.dim_v * s.element_bytes + 16;
     int64_t loop = (by_key(kernel) ? 3 : 2) * (s.columns + 4) * 8, bias = s.columns * 8;
     int64_t own = nh_max(key, value), backward = 0;
@@ -81,7 +77,7 @@ static int64_t shared_bytes(const struct nh_tiled80_kernel *kernel) {
         backward = kernel->stages * s.columns * 8 + (sums_bias ? s.rows * (s.columns + 8) * 4 : 8);
     }
     int64_t bytes = s.rows * own + kernel->stages * s.columns * (key + value) + loop + bias +
-                    mask_bytes(kernel) + kernel->knob[NH_TILED80_WARPS] * 24 + backward;
+                    masks + kernel->knob[NH_TILED80_WARPS] * 24 + backward;
     return nh_ceil_div(bytes, 8) * 8;
 }
 

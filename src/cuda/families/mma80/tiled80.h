@@ -1,5 +1,5 @@
-/* The kernels of cuda.fused80 and cuda.split80: blocks own a tile of rows and loop over tiles of columns, with copies by
- * threads and the tensor core instructions of sm_80. */
+/* The kernels of cuda.fused80 and cuda.split80: blocks own a tile of rows and loop over tiles of columns, with copies
+ * by threads and the tensor core instructions of sm_80. */
 #ifndef NH_TILED80_H
 #define NH_TILED80_H
 
@@ -42,7 +42,7 @@ int64_t nh_tiled80_residents(const struct nh_tiled80_kernel *kernel);
 /* The number of row tiles of one head, over the whole batch; not for extra tokens. */
 int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel);
 
-/* Adds the work of the kernel's launches with these counts of tiles per batch entry and head. False: blocks do not fit. */
+/* Adds the work of the kernel's launches with these counts per batch entry and head. False: blocks do not fit. */
 bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
                          const struct nh_tiling_count *count, struct nh_work *work);
 

@@ -217,12 +217,6 @@ static int32_t cluster_of(const struct nh_backward90_kernel *kernel,
                              loops->longest);
 }
 
-void nh_backward90_share(const struct nh_backward90_kernel *kernel, struct nh_cuda_step *step,
-                         struct nh_kernel_spec *spec) {
-    const struct nh_backward90_loops loops = nh_backward90_loops_of(kernel);
-    nh_cluster_share(step, spec, cluster_of(kernel, &loops));
-}
-
 /* ---- work ---- */
 
 /* Instructions per logit for a bias. Beside dQ, helper warps work on every entry of a pair of tiles: this counts per
@@ -323,7 +317,7 @@ static void define(const struct nh_backward90_kernel *kernel, enum nh_backward90
     nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
 }
 
-/* Sets the tensor maps in the order of the kernels' structs: of owned rows, then of the loop's. */
+/* Sets the tensor maps in the order of the kernels' structs: of owned rows, of the loop's, and of extra tokens. */
 static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *part,
                      struct nh_cuda_step *step) {
     static const int32_t order[2][4] = {{NHOOD_Q, NHOOD_D_O, NHOOD_K, NHOOD_V},
@@ -332,7 +326,12 @@ static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *p
     for (int i = 0; i < 4; i++)
         step->map[step->maps++] =
             nh_sm90_map(kernel->problem, order[keys][i], i < 2 ? part : kernel->loop, 1);
-    if (keys) step->map[step->maps++] = nh_sm90_stats_map(kernel->problem, kernel->loop);
+    if (keys) {
+        step->map[step->maps++] = nh_sm90_stats_map(kernel->problem, kernel->loop);
+    } else {
+        nh_sm90_loop_over_extra(step, kernel->problem, nh_box_volume(kernel->loop));
+    }
+    nh_sm90_add_twins(step, kernel->problem);
 }
 
 nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
@@ -353,13 +352,16 @@ nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
     step->threads = 128 * (WARPGROUPS + 1);
     step->shared_bytes =
         own_bytes(kernel, pass) + stages_of(kernel, pass) * stage_bytes(kernel) + BARRIER_BYTES;
-    set_maps(kernel, part, step);
     int32_t order = kernel->kind == NH_BACKWARD90_JOINT
                         ? nh_tiling_queue_order(problem)
                         : nh_tiling_order(problem, kernel->own, keys, multiprocessors);
     nhood_status status =
         nh_tiling_set(problem, kernel->own, heads, keys, order, &step->own.tiling);
+    set_maps(kernel, part, step);
     step->work_tiles = step->own.tiling.work_tiles;
     step->grid[0] = nh_min(step->work_tiles, multiprocessors);
-    return status;
+    if (status || kernel->kind > NH_BACKWARD90_KEY) return status;
+    const struct nh_backward90_loops loops = nh_backward90_loops_of(kernel);
+    nh_cluster_share(step, spec, cluster_of(kernel, &loops));
+    return NHOOD_OK;
 }

@@ -105,8 +105,4 @@ nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
                                 enum nh_backward90_pass pass, size_t stats,
                                 struct nh_cuda_step *step, struct nh_kernel_spec *spec);
 
-/* Lets clusters of blocks share the work tiles of the launch, if there are few. */
-void nh_backward90_share(const struct nh_backward90_kernel *kernel, struct nh_cuda_step *step,
-                         struct nh_kernel_spec *spec);
-
 #endif

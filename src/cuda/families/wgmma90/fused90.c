@@ -1,5 +1,5 @@
-/* cuda.fused90: the fused forward pass of sm_90 (fused90_forward.cu): which problems it takes, what its configs need and
- * ask of a device, and their launches. */
+/* cuda.fused90: the fused forward pass of sm_90 (fused90_forward.cu): which problems it takes, what its configs need
+ * and ask of a device, and their launches. */
 #include "fused90.h"
 
 #include "box_tile_count.h"
@@ -239,15 +239,6 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- launches ---- */
 
-/* Tells the kernel which lines of a key tile every row of the work tile sees. The halo begins where the window of the
- * first of QY rows does, each further row's window begins at most one line later, and none ends before the first
- * row's. */
-static void define_whole_lines(struct nh_kernel_spec *spec, const struct nh_fused90 *of) {
-    if (!nh_fused90_skips_planes(of)) return;
-    nh_kernel_define(spec, "NH_WHOLE_BEGIN", of->value[QY] - 1);
-    nh_kernel_define(spec, "NH_WHOLE_END", of->problem->axis[1].window);
-}
-
 static nhood_status add_forward(struct nh_cuda_operation *operation, const struct nh_fused90 *of,
                                 size_t words) {
     const struct nh_problem *problem = of->problem;
@@ -258,7 +249,13 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     struct nh_cuda_step step;
     nh_sm90_define(&spec, problem, keys);
     nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
-    define_whole_lines(&spec, of);
+    if (nh_fused90_skips_planes(of)) {
+        /* The lines of a key tile that every row of the work tile sees. The halo begins where the window of the first
+         * of QY rows does, each further row's window begins at most one line later, and none ends before the first
+         * row's. */
+        nh_kernel_define(&spec, "NH_WHOLE_BEGIN", value[QY] - 1);
+        nh_kernel_define(&spec, "NH_WHOLE_END", problem->axis[1].window);
+    }
     nh_cuda_step_init(&step, problem);
     if (value[REPAIR_APART]) nh_cuda_bind_offset(&step, NH_QUEUE, words);
     nhood_status status =

@@ -143,17 +143,13 @@ static void add_keys(struct search *search, struct nh_loop_extents *extents,
 
 /* ---- tiles of queries ---- */
 
-/* Whether warpgroup tiles are full, or have multiples of 7 rows that fit the grid. */
-static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
-    int64_t rows = nh_box_volume(shape) * heads;
-    if (rows == 128 || rows == 192) return true;
-    return (rows == 112 || rows == 168) && !problem->has_bias && nh_sm90_sevens_fit(problem, shape);
-}
-
-/* Whether a tile of this shape may have so many heads: they must fill it, and the copy engine be able to fetch them
- * together. */
+/* Whether a tile of this shape may have so many heads. With them, warpgroup tiles must be full, or have multiples of 7
+ * rows that fit the grid, and the copy engine must be able to fetch the heads together. */
 static bool may_share(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
-    return (problem->heads / problem->kv_heads) % heads == 0 && rows_fit(problem, shape, heads) &&
+    int64_t rows = nh_box_volume(shape) * heads;
+    bool full = rows == 128 || rows == 192, sevens = rows == 112 || rows == 168;
+    return (problem->heads / problem->kv_heads) % heads == 0 &&
+           (full || (sevens && !problem->has_bias && nh_sm90_sevens_fit(problem, shape))) &&
            (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH);
 }
 

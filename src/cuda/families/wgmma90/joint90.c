@@ -5,8 +5,8 @@
 #include "backward90.h"
 #include "backward_steps.h"
 #include "cuda_family.h"
-#include "permuted_axes.h"
 #include "launch90.h"
+#include "permuted_axes.h"
 #include "tile_count.h"
 
 #include <string.h>
@@ -63,9 +63,9 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- building ---- */
 
-/* A plan, and where it has the statistics of queries, dQ's sums, [B, H, X', Y', Z', columns] (see joint90.cu), and the two
- * words of NH_QUEUE in the workspace. first: bytes before the first query, as periodic axes begin with positions in front
- * of it at which loop tiles may start. */
+/* A plan, and where it has the statistics of queries, dQ's sums, [B, H, X', Y', Z', columns] (see joint90.cu), and the
+ * two words of NH_QUEUE in the workspace. first: bytes before the first query, as periodic axes begin with positions in
+ * front of it at which loop tiles may start. */
 struct builder {
     struct nh_cuda_operation *operation;
     const struct nh_backward90_kernel *kernel;
@@ -114,7 +114,6 @@ static nhood_status add_kernel(const struct builder *builder) {
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
     bind_sums(builder, &step);
-    nh_sm90_add_twins(&step, builder->problem);
     step.map[step.maps] =
         nh_sm90_sums_map(builder->problem, builder->extent, builder->columns, kernel->loop);
     step.map[step.maps++].offset_bytes = -(int64_t)builder->first;

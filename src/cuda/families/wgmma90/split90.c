@@ -65,8 +65,8 @@ static int64_t grid_tiles(const struct nh_problem *problem, const int32_t tile[3
     return tiles;
 }
 
-/* The kernel whose blocks own extra tokens. Its loop tile is the box of queries, of 64 rows or, where heads are wide, 32,
- * that covers the grid with the fewest rows. */
+/* The kernel whose blocks own extra tokens. Its loop tile is the box of queries, of 64 rows or, where heads are wide,
+ * 32, that covers the grid with the fewest rows. */
 static struct nh_backward90_kernel extra_kernel(const struct nh_problem *dense,
                                                 const struct nh_cuda_device *cuda) {
     static const int32_t own[] = {1, 1, ROWS};
@@ -84,8 +84,8 @@ static struct nh_backward90_kernel extra_kernel(const struct nh_problem *dense,
     return best;
 }
 
-/* A launch's blocks own `tiles` tiles of extra tokens, each of them for every one of `shares` shares of the queries. Their
- * f32 sums, [share, batch, head, token, dim], are in the workspace, as are the queries' statistics. */
+/* A launch's blocks own `tiles` tiles of extra tokens, each of them for every one of `shares` shares of the queries.
+ * Their f32 sums, [share, batch, head, token, dim], are in the workspace, as are the queries' statistics. */
 struct extra {
     int64_t tiles, shares;
     size_t stats, keys, values;
@@ -261,9 +261,6 @@ static nhood_status add_pass(struct nh_cuda_operation *operation,
     struct nh_cuda_step step;
     nhood_status status = nh_backward90_step(kernel, pass, stats, &step, &spec);
     if (status) return status;
-    if (queries) nh_sm90_loop_over_extra(&step, problem, nh_box_volume(kernel->loop));
-    nh_sm90_add_twins(&step, problem);
-    nh_backward90_share(kernel, &step, &spec);
     if (!queries || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
     add_tables(operation, problem, &step, &spec);
     status = nh_cuda_step_add(operation, &step, &spec);
