@@ -116,6 +116,9 @@ void nh_cuda_step_set_own(struct nh_cuda_step *step, const void *own, size_t byt
 void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                             size_t offset_bytes, int64_t width);
 
+/* Binds a slot to the workspace, and leaves its strides alone. */
+void nh_cuda_bind_offset(struct nh_cuda_step *step, int slot, size_t offset_bytes);
+
 /* Appends the step. Fails with UNSUPPORTED if the grid exceeds the hardware's limits, and with INTERNAL if there are
  * too many steps, or macros in the spec. */
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
@@ -156,6 +159,10 @@ void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *prob
  * `sum_columns` per row; 0: there are none. `step` has NH_DELTA bound by nh_cuda_bind_stats. */
 nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                                const struct nh_problem *problem, int64_t sum_columns);
+
+/* Makes the step of the launch for dQ add the bias's gradient to tables in the workspace, `shares` of each head. */
+void nh_cuda_add_bias_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             int64_t shares, struct nh_cuda_step *step);
 
 /* Appends the launch that adds up partial sums of the bias's gradient. The step, which is used as a template, has
  * NH_D_S bound to them. */

@@ -96,6 +96,10 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
     step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
 }
 
+void nh_cuda_bind_offset(struct nh_cuda_step *step, int slot, size_t offset_bytes) {
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+}
+
 /* Gives the step workspace for the notes of kernels/common/tile_note.cuh. */
 static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                        struct nh_kernel_spec *spec) {
@@ -221,6 +225,15 @@ nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cu
     nh_cuda_lanes_per_row(problem, nh_cuda_vector(problem, NH_BIT(O) | NH_BIT(D_O)), &spec, step);
     nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
     return nh_cuda_step_add(operation, step, &spec);
+}
+
+void nh_cuda_add_bias_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             int64_t shares, struct nh_cuda_step *step) {
+    int64_t head = shares * problem->bias_count;
+    size_t bytes = (size_t)(problem->heads * head) * sizeof(float);
+    step->args.tensor[NH_D_S].head = head;
+    nh_cuda_bind_offset(step, NH_D_S, nh_cuda_reserve(operation, bytes));
+    step->outputs |= NH_BIT(D_BIAS);
 }
 
 nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,

@@ -20,23 +20,19 @@ static int64_t element_bytes(const struct nh_problem *problem) {
     return (int64_t)nh_dtype_bytes(problem->dtype);
 }
 
-/* The number of elements in 16 bytes. */
-static int64_t unit_of(const struct nh_problem *problem) {
-    return UNIT_BYTES / element_bytes(problem);
+static bool extra_token(int32_t tensor) {
+    return tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V;
 }
 
 static bool of_queries(int32_t tensor) {
-    return tensor == NHOOD_Q || tensor == NHOOD_D_O || tensor == NHOOD_O || tensor == NHOOD_D_Q;
-}
-
-static bool extra_token(int32_t tensor) {
-    return tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V;
+    const uint32_t queries = NH_BIT(Q) | NH_BIT(D_O) | NH_BIT(O) | NH_BIT(D_Q) | 1u << NH_DELTA;
+    return queries >> tensor & 1;
 }
 
 /* The tokens of an axis that a tensor has. */
 static const struct nh_box *box_of(const struct nh_problem *problem, int32_t tensor, int axis) {
     const struct nh_axis *a = &problem->axis[axis];
-    return of_queries(tensor) || tensor == NH_DELTA ? &a->query : &a->key;
+    return of_queries(tensor) ? &a->query : &a->key;
 }
 
 static int64_t heads_of(const struct nh_problem *problem, int32_t tensor) {
@@ -44,9 +40,8 @@ static int64_t heads_of(const struct nh_problem *problem, int32_t tensor) {
 }
 
 static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
-    bool values = tensor == NHOOD_V || tensor == NHOOD_O || tensor == NHOOD_D_O ||
-                  tensor == NHOOD_D_V || tensor == NHOOD_EXTRA_V;
-    return values ? problem->dim_v : problem->dim;
+    const uint32_t values = NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) | NH_BIT(D_V) | NH_BIT(EXTRA_V);
+    return values >> tensor & 1 ? problem->dim_v : problem->dim;
 }
 
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor) {
@@ -71,10 +66,6 @@ static bool is_far(const struct nh_problem *problem, int axis) {
     return problem->rank > 1 && problem->axis[axis].dilation > MOST_ELEMENT_STRIDE;
 }
 
-bool nh_sm90_any_far(const struct nh_problem *problem) {
-    return is_far(problem, 0) || is_far(problem, 1) || is_far(problem, 2);
-}
-
 /* Whether a map's axis runs over the positions of a dilation group instead of over tokens. */
 static bool by_position(const struct nh_problem *problem, int axis) {
     return (nh_sm90_folds(problem) && axis == 2) || is_far(problem, axis);
@@ -92,46 +83,52 @@ static bool is_cut(const struct nh_problem *problem, int axis) {
     return nh_is_cut(&problem->axis[axis]);
 }
 
+/* A bit per axis. */
 static int32_t axes_that(const struct nh_problem *problem,
                          bool (*hold)(const struct nh_problem *, int)) {
     return hold(problem, 0) | hold(problem, 1) << 1 | hold(problem, 2) << 2;
+}
+
+bool nh_sm90_any_far(const struct nh_problem *problem) {
+    return axes_that(problem, is_far);
 }
 
 static int32_t variants(const struct nh_problem *problem) {
     return 1 << (is_uneven(problem, 0) + is_uneven(problem, 1) + is_uneven(problem, 2));
 }
 
-/* The number of origins that a tensor's boxes can have, in units of `unit` elements; -1 if coordinates cannot count
- * them. */
+/* The number of origins that a tensor's boxes can have, in steps of 16 bytes; -1 if coordinates cannot count them.
+ * bytes: of an element of the strides. */
 static int64_t origins(const struct nh_problem *problem, int64_t heads, const nhood_strides *s,
-                       int64_t unit) {
+                       int64_t bytes) {
     double last = (double)(problem->batch - 1) * (double)s->batch;
     last += (double)(heads - 1) * (double)s->head;
     for (int a = 0; a < NH_AXES; a++)
         if (is_far(problem, a))
             last += (double)(problem->axis[a].dilation - 1) * (double)s->axis[a];
-    last /= (double)unit;
+    last *= (double)bytes / UNIT_BYTES;
     return last < INT32_MAX ? (int64_t)last + 1 : -1;
 }
 
 /* Whether all strides of axes with more than one entry are positive multiples of 16 bytes, and small enough for a
  * map. */
 static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
+    const int64_t most = (int64_t)1 << 38, bytes = element_bytes(problem),
+                  heads = heads_of(problem, tensor);
     const nhood_strides *s = &problem->strides[tensor];
-    bool extra = extra_token(tensor);
-    int64_t extent[] = {problem->batch, heads_of(problem, tensor), 1, 1, 1};
+    const bool extra = extra_token(tensor);
+    int64_t extent[] = {problem->batch, heads, 1, 1, 1};
     int64_t stride[] = {s->batch, s->head, s->axis[0], s->axis[1], s->axis[2]};
-    for (int a = 0; a < NH_AXES; a++)
-        extent[2 + a] = extra ? 1 : box_of(problem, tensor, a)->length;
+    for (int a = 0; a < NH_AXES && !extra; a++) {
+        extent[2 + a] = box_of(problem, tensor, a)->length;
+        if (by_position(problem, a) && s->axis[a] > most / problem->axis[a].dilation) return false;
+    }
     if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
     for (int i = 0; i < 5; i++)
-        if (extent[i] > 1 && (stride[i] <= 0 || stride[i] % unit_of(problem) || stride[i] >> 38))
+        if (extent[i] > 1 &&
+            (stride[i] <= 0 || stride[i] >= most || stride[i] * bytes % UNIT_BYTES))
             return false;
-    for (int a = 0; a < NH_AXES && !extra; a++)
-        if (by_position(problem, a) && s->axis[a] > ((int64_t)1 << 38) / problem->axis[a].dilation)
-            return false;
-    return extra || !nh_sm90_any_far(problem) ||
-           origins(problem, heads_of(problem, tensor), s, unit_of(problem)) > 0;
+    return extra || !nh_sm90_any_far(problem) || origins(problem, heads, s, bytes) > 0;
 }
 
 static bool dim_fits(int64_t dim, int64_t most) {
@@ -179,8 +176,8 @@ const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_dev
     if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
         return "only f16 and bf16";
     int32_t maps = 0;
-    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
-        maps += (fetched >> tensor & 1) && nh_problem_role(problem, tensor) != NH_UNUSED;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        maps += (fetched >> t & 1) && nh_problem_role(problem, t) != NH_UNUSED;
     if (maps * variants(problem) > NH_CUDA_MAPS)
         return "too many axes whose dilation is above 8 and does not divide them";
     if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
@@ -224,36 +221,39 @@ static void set_grid_axis(struct nh_cuda_map *map, int index, const struct nh_pr
     }
 }
 
-/* Starts a map of rows with its innermost axis. A box has 128 bytes of a row, or 64 if head dims have no more. */
+/* Starts a map with its innermost axis, of which a box has box_columns. */
+static struct nh_cuda_map start_map(int32_t slot, int32_t type, int32_t swizzle, int32_t promotion,
+                                    int64_t columns, int64_t box_columns) {
+    struct nh_cuda_map map = {
+        .slot = slot, .rank = 5, .type = type, .swizzle = swizzle, .promotion = promotion};
+    set_axis(&map, 0, columns, 0, box_columns, 1);
+    return map;
+}
+
+/* Starts a map of rows. A box has 128 bytes of a row, or 64 if head dims have no more. */
 static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
                                    int64_t columns) {
-    int64_t bytes = nh_min(dim_of(problem, tensor) * element_bytes(problem), 128);
-    bool narrow = bytes == 64;
-    struct nh_cuda_map map = {.slot = tensor,
-                              .rank = 5,
-                              .type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
-                                      : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
-                                                                          : NH_CU_TENSOR_BFLOAT16,
-                              .swizzle =
-                                  narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
-                              .promotion = NH_CU_TENSOR_PROMOTE_256B};
-    set_axis(&map, 0, columns, 0, (narrow ? 64 : 128) / element_bytes(problem), 1);
-    return map;
+    const int64_t bytes = element_bytes(problem);
+    const bool narrow = dim_of(problem, tensor) * bytes == 64;
+    int32_t type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
+                   : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
+                                                       : NH_CU_TENSOR_BFLOAT16;
+    return start_map(tensor, type, narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
+                     NH_CU_TENSOR_PROMOTE_256B, columns, (narrow ? 64 : 128) / bytes);
 }
 
 /* Splits the one axis of a problem into positions and dilation groups: the groups that are one token longer than the
  * others, or the others. */
 static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool longer) {
-    const struct nh_axis *axis = &problem->axis[2];
-    bool stats = map->slot == NH_DELTA;
-    int at = stats ? 1 : 2;
-    int64_t stride_bytes = stats ? STATS * (int64_t)sizeof(float)
-                                 : element_bytes(problem) * problem->strides[map->slot].axis[2];
-    int64_t length = box_of(problem, map->slot, 2)->length;
-    int64_t positions = length / axis->dilation, longer_groups = length % axis->dilation;
+    const int64_t dilation = problem->axis[2].dilation,
+                  length = box_of(problem, map->slot, 2)->length, longer_groups = length % dilation;
+    const bool stats = map->slot == NH_DELTA;
+    const int at = stats ? 1 : 2;
+    int64_t stride_bytes =
+        stats ? UNIT_BYTES : element_bytes(problem) * problem->strides[map->slot].axis[2];
     int64_t tile = map->box[at] / map->element_stride[at];
-    int64_t groups = longer ? nh_max(1, longer_groups) : axis->dilation - longer_groups;
-    set_axis(map, at, positions + (longer && longer_groups), axis->dilation * stride_bytes, tile,
+    int64_t groups = longer ? nh_max(1, longer_groups) : dilation - longer_groups;
+    set_axis(map, at, length / dilation + (longer && longer_groups), dilation * stride_bytes, tile,
              1);
     set_axis(map, at + 1, groups, stride_bytes, 1, 1);
     map->offset_bytes += longer ? 0 : longer_groups * stride_bytes;
@@ -285,25 +285,32 @@ void nh_sm90_add_twins(struct nh_cuda_step *step, const struct nh_problem *probl
         }
 }
 
+/* Adds the axes behind the row. s: strides in elements of so many bytes; heads: of the tensor, tile_heads of which a
+ * box has. */
+static void add_axes(struct nh_cuda_map *map, const struct nh_problem *problem,
+                     const nhood_strides *s, int64_t bytes, enum nh_map_layout layout,
+                     int64_t heads, const int32_t tile[3], int32_t tile_heads) {
+    int next = 1;
+    if (layout <= NH_MAP_ONE_BATCH) set_axis(map, next++, heads, bytes * s->head, tile_heads, 1);
+    for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
+        set_grid_axis(map, next++, problem, a, bytes * s->axis[a], tile[a]);
+    if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
+        set_axis(map, next++, problem->batch, bytes * s->batch, 1, 1);
+    if (layout == NH_MAP_HEADS_IN_BATCH)
+        set_axis(map, next++, problem->batch * heads, bytes * s->head, 1, 1);
+    if (layout == NH_MAP_ORIGIN)
+        set_axis(map, next++, origins(problem, heads, s, bytes), UNIT_BYTES, 1, 1);
+    if (nh_sm90_folds(problem)) fold(map, problem, true);
+}
+
 struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
                                const int32_t tile[3], int32_t tile_heads) {
-    const nhood_strides *s = &problem->strides[tensor];
-    int64_t heads = heads_of(problem, tensor), dim = dim_of(problem, tensor);
-    int64_t bytes = element_bytes(problem);
+    const int64_t heads = heads_of(problem, tensor), dim = dim_of(problem, tensor);
     enum nh_map_layout layout = nh_map_layout_of(problem, tensor);
     struct nh_cuda_map map =
         rows_map(problem, tensor, layout == NH_MAP_HEADS_IN_ROW ? heads * dim : dim);
-    int next = 1;
-    if (layout <= NH_MAP_ONE_BATCH) set_axis(&map, next++, heads, bytes * s->head, tile_heads, 1);
-    for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
-        set_grid_axis(&map, next++, problem, a, bytes * s->axis[a], tile[a]);
-    if (nh_sm90_folds(problem)) fold(&map, problem, true);
-    if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
-        set_axis(&map, next++, problem->batch, bytes * s->batch, 1, 1);
-    if (layout == NH_MAP_HEADS_IN_BATCH)
-        set_axis(&map, next++, problem->batch * heads, bytes * s->head, 1, 1);
-    if (layout == NH_MAP_ORIGIN)
-        set_axis(&map, next++, origins(problem, heads, s, unit_of(problem)), UNIT_BYTES, 1, 1);
+    add_axes(&map, problem, &problem->strides[tensor], element_bytes(problem), layout, heads, tile,
+             tile_heads);
     return map;
 }
 
@@ -356,38 +363,34 @@ struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t t
     return map;
 }
 
+void nh_sm90_loop_over_extra(struct nh_cuda_step *step, const struct nh_problem *problem,
+                             int64_t rows) {
+    if (!problem->extra_tokens) return;
+    step->own.tiling.extra_tiles = (int)nh_ceil_div(problem->extra_tokens, rows);
+    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_K, rows);
+    step->map[step->maps++] = nh_sm90_extra_map(problem, NHOOD_EXTRA_V, rows);
+}
+
 struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int32_t tile[3]) {
-    struct nh_cuda_map map = {.slot = NH_DELTA,
-                              .rank = 5,
-                              .type = NH_CU_TENSOR_FLOAT32,
-                              .promotion = NH_CU_TENSOR_PROMOTE_128B};
-    nhood_strides rows = {.batch = problem->heads * problem->query_tokens,
-                          .head = problem->query_tokens};
-    int64_t stride = 1;
-    set_axis(&map, 0, STATS, 0, STATS, 1);
-    for (int a = NH_AXES - 1; a >= 0; a--) {
-        rows.axis[a] = stride;
-        set_grid_axis(&map, NH_AXES - a, problem, a, stride * UNIT_BYTES, tile[a]);
-        stride *= problem->axis[a].query.length;
-    }
-    if (nh_sm90_any_far(problem)) {
-        set_axis(&map, 4, origins(problem, problem->heads, &rows, 1), UNIT_BYTES, 1, 1);
-    } else {
-        set_axis(&map, 4, problem->batch * problem->heads, stride * UNIT_BYTES, 1, 1);
-    }
-    if (nh_sm90_folds(problem)) fold(&map, problem, true);
+    struct nh_cuda_map map =
+        start_map(NH_DELTA, NH_CU_TENSOR_FLOAT32, 0, NH_CU_TENSOR_PROMOTE_128B, STATS, STATS);
+    const struct nh_axis *axis = problem->axis;
+    const int64_t line = axis[2].query.length, plane = axis[1].query.length * line;
+    const nhood_strides queries = {.batch = problem->heads * problem->query_tokens,
+                                   .axis = {plane, line, 1},
+                                   .head = problem->query_tokens};
+    add_axes(&map, problem, &queries, UNIT_BYTES,
+             nh_sm90_any_far(problem) ? NH_MAP_ORIGIN : NH_MAP_HEADS_IN_BATCH, problem->heads, tile,
+             1);
     return map;
 }
 
 struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int64_t extent[NH_AXES],
                                     int64_t columns, const int32_t tile[3]) {
     enum { CHUNK = 32 };
-    struct nh_cuda_map map = {.slot = NH_D_Q_SUMS,
-                              .rank = 5,
-                              .type = NH_CU_TENSOR_FLOAT32,
-                              .swizzle = NH_CU_TENSOR_SWIZZLE_128B};
+    struct nh_cuda_map map =
+        start_map(NH_D_Q_SUMS, NH_CU_TENSOR_FLOAT32, NH_CU_TENSOR_SWIZZLE_128B, 0, columns, CHUNK);
     int64_t stride_bytes = columns * (int64_t)sizeof(float);
-    set_axis(&map, 0, columns, 0, CHUNK, 1);
     for (int a = NH_AXES - 1; a >= 0; a--) {
         set_axis(&map, NH_AXES - a, extent[a], stride_bytes, tile[a], 1);
         stride_bytes *= extent[a];

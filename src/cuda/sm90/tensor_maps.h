@@ -58,6 +58,10 @@ bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor);
 struct nh_cuda_map nh_sm90_extra_map(const struct nh_problem *problem, int32_t tensor,
                                      int64_t rows);
 
+/* Lets a launch's loop over keys, `rows` per tile, go on over the extra tokens, if there are any. */
+void nh_sm90_loop_over_extra(struct nh_cuda_step *step, const struct nh_problem *problem,
+                             int64_t rows);
+
 /* Maps the four numbers per query that kernels/common/backward_stats.cu writes to the workspace. */
 struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int32_t tile[3]);
 

@@ -50,7 +50,3 @@ bool nh_sm90_windows_slide(const struct nh_problem *problem) {
     return !nh_problem_causal(problem) && !nh_problem_strided(problem) && !problem->has_bias &&
            !problem->extra_tokens;
 }
-
-bool nh_sm90_windows_are_plain(const struct nh_problem *problem) {
-    return nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem);
-}

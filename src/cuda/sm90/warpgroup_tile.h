@@ -32,7 +32,4 @@ bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3])
  * axis, bias or extra tokens. */
 bool nh_sm90_windows_slide(const struct nh_problem *problem);
 
-/* The same, and no axis is periodic. */
-bool nh_sm90_windows_are_plain(const struct nh_problem *problem);
-
 #endif

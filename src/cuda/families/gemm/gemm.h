@@ -1,5 +1,4 @@
-/* cuda.gemm in three files: gemm.c chooses tiles and describes their work, gemm_part.c does so for attention in parts,
- * gemm_steps.c adds the launches. */
+/* cuda.gemm in two files: gemm.c chooses tiles and describes their work, gemm_steps.c adds the launches. */
 #ifndef NH_CUDA_GEMM_H
 #define NH_CUDA_GEMM_H
 
@@ -14,6 +13,13 @@ enum {
 #undef KNOB
 };
 extern const struct nh_knob nh_gemm_knobs[];
+
+/* A config with what it is for. */
+struct nh_gemm {
+    const struct nh_problem *problem;
+    const struct nh_cuda_device *cuda;
+    const struct nh_config *config;
+};
 
 static inline bool nh_gemm_in_parts(const struct nh_config *config) {
     return config->value[GEMM_COLUMNS] == 0;
@@ -30,52 +36,39 @@ static inline int64_t nh_gemm_rows(const struct nh_config *config) {
            config->value[GEMM_TILE + 2];
 }
 
+/* The fewest lanes, from 8 to 32, whose registers hold a row of so many slots, NH_GEMM_HELD each. */
+enum { NH_GEMM_HELD = 16, NH_GEMM_LANES = 32 };
+static inline int64_t nh_gemm_lanes(int64_t slots) {
+    int64_t lanes = 8;
+    while (lanes < NH_GEMM_LANES && lanes * NH_GEMM_HELD < slots)
+        lanes *= 2;
+    return lanes;
+}
+
 /* The number of tiles of one batch entry and head. */
-int64_t nh_gemm_tiles(const struct nh_problem *problem, const struct nh_config *config);
+int64_t nh_gemm_tiles(const struct nh_gemm *of);
 
 /* Bytes of dynamic shared memory of gemm_pn and of gemm_band for rows of `dim` elements. */
-int64_t nh_gemm_pn_bytes(const struct nh_problem *problem, const struct nh_config *config,
-                         int64_t dim);
-int64_t nh_gemm_band_bytes(const struct nh_problem *problem, const struct nh_config *config,
-                           int64_t dim);
+int64_t nh_gemm_pn_bytes(const struct nh_gemm *of, int64_t dim);
+int64_t nh_gemm_band_bytes(const struct nh_gemm *of, int64_t dim);
 
 /* Bytes of attention weights in the workspace for one batch entry and key head; INT64_MAX on overflow. */
 int64_t nh_gemm_slab_bytes(const struct nh_problem *problem);
 
-/* ---- attention in parts ---- */
-
-/* The forward pass in two launches, with a row's softmax computed where its scores are (gemm_part.cuh). It is for
- * windows for which the keys of a part of a tile's box fit shared memory. */
-
-/* The number of slots of a query in a part of the box, and of lanes that share them. */
-int64_t nh_gemm_part_slots(const struct nh_problem *problem, bool planes);
-int64_t nh_gemm_part_lanes(int64_t slots);
-
-/* The two launches. */
-enum nh_gemm_part { NH_GEMM_PART_PN, NH_GEMM_PART_NN };
-
-/* The number of warps that share 16 rows. */
-int64_t nh_gemm_part_team(const struct nh_problem *problem, const struct nh_config *config,
-                          enum nh_gemm_part part);
-
-/* Elements of one query's weights in the workspace; those of each part start at multiples of 16 bytes. */
-int64_t nh_gemm_part_row(const struct nh_problem *problem, bool planes);
-
-/* Bytes of dynamic shared memory of the two launches. */
-int64_t nh_gemm_part_pn_bytes(const struct nh_problem *problem, const struct nh_config *config);
-int64_t nh_gemm_part_nn_bytes(const struct nh_problem *problem, const struct nh_config *config);
-
-/* Whether the part kernels take the problem with this config on this device. */
-bool nh_gemm_part_takes(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        const struct nh_config *config);
-
-/* The number of heads that a block computes one after the other, with the same tables. */
-int32_t nh_gemm_part_heads(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                           const struct nh_config *config);
-
-/* Adds the work of both launches, and the bytes of the weights that they move. */
-void nh_gemm_part_add_work(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                           const struct nh_config *config, struct nh_work *work);
+/* What a config for attention in parts needs, in its two launches. */
+enum { NH_GEMM_PART_PN, NH_GEMM_PART_NN, NH_GEMM_PART_LAUNCHES };
+struct nh_gemm_part {
+    int64_t slots; /* of a query in a part of the box */
+    int64_t lanes; /* that share these slots in the softmax */
+    /* elements of one query's weights in the workspace; those of each part start at multiples of 16 bytes */
+    int64_t row;
+    /* columns of the box of a part; those that a warp multiplies, and those that a block holds, both with padding */
+    int64_t box, columns, held;
+    int64_t team[NH_GEMM_PART_LAUNCHES];         /* warps that share 16 rows */
+    int64_t shared_bytes[NH_GEMM_PART_LAUNCHES]; /* dynamic ones */
+    int64_t heads; /* that a block computes one after the other, with the same tables */
+};
+struct nh_gemm_part nh_gemm_part_of(const struct nh_gemm *of);
 
 /* Appends the launches of the problem's operation. */
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,

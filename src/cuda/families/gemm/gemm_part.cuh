@@ -28,7 +28,7 @@
 #define NH_WARP_TILE1 (NH_TILE1 * NH_WARP_TILE2 < 16 ? NH_TILE1 : 16 / NH_WARP_TILE2)
 #define NH_WARP_TILE0 (16 / (NH_WARP_TILE1 * NH_WARP_TILE2))
 
-/* Sizes that determine shared memory, multiples of 16; gemm_part.c computes the same. */
+/* Sizes that determine shared memory, multiples of 16; gemm.c computes the same. */
 struct nh_part_bounds {
     int rows;    /* rows of a part, with those past its end */
     int columns; /* columns of a part that one warp's queries need */

@@ -9,7 +9,7 @@
 
 NH_OWN_ARGS_FIT(nh_gemm_part_args, nh_gemm_part_own);
 
-enum { THREADS = 128, LANES = 32, MOST_HELD = 16 };
+enum { THREADS = 128 };
 /* The most bytes of weights in the workspace. With slabs of this size, every launch takes much longer than its launch
  * latency. */
 #define SLAB_BYTES ((int64_t)512 << 20)
@@ -21,7 +21,7 @@ struct builder {
     const struct nh_problem *whole;
     /* one slab of the whole, with the same strides */
     const struct nh_problem *problem;
-    const struct nh_config *config;
+    struct nh_gemm gemm; /* of the slab */
     /* workspace offset of the attention weights */
     size_t weights;
 };
@@ -50,8 +50,10 @@ static nhood_status add(const struct builder *builder, struct nh_cuda_step *step
     return nh_cuda_step_add(builder->operation, step, spec);
 }
 
-static void step_init(const struct builder *builder, struct nh_cuda_step *step) {
+/* Starts a launch. row: elements of a query's row of attention weights in the workspace; 0: A is the caller's. */
+static void start(const struct builder *builder, int64_t row, struct nh_cuda_step *step) {
     nh_cuda_step_init(step, builder->problem);
+    if (row) nh_cuda_bind_workspace(step, builder->problem, NH_A, builder->weights, row);
     /* A dilation beyond the length of its axis has the same effect as one equal to it. */
     for (int a = 0; a < NH_AXES; a++)
         step->args.axis[a].dilation =
@@ -61,171 +63,152 @@ static void step_init(const struct builder *builder, struct nh_cuda_step *step) 
 /* Binds a slot to another tensor of the caller, with its strides. */
 static void rebind(struct nh_cuda_step *step, const struct nh_problem *problem, int slot,
                    int32_t tensor) {
-    const nhood_strides *strides = &problem->strides[tensor];
     step->binding[slot] = (struct nh_cuda_binding){.from = tensor};
-    step->args.tensor[slot].batch = strides->batch;
-    step->args.tensor[slot].head = strides->head;
-    for (int a = 0; a < NH_AXES; a++)
-        step->args.tensor[slot].axis[a] = strides->axis[a];
+    step->args.tensor[slot] = nh_cuda_strided(&problem->strides[tensor]);
 }
 
-static struct nh_kernel_spec spec_of(const struct builder *builder, const char *source,
-                                     int64_t dim) {
+static struct nh_kernel_spec spec_of(const struct builder *builder, const char *source, int64_t dim,
+                                     int64_t columns, bool inverse) {
     const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = source};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_kernel_define(&spec, "NH_RANK", problem->rank);
-    nh_kernel_define_knobs(&spec, nh_gemm_knobs, NH_CONFIG_KNOBS, builder->config->value);
+    nh_kernel_define_knobs(&spec, nh_gemm_knobs, NH_CONFIG_KNOBS, builder->gemm.config->value);
     nh_kernel_define(&spec, "NH_WIDTH", nh_gemm_width(dim));
     nh_kernel_define(&spec, "NH_VECTOR", nh_cuda_vector(builder->whole, UINT32_MAX));
     nh_kernel_define(&spec, "NH_CAUSAL", nh_problem_causal(problem));
     nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
+    nh_kernel_define(&spec, "NH_COLUMNS", columns);
+    nh_kernel_define(&spec, "NH_INVERSE", inverse);
     return spec;
+}
+
+/* Adds a launch with a block for each tile of so many heads, and two threads per row. */
+static nhood_status add_tiles(const struct builder *builder, struct nh_cuda_step *step,
+                              const struct nh_kernel_spec *spec, int64_t heads, int64_t team) {
+    step->threads = (int32_t)(nh_gemm_rows(builder->gemm.config) * 2 * team);
+    step->grid[0] = builder->problem->batch * heads * nh_gemm_tiles(&builder->gemm);
+    return add(builder, step, spec);
 }
 
 /* Adds the launch for A = products of the rows bound to NH_Q and NH_K, of `dim` elements; result: NH_RESULT of
  * gemm_pn.cu. */
 static nhood_status add_pn(const struct builder *builder, struct nh_cuda_step *step, int64_t dim,
                            int result, bool f32_weights) {
-    struct nh_kernel_spec spec = spec_of(builder, "gemm_pn.cu", dim);
-    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
-    nh_kernel_define(&spec, "NH_INVERSE", 0);
+    struct nh_kernel_spec spec =
+        spec_of(builder, "gemm_pn.cu", dim, builder->gemm.config->value[GEMM_COLUMNS], false);
     nh_kernel_define(&spec, "NH_BIASED", step->args.has_bias);
     nh_kernel_define(&spec, "NH_RESULT", result);
     nh_kernel_define(&spec, "NH_WEIGHT_F32", f32_weights);
     step->args.dim = dim;
-    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
-    step->shared_bytes = nh_gemm_pn_bytes(builder->problem, builder->config, dim);
-    step->grid[0] = builder->problem->batch * builder->problem->heads *
-                    nh_gemm_tiles(builder->problem, builder->config);
-    return add(builder, step, &spec);
+    step->shared_bytes = nh_gemm_pn_bytes(&builder->gemm, dim);
+    return add_tiles(builder, step, &spec, builder->problem->heads, 1);
 }
 
 /* Adds the launch for out = scale * the sums of rows weighted by A, over the keys of a query or, inverse, the queries
- * of a key. */
-static nhood_status add_band(const struct builder *builder, struct nh_cuda_step *step, int32_t rows,
-                             int32_t out, int64_t dim, double scale, bool inverse) {
+ * of a key. `row` as in start(). */
+static nhood_status add_band(const struct builder *builder, int64_t row, int32_t rows, int32_t out,
+                             double scale, bool inverse) {
     const struct nh_problem *problem = builder->problem;
-    struct nh_kernel_spec spec = spec_of(builder, "gemm_band.cu", dim);
-    nh_kernel_define(&spec, "NH_COLUMNS", builder->config->value[GEMM_COLUMNS]);
-    nh_kernel_define(&spec, "NH_INVERSE", inverse);
-    rebind(step, problem, NH_V, rows);
-    rebind(step, problem, NH_O, out);
-    step->args.dim_v = dim;
-    step->args.scale = scale;
-    step->outputs = 1u << out;
-    step->threads = (int32_t)(nh_gemm_rows(builder->config) * 2);
-    step->shared_bytes = nh_gemm_band_bytes(problem, builder->config, dim);
-    step->grid[0] = problem->batch * (inverse ? problem->kv_heads : problem->heads) *
-                    nh_gemm_tiles(problem, builder->config);
-    return add(builder, step, &spec);
+    bool keys = rows == NHOOD_K || rows == NHOOD_Q;
+    int64_t dim = keys ? problem->dim : problem->dim_v;
+    struct nh_kernel_spec spec =
+        spec_of(builder, "gemm_band.cu", dim, builder->gemm.config->value[GEMM_COLUMNS], inverse);
+    struct nh_cuda_step step;
+    start(builder, row, &step);
+    rebind(&step, problem, NH_V, rows);
+    rebind(&step, problem, NH_O, out);
+    step.args.dim_v = dim;
+    step.args.scale = scale;
+    step.outputs = 1u << out;
+    step.shared_bytes = nh_gemm_band_bytes(&builder->gemm, dim);
+    return add_tiles(builder, &step, &spec, inverse ? problem->kv_heads : problem->heads, 1);
 }
 
-static int64_t weight_count(const struct nh_problem *problem) {
-    return problem->batch * problem->query_tokens * problem->heads * problem->window_count;
+/* Queries of all batch entries and heads. */
+static int64_t query_rows(const struct nh_problem *problem) {
+    return problem->batch * problem->query_tokens * problem->heads;
 }
+
+/* Reserves workspace for attention weights, `row` per query. */
+static void reserve_weights(struct builder *builder, int64_t row, size_t bytes) {
+    builder->weights =
+        nh_cuda_reserve(builder->operation, (size_t)(query_rows(builder->problem) * row) * bytes);
+}
+
+/* ---- forward ---- */
 
 static nhood_status add_softmax(const struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = "gemm_softmax.cu"};
     struct nh_cuda_step step;
-    step_init(builder, &step);
+    int64_t lanes = nh_gemm_lanes(problem->window_count),
+            held = nh_ceil_div(problem->window_count, lanes);
+    start(builder, problem->window_count, &step);
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    /* the fewest lanes whose registers hold a row */
-    int64_t lanes = 8;
-    while (lanes < LANES && lanes * MOST_HELD < problem->window_count)
-        lanes *= 2;
-    int64_t held = nh_ceil_div(problem->window_count, lanes);
     nh_kernel_define(&spec, "NH_GROUP", lanes);
-    nh_kernel_define(&spec, "NH_HELD", held > MOST_HELD ? 0 : held);
-    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
+    nh_kernel_define(&spec, "NH_HELD", held > NH_GEMM_HELD ? 0 : held);
     step.threads = THREADS;
-    step.grid[0] =
-        nh_ceil_div(problem->batch * problem->query_tokens * problem->heads, THREADS / lanes);
+    step.grid[0] = nh_ceil_div(query_rows(problem), THREADS / lanes);
     return add(builder, &step, &spec);
 }
 
-static nhood_status add_part(const struct builder *builder, struct nh_cuda_step *step,
-                             const struct nh_kernel_spec *spec, enum nh_gemm_part part,
-                             int64_t shared_bytes) {
+static nhood_status add_part(const struct builder *builder, const struct nh_gemm_part *part,
+                             int index) {
     enum { COLUMNS_AT_ONCE = 32 };
     const struct nh_problem *problem = builder->problem;
-    const struct nh_config *config = builder->config;
-    bool planes = config->value[GEMM_PLANES];
-    int64_t team = nh_gemm_part_team(problem, config, part);
-    struct nh_kernel_spec own = *spec;
-    nh_kernel_define(&own, "NH_INVERSE", 0);
-    nh_kernel_define(&own, "NH_COLUMNS", COLUMNS_AT_ONCE);
-    nh_kernel_define(&own, "NH_PLANES", planes);
-    nh_kernel_define(&own, "NH_SLOTS", nh_gemm_part_slots(problem, planes));
-    nh_kernel_define(&own, "NH_TEAM", team);
-    nh_cuda_bind_workspace(step, problem, NH_A, builder->weights,
-                           nh_gemm_part_row(problem, planes));
-    step->threads = (int32_t)(nh_gemm_rows(config) * 2 * team);
-    step->shared_bytes = shared_bytes;
-    const struct nh_gemm_part_own part_own = {
-        nh_gemm_part_heads(problem, builder->operation->device, config), 0};
-    nh_cuda_step_set_own(step, &part_own, sizeof part_own);
-    step->grid[0] =
-        problem->batch * (problem->heads / part_own.block_heads) * nh_gemm_tiles(problem, config);
-    return add(builder, step, &own);
-}
-
-static nhood_status add_forward_in_parts(struct builder *builder) {
-    const struct nh_problem *problem = builder->problem;
-    bool planes = builder->config->value[GEMM_PLANES];
-    int64_t rows = problem->batch * problem->query_tokens * problem->heads;
-    builder->weights =
-        nh_cuda_reserve(builder->operation, (size_t)(rows * nh_gemm_part_row(problem, planes)) *
-                                                nh_dtype_bytes(problem->dtype));
+    bool pn = index == NH_GEMM_PART_PN;
+    struct nh_kernel_spec spec =
+        spec_of(builder, pn ? "gemm_part_pn.cu" : "gemm_part_nn.cu",
+                pn ? problem->dim : problem->dim_v, COLUMNS_AT_ONCE, false);
     struct nh_cuda_step step;
-    step_init(builder, &step);
-    struct nh_kernel_spec spec = spec_of(builder, "gemm_part_pn.cu", problem->dim);
-    nh_kernel_define(&spec, "NH_BIASED", step.args.has_bias);
-    nh_kernel_define(&spec, "NH_GROUP", nh_gemm_part_lanes(nh_gemm_part_slots(problem, planes)));
-    nhood_status status = add_part(builder, &step, &spec, NH_GEMM_PART_PN,
-                                   nh_gemm_part_pn_bytes(problem, builder->config));
-    if (status) return status;
-    step_init(builder, &step);
-    step.args.scale = 1;
-    spec = spec_of(builder, "gemm_part_nn.cu", problem->dim_v);
-    return add_part(builder, &step, &spec, NH_GEMM_PART_NN,
-                    nh_gemm_part_nn_bytes(problem, builder->config));
+    start(builder, part->row, &step);
+    if (pn) {
+        nh_kernel_define(&spec, "NH_BIASED", step.args.has_bias);
+        nh_kernel_define(&spec, "NH_GROUP", part->lanes);
+    } else {
+        step.args.scale = 1;
+    }
+    nh_kernel_define(&spec, "NH_PLANES", builder->gemm.config->value[GEMM_PLANES]);
+    nh_kernel_define(&spec, "NH_SLOTS", part->slots);
+    nh_kernel_define(&spec, "NH_TEAM", part->team[index]);
+    step.shared_bytes = part->shared_bytes[index];
+    const struct nh_gemm_part_own own = {(int)part->heads, 0};
+    nh_cuda_step_set_own(&step, &own, sizeof own);
+    return add_tiles(builder, &step, &spec, problem->heads / part->heads, part->team[index]);
 }
 
 static nhood_status add_forward(struct builder *builder) {
-    if (nh_gemm_in_parts(builder->config)) return add_forward_in_parts(builder);
     const struct nh_problem *problem = builder->problem;
+    const size_t bytes = nh_dtype_bytes(problem->dtype);
     struct nh_cuda_step step;
-    builder->weights =
-        nh_cuda_reserve(builder->operation, (size_t)weight_count(problem) * sizeof(float));
-    step_init(builder, &step);
+    if (nh_gemm_in_parts(builder->gemm.config)) {
+        const struct nh_gemm_part part = nh_gemm_part_of(&builder->gemm);
+        reserve_weights(builder, part.row, bytes);
+        nhood_status status = add_part(builder, &part, NH_GEMM_PART_PN);
+        return status ? status : add_part(builder, &part, NH_GEMM_PART_NN);
+    }
+    reserve_weights(builder, problem->window_count, sizeof(float));
+    start(builder, problem->window_count, &step);
     step.args.flags &= ~(unsigned)NHOOD_FLAG_ZERO_FILL;
-    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights, problem->window_count);
     nhood_status status = add_pn(builder, &step, problem->dim, SCORE, true);
-    if (status || (status = add_softmax(builder))) return status;
-    step_init(builder, &step);
-    int64_t weights_per_score = (int64_t)(sizeof(float) / nh_dtype_bytes(problem->dtype));
-    nh_cuda_bind_workspace(&step, problem, NH_A, builder->weights,
-                           problem->window_count * weights_per_score);
-    return add_band(builder, &step, NHOOD_V, NHOOD_O, problem->dim_v, 1, false);
+    if (!status) status = add_softmax(builder);
+    if (status) return status;
+    int64_t weights_per_score = (int64_t)(sizeof(float) / bytes);
+    return add_band(builder, problem->window_count * weights_per_score, NHOOD_V, NHOOD_O, 1, false);
 }
+
+/* ---- backward ---- */
 
 static nhood_status add_delta(const struct builder *builder, size_t delta) {
     struct nh_kernel_spec spec = {.source = "delta.cu"};
     struct nh_cuda_step step;
-    step_init(builder, &step);
+    start(builder, 0, &step);
     nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, delta, 1);
     nh_cuda_lanes_per_row(builder->problem, nh_cuda_vector(builder->whole, NH_BIT(O) | NH_BIT(D_O)),
                           &spec, &step);
     return add(builder, &step, &spec);
-}
-
-static void bind_weights(const struct builder *builder, struct nh_cuda_step *step) {
-    step_init(builder, step);
-    nh_cuda_bind_workspace(step, builder->problem, NH_A, builder->weights,
-                           builder->problem->window_count);
 }
 
 /* Adds the launches for the bias's gradient: one for as many shares of the queries as fill the device, and one that
@@ -245,7 +228,7 @@ static nhood_status add_bias_gradient(const struct builder *builder) {
     struct nh_kernel_spec spec = {.source = "gemm_bias_gradient.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     struct nh_cuda_step step;
-    bind_weights(builder, &step);
+    start(builder, problem->window_count, &step);
     step.binding[NH_D_BIAS] = sums;
     step.args.tensor[NH_D_BIAS].batch = slab_bytes / (int64_t)sizeof(float);
     step.args.tensor[NH_D_BIAS].head = head_bytes / (int64_t)sizeof(float);
@@ -265,41 +248,36 @@ static nhood_status add_bias_gradient(const struct builder *builder) {
 }
 
 static nhood_status add_score_gradient(const struct builder *builder, size_t delta) {
+    const struct nh_problem *problem = builder->problem;
     struct nh_cuda_step step;
-    bind_weights(builder, &step);
-    nh_cuda_bind_workspace(&step, builder->problem, NH_DELTA, delta, 1);
-    rebind(&step, builder->problem, NH_Q, NHOOD_D_O);
-    rebind(&step, builder->problem, NH_K, NHOOD_V);
+    start(builder, problem->window_count, &step);
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, delta, 1);
+    rebind(&step, problem, NH_Q, NHOOD_D_O);
+    rebind(&step, problem, NH_K, NHOOD_V);
     step.args.scale = 1;
     step.args.has_bias = 0;
     step.outputs = NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_BIAS);
-    return add_pn(builder, &step, builder->problem->dim_v, SCORE_GRADIENT, false);
+    return add_pn(builder, &step, problem->dim_v, SCORE_GRADIENT, false);
 }
 
 static nhood_status add_backward(struct builder *builder) {
     const struct nh_problem *problem = builder->problem;
-    struct nh_cuda_operation *operation = builder->operation;
+    const int64_t row = problem->window_count;
     struct nh_cuda_step step;
-    size_t delta = nh_cuda_reserve(
-        operation,
-        (size_t)(problem->batch * problem->query_tokens * problem->heads) * sizeof(float));
-    builder->weights =
-        nh_cuda_reserve(operation, (size_t)weight_count(problem) * nh_dtype_bytes(problem->dtype));
-    bind_weights(builder, &step);
+    size_t delta = nh_cuda_reserve(builder->operation, (size_t)query_rows(problem) * sizeof(float));
+    reserve_weights(builder, row, nh_dtype_bytes(problem->dtype));
+    start(builder, row, &step);
     nhood_status status = add_pn(builder, &step, problem->dim, PROBABILITY, false);
-    bind_weights(builder, &step);
-    if (!status) status = add_band(builder, &step, NHOOD_D_O, NHOOD_D_V, problem->dim_v, 1, true);
+    if (!status) status = add_band(builder, row, NHOOD_D_O, NHOOD_D_V, 1, true);
     if (!status) status = add_delta(builder, delta);
     if (!status) status = add_score_gradient(builder, delta);
-    bind_weights(builder, &step);
-    if (!status)
-        status = add_band(builder, &step, NHOOD_K, NHOOD_D_Q, problem->dim, problem->scale, false);
-    bind_weights(builder, &step);
-    if (!status)
-        status = add_band(builder, &step, NHOOD_Q, NHOOD_D_K, problem->dim, problem->scale, true);
+    if (!status) status = add_band(builder, row, NHOOD_K, NHOOD_D_Q, problem->scale, false);
+    if (!status) status = add_band(builder, row, NHOOD_Q, NHOOD_D_K, problem->scale, true);
     if (!status && problem->has_bias) status = add_bias_gradient(builder);
     return status;
 }
+
+/* ---- slabs ---- */
 
 /* The largest divisor d of `parts` such that d * bytes is within the limit, but at least 1. */
 static int64_t parts_within(int64_t parts, int64_t bytes, int64_t limit) {
@@ -324,16 +302,16 @@ static struct nh_problem slab_of(const struct nh_problem *problem) {
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct nh_config *config) {
     struct nh_problem slab = slab_of(problem);
-    struct builder builder = {operation, problem, &slab, config, 0};
+    struct builder builder = {
+        operation, problem, &slab, {&slab, operation->device, config}, .weights = 0};
+    struct nh_cuda_step step;
     operation->slabs[0] = problem->batch / slab.batch;
     operation->slabs[1] = problem->kv_heads / slab.kv_heads;
-    struct nh_cuda_step step;
-    step_init(&builder, &step);
     switch (problem->op) {
     case NHOOD_OP_FWD: return add_forward(&builder);
     case NHOOD_OP_BWD: return add_backward(&builder);
-    case NHOOD_OP_PN: return add_pn(&builder, &step, problem->dim, SCORE, false);
-    case NHOOD_OP_NN: return add_band(&builder, &step, NHOOD_V, NHOOD_O, problem->dim_v, 1, false);
-    default: return add_band(&builder, &step, NHOOD_D_O, NHOOD_D_V, problem->dim_v, 1, true);
+    case NHOOD_OP_NN: return add_band(&builder, 0, NHOOD_V, NHOOD_O, 1, false);
+    case NHOOD_OP_IN: return add_band(&builder, 0, NHOOD_D_O, NHOOD_D_V, 1, true);
+    default: start(&builder, 0, &step); return add_pn(&builder, &step, problem->dim, SCORE, false);
     }
 }

@@ -3,29 +3,99 @@
  * one the gradients of extra tokens. Scores are computed twice; results are bit-equal in every run.
  *
  * No f64; head dim and value dim up to 256. If registers do not hold both dK and dV, each has its own launch. */
-#include "split80.h"
-#include "rates.h"
-
-#include "box_search.h"
-#include "top_n.h"
+#include "launch.h"
 #include "cuda_family.h"
-#include "dtype.h"
-#include "tile_count.h"
+#include "tiled80.h"
+#include "top_n.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MOST_SIDES = 3, MOST_CANDIDATES = 6 };
+/* A config is the knobs of the launch by queries, then those of the launch by keys. */
+#define NH_KNOBS "split80_knobs.def"
+#include "knob_table.h"
+enum { BY_QUERY = ROW_0, BY_KEY = BY_KEY_ROW_0, MOST_SIDES = 3, MOST_CANDIDATES = 6 };
+
+static struct nh_tiled80_kernel kernel_of(const struct nh_problem *problem,
+                                          const struct nh_cuda_device *cuda, bool inverse,
+                                          const int32_t *knob) {
+    struct nh_tiled80_kernel kernel = {.problem = problem,
+                                       .cuda = cuda,
+                                       .pass = inverse ? NH_TILED80_BY_KEY : NH_TILED80_BY_QUERY,
+                                       .stages = 2};
+    memcpy(kernel.knob, knob, sizeof kernel.knob);
+    return kernel;
+}
+
+/* The kernel for extra tokens, derived from the one by keys: rows lie along one axis, no more than needed. */
+static struct nh_tiled80_kernel extra_kernel(const struct nh_tiled80_kernel *keys) {
+    struct nh_tiled80_kernel extra = *keys;
+    int32_t rows = (int32_t)nh_box_volume(keys->knob), *warps = &extra.knob[NH_TILED80_WARPS];
+    for (; *warps % 2 == 0 && rows / 2 >= keys->problem->extra_tokens; rows /= 2)
+        *warps /= 2;
+    extra.pass = NH_TILED80_EXTRA;
+    extra.knob[0] = extra.knob[1] = 1;
+    extra.knob[2] = rows;
+    return extra;
+}
+
+/* Blocks of extra tokens loop over all queries; tiles that the end of the grid cuts need masks. */
+static struct nh_tiling_count count_extra(const struct nh_tiled80_kernel *extra) {
+    const struct nh_problem *problem = extra->problem;
+    double rows = (double)nh_ceil_div(problem->extra_tokens, nh_box_volume(extra->knob));
+    double all = 1, dense = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t length = problem->axis[a].query.length, tile = extra->knob[NH_TILED80_COLUMN + a];
+        all *= (double)nh_ceil_div(length, tile);
+        dense *= (double)(length / tile);
+    }
+    return (struct nh_tiling_count){rows, rows * all, rows * (all - dense), all};
+}
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    static const int32_t smallest[SPLIT80_SIDE] = {1, 1, 32, 1, 1, 16, 2};
+    static const int32_t smallest[NH_TILED80_KNOBS] = {1, 1, 32, 1, 1, 16, 2};
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
     const char *reason = nh_tiled80_refuse(problem);
     if (reason) return reason;
-    for (int inverse = 0; inverse < 2; inverse++)
-        if (!nh_split80_residents(problem, device->backend, smallest, inverse))
+    for (int inverse = 0; inverse < 2; inverse++) {
+        const struct nh_tiled80_kernel kernel =
+            kernel_of(problem, device->backend, inverse, smallest);
+        if (!nh_tiled80_residents(&kernel))
             return "not even small tiles of such head dims fit into shared memory";
+    }
     return NULL;
+}
+
+/* ---- work ---- */
+
+static void start_work(const struct nh_problem *problem, struct nh_work *work) {
+    nh_work_start(work, NH_OPERATION_SPLIT80, problem);
+    work->overlaps = true;
+    work->helpers += 2 + (problem->has_bias != 0);
+}
+
+/* Adds the launches of one side, those for extra tokens included; false: blocks do not fit. */
+static bool add_side(const struct nh_problem *problem, const struct nh_device *device, bool inverse,
+                     const int32_t *knob, const struct nh_tiling_count *count,
+                     struct nh_work *work) {
+    const struct nh_tiled80_kernel kernel = kernel_of(problem, device->backend, inverse, knob);
+    if (!nh_tiled80_add_work(&kernel, count, work)) return false;
+    if (!inverse || !problem->extra_tokens) return true;
+    const struct nh_tiled80_kernel extra = extra_kernel(&kernel);
+    const struct nh_tiling_count extra_count = count_extra(&extra);
+    return nh_tiled80_add_work(&extra, &extra_count, work);
+}
+
+static bool work(const struct nh_problem *problem, const struct nh_device *device,
+                 const struct nh_config *config, struct nh_work *work) {
+    start_work(problem, work);
+    for (int inverse = 0; inverse < 2; inverse++) {
+        const int32_t *knob = config->value + (inverse ? BY_KEY : BY_QUERY);
+        const struct nh_tiling_count count =
+            nh_tiling_count(problem, knob, knob, knob + NH_TILED80_COLUMN, inverse, false);
+        if (!add_side(problem, device, inverse, knob, &count, work)) return false;
+    }
+    return true;
 }
 
 /* ---- candidates ---- */
@@ -35,38 +105,17 @@ static const struct nh_box_variant variants[] = {{32, 16, 2, 0},  {64, 32, 2, 0}
                                                  {64, 32, 4, 0},  {128, 32, 4, 0}, {128, 64, 4, 0},
                                                  {128, 32, 8, 0}, {128, 64, 8, 0}};
 
-static void set_side(const struct nh_box_choice *choice, int32_t side[SPLIT80_SIDE]) {
-    memcpy(side + SPLIT80_ROW, choice->row, NH_AXES * sizeof *side);
-    memcpy(side + SPLIT80_COLUMN, choice->column, NH_AXES * sizeof *side);
-    side[SPLIT80_WARPS] = choice->variant->warps;
-}
-
 static bool add_choice(const struct nh_box_search *search, const struct nh_box_choice *choice,
                        struct nh_work *work) {
-    int32_t side[SPLIT80_SIDE];
-    set_side(choice, side);
-    return nh_split80_add_side(search->problem, search->device->backend, side, search->inverse,
-                               &choice->count, work);
+    int32_t knob[NH_TILED80_KNOBS];
+    nh_tiled80_set_knobs(choice, knob);
+    return add_side(search->problem, search->device, search->inverse, knob, &choice->count, work);
 }
 
 static bool side_work(const struct nh_box_search *search, const struct nh_box_choice *choice,
                       struct nh_work *work) {
-    nh_split80_start(search->problem, work);
+    start_work(search->problem, work);
     return add_choice(search, choice, work);
-}
-
-/* The least time, over the choices, for which their blocks keep a full device busy. */
-static double least_busy_ns(const struct nh_box_search *search, const struct nh_box_choice *choice,
-                            int count) {
-    double least = INFINITY;
-    for (int i = 0; i < count; i++) {
-        struct nh_work work;
-        if (!side_work(search, &choice[i], &work)) continue;
-        least = fmin(least, work.launch[0].blocks *
-                                nh_predict_block_clocks(search->device->backend, &work.launch[0]) /
-                                nh_predict_clocks_per_ns(search->device->backend));
-    }
-    return least;
 }
 
 /* The launches of both sides overlap, so the best of each need not be the best together: all pairs are predicted. */
@@ -75,33 +124,125 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_box_choice best[2][MOST_SIDES];
     struct nh_box_search search[2];
     struct nh_top_n top;
-    double below_left_ns = below_ns;
     int count[2];
     for (int inverse = 0; inverse < 2; inverse++) {
         search[inverse] = (struct nh_box_search){.problem = problem,
                                                  .inverse = inverse,
                                                  .variant = variants,
                                                  .variants = sizeof variants / sizeof *variants,
-                                                 .work = side_work,
                                                  .device = device,
-                                                 .below_ns = below_left_ns};
+                                                 .below_ns = below_ns,
+                                                 .work = side_work};
         count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
         if (!count[inverse]) return 0;
-        /* The search by keys gets the time that the launch by queries leaves. */
-        below_left_ns -= least_busy_ns(&search[inverse], best[inverse], count[inverse]);
     }
     nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count[0] * count[1]; i++) {
         const struct nh_box_choice *query = &best[0][i / count[1]], *key = &best[1][i % count[1]];
         struct nh_config tried = {{0}};
         struct nh_work work;
-        nh_split80_start(problem, &work);
+        start_work(problem, &work);
         if (!add_choice(&search[0], query, &work) || !add_choice(&search[1], key, &work)) continue;
-        set_side(query, tried.value);
-        set_side(key, tried.value + SPLIT80_SIDE);
+        nh_tiled80_set_knobs(query, tried.value + BY_QUERY);
+        nh_tiled80_set_knobs(key, tried.value + BY_KEY);
         nh_top_n_add(&top, &tried, nh_predict(device->backend, &work, NULL));
     }
     return top.count;
+}
+
+/* ---- plan ---- */
+
+/* Divides the launch for dQ into blocks that keep a table of the bias's gradient each, for a share of a head's query
+ * tiles: as many shares as keep the device busy for a few rounds, and no more than 256 MiB of tables. */
+static nhood_status add_tables(struct nh_cuda_operation *operation,
+                               const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step) {
+    const int64_t most_table_bytes = (int64_t)256 << 20, rounds = 4;
+    const struct nh_problem *problem = kernel->problem;
+    int64_t head_tiles = nh_tiled80_head_tiles(kernel);
+    if (head_tiles > INT32_MAX)
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^31 query tiles");
+    int64_t blocks = rounds * kernel->cuda->multiprocessors * nh_tiled80_residents(kernel);
+    int64_t by_memory = most_table_bytes / (problem->heads * problem->bias_count * 4);
+    int64_t wanted = nh_min(nh_ceil_div(blocks, problem->heads), by_memory);
+    int64_t shares = nh_max(1, nh_min(wanted, head_tiles));
+    step->work_tiles = step->own.tiling.work_tiles = (int)head_tiles;
+    step->grid[0] = problem->heads * shares;
+    nh_cuda_add_bias_tables(operation, problem, shares, step);
+    return NHOOD_OK;
+}
+
+/* Makes rows those of extra tokens, one after the other along the last axis. They see all queries, in the grid's own
+ * order without dilation. */
+static void own_extra(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step) {
+    static const int slot[] = {NH_K, NH_V, NH_D_K, NH_D_V};
+    static const int32_t tensor[] = {NHOOD_EXTRA_K, NHOOD_EXTRA_V, NHOOD_D_EXTRA_K,
+                                     NHOOD_D_EXTRA_V};
+    const struct nh_problem *problem = kernel->problem;
+    for (int i = 0; i < 4; i++) {
+        const nhood_strides *s = &problem->strides[tensor[i]];
+        step->binding[slot[i]] = (struct nh_cuda_binding){.from = tensor[i]};
+        step->args.tensor[slot[i]] = (struct nh_cuda_tensor){
+            NULL, s->batch, {0, 0, s->axis[NH_AXES - problem->rank]}, s->head};
+    }
+    for (int a = 0; a < NH_AXES; a++)
+        step->args.axis[a].dilation = 1;
+    step->periodic = 0;
+    step->grid[0] = problem->batch * problem->kv_heads *
+                    nh_ceil_div(problem->extra_tokens, nh_box_volume(kernel->knob));
+}
+
+/* Adds a launch of a kernel. sums: the gradients that it sums up, as bits; stats: workspace offset of the queries' LSE
+ * and delta. */
+enum { FIRST = 1, SECOND = 2 };
+static nhood_status add_launch(struct nh_cuda_operation *operation,
+                               const struct nh_tiled80_kernel *kernel, int sums, size_t stats) {
+    static const uint32_t first[] = {0, NH_BIT(D_Q), NH_BIT(D_K), NH_BIT(D_EXTRA_K)},
+                          second[] = {0, 0, NH_BIT(D_V), NH_BIT(D_EXTRA_V)};
+    static const int rows[] = {0, NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY, NH_SUMS_OVER_ALL};
+    const struct nh_problem *problem = kernel->problem;
+    bool queries = kernel->pass == NH_TILED80_BY_QUERY, extra = kernel->pass == NH_TILED80_EXTRA;
+    bool biased = problem->has_bias && !extra;
+    struct nh_kernel_spec spec = {.source = "split80_backward.cu"};
+    struct nh_cuda_step step;
+    nh_tiled80_step(kernel, knobs, &step, &spec);
+    nh_kernel_define(&spec, "NH_INVERSE", !queries);
+    nh_kernel_define(&spec, "NH_SUM_FIRST", (sums & FIRST) != 0);
+    nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0);
+    nh_kernel_define(&spec, "NH_EXTRA_ROWS", extra);
+    nh_cuda_define_long_sums(&spec, problem, rows[kernel->pass]);
+    nh_kernel_define(&spec, "NH_EXTRA_TOKENS", queries && problem->extra_tokens > 0);
+    nh_kernel_define(&spec, "NH_BIASED", biased);
+    nh_kernel_define(&spec, "NH_PRESCALE", biased || !(problem->scale > 0));
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, stats, 4);
+    step.overlaps = true;
+    step.outputs =
+        (sums & FIRST ? first[kernel->pass] : 0) | (sums & SECOND ? second[kernel->pass] : 0);
+    if (extra) own_extra(kernel, &step);
+    if (!queries || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
+    nhood_status status = add_tables(operation, kernel, &step);
+    if (!status) status = nh_cuda_step_add(operation, &step, &spec);
+    return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    size_t rows = (size_t)(problem->batch * problem->query_tokens * problem->heads);
+    size_t stats = nh_cuda_reserve(operation, rows * 4 * sizeof(float));
+    struct nh_tiled80_kernel kernel[3];
+    struct nh_cuda_step step;
+    nh_cuda_step_init(&step, problem);
+    nh_cuda_bind_workspace(&step, problem, NH_DELTA, stats, 4);
+    nhood_status status = nh_cuda_add_stats(operation, &step, problem, 0);
+    kernel[0] = kernel_of(problem, operation->device, false, config->value + BY_QUERY);
+    kernel[1] = kernel_of(problem, operation->device, true, config->value + BY_KEY);
+    kernel[2] = extra_kernel(&kernel[1]);
+    for (int k = 0; k < (problem->extra_tokens ? 3 : 2); k++) {
+        bool both = k > 0 && nh_tiled80_launches(&kernel[k]) == 1;
+        if (!status)
+            status = add_launch(operation, &kernel[k], both ? FIRST | SECOND : FIRST, stats);
+        if (!status && k > 0 && !both) status = add_launch(operation, &kernel[k], SECOND, stats);
+    }
+    return status;
 }
 
 const struct nh_solver nh_solver_cuda_split80 = {
@@ -109,10 +250,10 @@ const struct nh_solver nh_solver_cuda_split80 = {
     .name = "cuda.split80",
     .view = nh_attended_keys,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = nh_split80_knobs,
+    .knob = knobs,
     .refuse = refuse,
     .candidates = candidates,
-    .work = nh_split80_work,
-    .add_steps = nh_split80_add_steps,
+    .work = work,
+    .add_steps = add_steps,
     .left_to = "cuda.split90",
 };

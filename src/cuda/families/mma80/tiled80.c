@@ -1,10 +1,15 @@
+/* What the kernels of cuda.fused80 and cuda.split80 need of shared memory, registers and blocks, what they ask of a
+ * device, and setting up their launches. */
 #include "tiled80.h"
 
 #include "dtype.h"
 #include "rates.h"
 #include "tile_count.h"
 
-enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29 };
+#include <math.h>
+#include <string.h>
+
+enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29, MOST_DIMS_AT_ONCE = 384, MOST_REGISTERS = 255 };
 
 static const char *refuse_axis(const struct nh_problem *problem, const struct nh_axis *axis) {
     if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
@@ -24,32 +29,209 @@ const char *nh_tiled80_refuse(const struct nh_problem *problem) {
     return NULL;
 }
 
-struct nh_tiled80_widths nh_tiled80_widths(const struct nh_problem *problem) {
+void nh_tiled80_set_knobs(const struct nh_box_choice *choice, int32_t knob[NH_TILED80_KNOBS]) {
+    memcpy(knob + NH_TILED80_ROW, choice->row, sizeof choice->row);
+    memcpy(knob + NH_TILED80_COLUMN, choice->column, sizeof choice->column);
+    knob[NH_TILED80_WARPS] = choice->variant->warps;
+}
+
+/* ---- what a kernel needs ---- */
+
+static bool by_key(const struct nh_tiled80_kernel *kernel) {
+    return kernel->pass >= NH_TILED80_BY_KEY;
+}
+
+int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel) {
+    const struct nh_problem *problem = kernel->problem;
+    return by_key(kernel) && problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE ? 2 : 1;
+}
+
+/* Rows and columns of the tiles, bytes of an element, and head dims in shared memory: rounded up to one tensor core
+ * step, 32 bytes. */
+struct sizes {
+    int64_t rows, columns, element_bytes, dim, dim_v;
+};
+
+static struct sizes sizes_of(const struct nh_tiled80_kernel *kernel) {
+    const struct nh_problem *problem = kernel->problem;
     int64_t bytes = (int64_t)nh_dtype_bytes(problem->dtype), step = 32 / bytes;
-    return (struct nh_tiled80_widths){bytes, nh_ceil_div(problem->dim, step) * step,
-                                      nh_ceil_div(problem->dim_v, step) * step};
+    return (struct sizes){nh_box_volume(kernel->knob + NH_TILED80_ROW),
+                          nh_box_volume(kernel->knob + NH_TILED80_COLUMN), bytes,
+                          nh_ceil_div(problem->dim, step) * step,
+                          nh_ceil_div(problem->dim_v, step) * step};
 }
 
-int64_t nh_tiled80_mask_bytes(const int32_t row[NH_AXES], const int32_t column[NH_AXES]) {
-    return ((int64_t)column[0] + column[1] + column[2] + 3) * 16 +
-           ((int64_t)row[0] + row[1] + row[2]) * 8;
+/* The size of struct nh_shared of the kernels, which assert it. The forward stores its output where the queries were;
+ * the backward has statistics of the queries and a tile of the bias's gradient, or 8 bytes in its place. Masks have
+ * words per coordinate of the columns, and ranges per coordinate of the rows. */
+static int64_t shared_bytes(const struct nh_tiled80_kernel *kernel) {
+    const struct sizes s = sizes_of(kernel);
+    const int32_t *row = kernel->knob + NH_TILED80_ROW, *column = kernel->knob + NH_TILED80_COLUMN;
+    int64_t masks = (column[0] + column[1] + column[2] + 3) * 16 + (row[0] + row[1] + row[2]) * 8;
+    int64_t key = s.dim * s.element_bytes + 16, value = s.dim_v * s.element_bytes + 16;
+    int64_t loop = (by_key(kernel) ? 3 : 2) * (s.columns + 4) * 8, bias = s.columns * 8;
+    int64_t own = nh_max(key, value), backward = 0;
+    if (kernel->pass != NH_TILED80_FORWARD) {
+        bool sums_bias = kernel->problem->has_bias && !by_key(kernel);
+        own = key + value;
+        backward = kernel->stages * s.columns * 8 + (sums_bias ? s.rows * (s.columns + 8) * 4 : 8);
+    }
+    int64_t bytes = s.rows * own + kernel->stages * s.columns * (key + value) + loop + bias +
+                    masks + kernel->knob[NH_TILED80_WARPS] * 24 + backward;
+    return nh_ceil_div(bytes, 8) * 8;
 }
 
-int64_t nh_tiled80_residents(const struct nh_cuda_device *device, int64_t shared_bytes,
-                             int64_t warps, int64_t registers) {
-    enum {
-        GRANTED = 8,
-        MOST_GRANTED = 256
-    }; /* registers are granted in units of 8, at most 256 per thread */
-    int64_t by_shared = nh_cuda_residents_by_shared(device, shared_bytes);
+/* An estimate of a thread's registers: sums, scores and, backward, their gradients, plus 64 for addresses, operands and
+ * the softmax. */
+static int64_t registers_of(const struct nh_tiled80_kernel *kernel) {
+    const struct sizes s = sizes_of(kernel);
+    const int64_t by_keys =
+        nh_tiled80_launches(kernel) == 2 ? nh_max(s.dim, s.dim_v) : s.dim + s.dim_v;
+    const int64_t sums[] = {s.dim_v, s.dim, by_keys, by_keys};
+    int64_t blocks = s.rows / kernel->knob[NH_TILED80_WARPS] / 16,
+            scores = kernel->pass == NH_TILED80_FORWARD ? s.columns / 2 : s.columns;
+    return blocks * (sums[kernel->pass] / 2 + scores) + 64;
+}
+
+int64_t nh_tiled80_residents(const struct nh_tiled80_kernel *kernel) {
+    enum { GRANTED = 8, MOST_GRANTED = 256 }; /* registers of a thread are granted in units of 8 */
+    const int64_t spilled = kernel->pass == NH_TILED80_FORWARD ? 8 : 32;
+    int64_t registers = registers_of(kernel);
+    if (registers > MOST_REGISTERS + spilled) return 0;
+    int64_t by_shared = nh_cuda_residents_by_shared(kernel->cuda, shared_bytes(kernel));
     if (!by_shared) return 0;
     int64_t granted = nh_ceil_div(nh_min(registers, MOST_GRANTED), GRANTED) * GRANTED;
-    return nh_max(1, nh_min(by_shared, NH_CUDA_REGISTERS / (32 * warps * granted)));
+    return nh_max(
+        1, nh_min(by_shared, NH_CUDA_REGISTERS / (32 * kernel->knob[NH_TILED80_WARPS] * granted)));
 }
 
-double nh_tiled80_code(const struct nh_problem *problem, double products, double warps) {
-    double depth = problem->dtype == NHOOD_DTYPE_F32
-                       ? 8 / 3.0
-                       : 16; /* inner dimension of a product instruction */
-    return products / (16 * 8 * depth * warps);
+int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel) {
+    int64_t tiles = kernel->problem->batch;
+    for (int a = 0; a < NH_AXES; a++)
+        tiles *= nh_row_tiles(&kernel->problem->axis[a], kernel->knob[NH_TILED80_ROW + a],
+                              by_key(kernel));
+    return tiles;
+}
+
+/* ---- work ---- */
+
+/* The inner dimensions of a launch's products of one pair of rows, added up: scores, their gradients, and sums. */
+static double product_dims(const struct nh_tiled80_kernel *kernel) {
+    const struct sizes s = sizes_of(kernel);
+    double dim = (double)s.dim, dim_v = (double)s.dim_v;
+    if (kernel->pass == NH_TILED80_FORWARD) return dim + dim_v;
+    if (kernel->pass == NH_TILED80_BY_QUERY) return 2 * dim + dim_v;
+    return nh_tiled80_launches(kernel) == 2 ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
+}
+
+/* The blocks of a kernel's launches, the tiles of all their loops, how many of these need masks, and the tiles of the
+ * longest loop. */
+struct loops {
+    double blocks, tiles, masked, longest;
+};
+
+static struct loops loops_of(const struct nh_tiled80_kernel *kernel,
+                             const struct nh_tiling_count *count) {
+    const struct nh_problem *problem = kernel->problem;
+    bool keys = by_key(kernel);
+    double passes = (double)(problem->batch * nh_tiled80_launches(kernel));
+    double blocks =
+               passes * (double)(keys ? problem->kv_heads : problem->heads) * count->work_tiles,
+           each = passes * (double)problem->heads;
+    double shared = keys ? (double)(problem->heads / problem->kv_heads) : 1;
+    double extra = keys ? 0
+                        : (double)nh_ceil_div(problem->extra_tokens,
+                                              nh_box_volume(kernel->knob + NH_TILED80_COLUMN));
+    return (struct loops){blocks, each * count->visited + blocks * extra, each * count->partial,
+                          shared * count->longest + extra};
+}
+
+/* The registers that a thread of the forward lacks, as a share of those that it has: resident blocks share the
+ * registers, and spill what does not fit. The compiler takes a few more than registers_of counts. */
+static double lacking(const struct nh_tiled80_kernel *kernel, double residents) {
+    enum { SPARE = 16 };
+    double share =
+        floor(NH_CUDA_REGISTERS / (32 * kernel->knob[NH_TILED80_WARPS] * residents) / 8) * 8;
+    share = fmin(share, MOST_REGISTERS);
+    return fmax(0, (double)registers_of(kernel) + SPARE - share) / share;
+}
+
+/* Instructions beside products: the forward rescales its output; backward a bias is read and, beside dQ, its gradient
+ * summed. */
+static double other_instructions(const struct nh_tiled80_kernel *kernel, const struct sizes *s) {
+    enum { READ = 3, READ_AND_SUM = 10 };
+    if (kernel->pass == NH_TILED80_FORWARD) return (double)(s->rows * s->dim_v);
+    if (!kernel->problem->has_bias) return 0;
+    return (double)(s->rows * s->columns) * (by_key(kernel) ? READ : READ_AND_SUM);
+}
+
+static void set_units(const struct nh_tiled80_kernel *kernel, double masked,
+                      struct nh_launch_work *launch) {
+    const struct nh_cuda_device *cuda = kernel->cuda;
+    const struct sizes s = sizes_of(kernel);
+    const bool forward = kernel->pass == NH_TILED80_FORWARD;
+    double rows = (double)s.rows, columns = (double)s.columns, scores = rows * columns;
+    double dims = (double)(s.dim + s.dim_v), bytes = (double)s.element_bytes;
+    double depth = product_dims(kernel), products = scores * depth, tiles = launch->steps;
+    /* the inner dimension of a product instruction; f32 takes three of TF32 */
+    double step = kernel->problem->dtype == NHOOD_DTYPE_F32 ? 8 / 3.0 : 16;
+    double own = rows * (forward ? (double)s.dim : dims);
+    launch->unit[NH_WORK_TENSOR] =
+        tiles * products / nh_cuda_products_per_clock(kernel->problem, cuda, false);
+    launch->unit[NH_WORK_SPILL] =
+        forward ? launch->unit[NH_WORK_TENSOR] * lacking(kernel, launch->residents) : 0;
+    launch->unit[NH_WORK_SHARED] = tiles * (launch->warps * columns * depth + own) * bytes / 128;
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(tiles * scores);
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(tiles * other_instructions(kernel, &s));
+    launch->unit[NH_WORK_COPY] = nh_cuda_lane_clocks(tiles * columns * dims * bytes / 16);
+    launch->unit[NH_WORK_MASK] = nh_cuda_lane_clocks(masked * scores);
+    launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(cuda, (tiles * columns + rows) * dims * bytes);
+    launch->code = products / (16 * 8 * step * launch->warps);
+    launch->scores = scores;
+    launch->flops = 2 * launch->tiles * products;
+}
+
+bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
+                         const struct nh_tiling_count *count, struct nh_work *work) {
+    static const enum nh_kernel_kind kind[][2] = {
+        {NH_KERNEL_FUSED80, NH_KERNEL_FUSED80_F32},
+        {NH_KERNEL_SPLIT80_QUERY, NH_KERNEL_SPLIT80_QUERY_F32},
+        {NH_KERNEL_SPLIT80_KEY, NH_KERNEL_SPLIT80_KEY_F32},
+        {NH_KERNEL_SPLIT80_KEY, NH_KERNEL_SPLIT80_KEY_F32}};
+    const struct loops loops = loops_of(kernel, count);
+    double residents = (double)nh_tiled80_residents(kernel);
+    if (residents <= 0) return false;
+    struct nh_launch_work *launch =
+        nh_work_add(work, kind[kernel->pass][kernel->problem->dtype == NHOOD_DTYPE_F32]);
+    launch->blocks = loops.blocks;
+    launch->residents = launch->in_flight = residents;
+    launch->warps = kernel->knob[NH_TILED80_WARPS];
+    launch->steps = loops.tiles / loops.blocks;
+    launch->longest = loops.longest / launch->steps;
+    launch->serial = 1 / launch->warps;
+    launch->tiles = loops.tiles;
+    launch->masked_tiles = loops.masked;
+    set_units(kernel, loops.masked / loops.blocks, launch);
+    return true;
+}
+
+/* ---- launches ---- */
+
+void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, const struct nh_knob *macros,
+                     struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
+    const struct nh_problem *problem = kernel->problem;
+    nh_cuda_step_init(step, problem);
+    step->threads = 32 * kernel->knob[NH_TILED80_WARPS];
+    step->shared_bytes = shared_bytes(kernel);
+    step->grid[0] =
+        (by_key(kernel) ? problem->kv_heads : problem->heads) * nh_tiled80_head_tiles(kernel);
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_DIM", problem->dim);
+    nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
+    nh_kernel_define(spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
+    nh_kernel_define(spec, "NH_STAGES", kernel->stages);
+    nh_kernel_define(spec, "NH_MIN_BLOCKS", nh_tiled80_residents(kernel));
+    nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_kernel_define(spec, "NH_SHARED_BYTES", step->shared_bytes);
+    nh_kernel_define_knobs(spec, macros, NH_TILED80_KNOBS, kernel->knob);
 }

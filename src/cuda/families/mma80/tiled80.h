@@ -1,32 +1,54 @@
-/* What cuda.fused80 and cuda.split80 share: tiles of rows with a loop over tiles of columns, with copies by threads and
- * the tensor core instructions of sm_80. */
+/* The kernels of cuda.fused80 and cuda.split80: blocks own a tile of rows and loop over tiles of columns, with copies
+ * by threads and the tensor core instructions of sm_80. */
 #ifndef NH_TILED80_H
 #define NH_TILED80_H
 
 #include "tile_count.h"
+#include "box_search.h"
 #include "launch.h"
 
-/* NULL, or why their kernels do not take the problem. */
+/* What a kernel computes. Rows are queries and columns their keys; backward by keys it is the other way round; rows of
+ * extra tokens have all queries for columns. */
+enum nh_tiled80_pass {
+    NH_TILED80_FORWARD,
+    NH_TILED80_BY_QUERY,
+    NH_TILED80_BY_KEY,
+    NH_TILED80_EXTRA
+};
+
+/* Indices of a kernel's knobs: extents of its row tile, extents of its column tile, warps. */
+enum { NH_TILED80_ROW, NH_TILED80_COLUMN = 3, NH_TILED80_WARPS = 6, NH_TILED80_KNOBS };
+
+struct nh_tiled80_kernel {
+    const struct nh_problem *problem;
+    const struct nh_cuda_device *cuda;
+    enum nh_tiled80_pass pass;
+    int32_t knob[NH_TILED80_KNOBS], stages;
+};
+
+/* Sets the knobs to those of a choice. */
+void nh_tiled80_set_knobs(const struct nh_box_choice *choice, int32_t knob[NH_TILED80_KNOBS]);
+
+/* NULL, or why the kernels do not take the problem. */
 const char *nh_tiled80_refuse(const struct nh_problem *problem);
 
-/* Head dims in shared memory: rounded up to one tensor core step, 32 bytes. */
-struct nh_tiled80_widths {
-    int64_t element_bytes, dim, dim_v;
-};
-struct nh_tiled80_widths nh_tiled80_widths(const struct nh_problem *problem);
+/* The number of a kernel's launches: 2 if dK and dV have one each, because registers do not hold both. */
+int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel);
 
-/* Bytes of shared memory for masks: words per coordinate of the columns, and ranges per coordinate of the rows. */
-int64_t nh_tiled80_mask_bytes(const int32_t row[NH_AXES], const int32_t column[NH_AXES]);
+/* Blocks that are resident on a multiprocessor; threads that get fewer registers than they want spill. 0: not even one
+ * block fits. */
+int64_t nh_tiled80_residents(const struct nh_tiled80_kernel *kernel);
 
-/* The most registers that a thread can have. */
-enum { NH_TILED80_MOST_REGISTERS = 255 };
+/* The number of row tiles of one head, over the whole batch; not for extra tokens. */
+int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel);
 
-/* Blocks that are resident on a multiprocessor if their threads want that many registers (threads that get fewer
- * spill); 0: not even one fits. */
-int64_t nh_tiled80_residents(const struct nh_cuda_device *device, int64_t shared_bytes,
-                             int64_t warps, int64_t registers);
+/* Adds the work of the kernel's launches with these counts per batch entry and head. False: blocks do not fit. */
+bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
+                         const struct nh_tiling_count *count, struct nh_work *work);
 
-/* The number of tensor core instructions in a warp's code for a tile with `products` multiply-adds. */
-double nh_tiled80_code(const struct nh_problem *problem, double products, double warps);
+/* Sets up the kernel's launch, whose blocks have a row tile each, and the macros that all kernels have. macros: the
+ * solver's table, which begins with those of a kernel's knobs. */
+void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, const struct nh_knob *macros,
+                     struct nh_cuda_step *step, struct nh_kernel_spec *spec);
 
 #endif

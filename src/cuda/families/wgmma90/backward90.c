@@ -1,13 +1,52 @@
-/* The backward kernels of sm_90: their loops, what they ask of a device, and setting up their launches. */
+/* The backward kernels of sm_90: what they need of registers and shared memory, their loops, what they ask of a device,
+ * and setting up their launches. */
 #include "backward90.h"
 
-#include "cluster.h"
+#include "launch.h"
+#include "launch90.h"
 #include "rates.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, STATS_BYTES = 16 };
+enum {
+    WARPGROUPS = NH_BACKWARD90_WARPGROUPS,
+    ROWS = NH_BACKWARD90_ROWS,
+    STATS_BYTES = 16,
+    BARRIER_BYTES = 1024 + 256, /* barriers, and alignment of the tiles */
+    MOST_STAGES = 4,
+    MOST_STAGES_SKIPPING = 6, /* timed: docs/log/wgmma90.md */
+    OWN_PLACES_SKIPPING = 2   /* NH_OWN_PLACES of fused90_kv_loop.cuh */
+};
+
+/* ---- passes ---- */
+
+static const struct facts {
+    uint32_t outputs;
+    /* products, and sums in registers, with rows of the head dim and of the value dim (`_v`) */
+    int products, products_v, sums, sums_v;
+    /* registers of a thread per four rows of a loop tile: scores, their gradients, and packed weights */
+    int registers;
+} facts[NH_BACKWARD90_PASSES] = {
+    [NH_BACKWARD90_D_Q] = {NH_BIT(D_Q), 2, 1, 1, 0, 4},
+    [NH_BACKWARD90_D_K_AND_V] = {NH_BIT(D_K) | NH_BIT(D_V), 2, 2, 1, 1, 5},
+    [NH_BACKWARD90_D_K] = {NH_BIT(D_K), 2, 1, 1, 0, 4},
+    [NH_BACKWARD90_D_V] = {NH_BIT(D_V), 1, 1, 0, 1, 3},
+    [NH_BACKWARD90_ALL] = {0, 3, 2, 1, 1, 5},
+};
+
+bool nh_backward90_has(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
+    enum { MOST_TOGETHER = 288 };
+    bool together = kernel->problem->dim + kernel->problem->dim_v <= MOST_TOGETHER;
+    if (kernel->kind == NH_BACKWARD90_QUERY) return pass == NH_BACKWARD90_D_Q;
+    if (kernel->kind == NH_BACKWARD90_JOINT) return pass == NH_BACKWARD90_ALL;
+    if (together) return pass == NH_BACKWARD90_D_K_AND_V;
+    return pass == NH_BACKWARD90_D_K || pass == NH_BACKWARD90_D_V;
+}
+
+static bool owns_keys(const struct nh_backward90_kernel *kernel) {
+    return kernel->kind != NH_BACKWARD90_QUERY;
+}
 
 /* ---- warpgroup skipping ---- */
 
@@ -20,9 +59,12 @@ static const struct {
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 33, 64, 9, 21},
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 1, 32, 13, 17}};
 
-const int32_t *nh_backward90_skipping_part(const struct nh_backward90_kernel *kernel) {
+const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
-    if (!kernel->skips || !nh_sm90_windows_slide(problem)) return NULL;
+    const int32_t *loop = kernel->loop;
+    if (kernel->kind > NH_BACKWARD90_KEY || !nh_sm90_windows_slide(problem) ||
+        (loop && (loop[0] != 1 || loop[2] != 8)))
+        return NULL;
     int64_t dim = nh_max(problem->dim, problem->dim_v),
             window = problem->axis[NH_AXES - problem->rank].window;
     for (size_t i = 0; i < sizeof skipping / sizeof *skipping; i++)
@@ -34,9 +76,83 @@ const int32_t *nh_backward90_skipping_part(const struct nh_backward90_kernel *ke
     return NULL;
 }
 
-const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel) {
-    return kernel->loop[0] == 1 && kernel->loop[2] == 8 ? nh_backward90_skipping_part(kernel)
-                                                        : NULL;
+/* ---- shared memory and registers ---- */
+
+int64_t nh_backward90_sum_columns(const struct nh_problem *problem) {
+    return nh_sm90_row_bytes(problem->dim) / 2;
+}
+
+static int64_t row_bytes(const struct nh_problem *problem) {
+    return nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
+}
+
+/* For boxes of the bias and, beside dQ, sums of its gradient: PARTS_BYTES and twice LINES_BYTES of the kernel. */
+static int64_t bias_bytes(const struct nh_backward90_kernel *kernel) {
+    const int64_t warps = 4 * WARPGROUPS, part_bytes = 256;
+    const int32_t *own = kernel->own, *loop = kernel->loop;
+    if (!kernel->problem->has_bias) return 0;
+    int64_t boxes = MOST_STAGES * nh_sm90_bias_bytes(own, 1, loop);
+    int64_t own_runs = own[2] / 8, runs = loop[2] / 8;
+    bool along_z = own_runs > 1;
+    int64_t parts = loop[0] * (loop[1] + !along_z) * (runs + along_z);
+    int64_t lines = (own[0] + loop[0] - 1) * (own[1] + loop[1] - 1);
+    int64_t lines_bytes = 32 + lines * (own_runs + runs) * part_bytes;
+    return boxes + (owns_keys(kernel) ? 0 : warps * parts * part_bytes + 2 * lines_bytes);
+}
+
+/* For warpgroup skipping: the own rows of all work tiles held at a time but one, and these work tiles themselves. */
+static int64_t skipping_bytes(const struct nh_backward90_kernel *kernel) {
+    /* the size of an entry of work_tile_at in split90_skipping.cuh, rounded up; with regions it is larger */
+    enum { PLACES = OWN_PLACES_SKIPPING, WORK_TILE_BYTES = 80, REGION_BYTES = 80 };
+    if (!nh_backward90_skips(kernel)) return 0;
+    bool regions = nh_problem_partial(kernel->problem) || nh_problem_periodic(kernel->problem);
+    return (PLACES - 1) * ROWS * row_bytes(kernel->problem) +
+           PLACES * (WORK_TILE_BYTES + regions * REGION_BYTES);
+}
+
+/* Bytes of the owned tile and of what belongs to the kernel, besides stages and barriers. The launch for dV alone needs
+ * no V, and the joint kernel dS, twice, and dQ. */
+static int64_t own_bytes(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
+    const struct nh_problem *problem = kernel->problem;
+    int64_t bytes = ROWS * row_bytes(problem) + bias_bytes(kernel) + skipping_bytes(kernel);
+    if (pass == NH_BACKWARD90_D_V) bytes -= ROWS * nh_sm90_row_bytes(problem->dim_v);
+    if (pass == NH_BACKWARD90_ALL)
+        bytes +=
+            nh_box_volume(kernel->loop) * (2 * ROWS * 2 + 4 * nh_backward90_sum_columns(problem));
+    return bytes;
+}
+
+static int64_t stage_bytes(const struct nh_backward90_kernel *kernel) {
+    return nh_box_volume(kernel->loop) *
+           (row_bytes(kernel->problem) + (owns_keys(kernel) ? STATS_BYTES : 0));
+}
+
+/* The number of pipeline stages, that is, loop tiles in shared memory, that fit. */
+static int64_t stages_of(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
+    int64_t room = kernel->cuda->shared_bytes_per_block - own_bytes(kernel, pass) - BARRIER_BYTES;
+    int64_t most = nh_backward90_skips(kernel) ? MOST_STAGES_SKIPPING : MOST_STAGES;
+    return room < 0 ? 0 : nh_min(most, room / stage_bytes(kernel));
+}
+
+static bool pass_fits(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
+    /* the registers that setmaxnreg gives a thread, less those for addresses and masks */
+    enum { MOST_REGISTERS = 208, MOST_REGISTERS_BIASED = 184 };
+    const struct nh_problem *problem = kernel->problem;
+    int64_t sums = facts[pass].sums * problem->dim + facts[pass].sums_v * problem->dim_v;
+    /* where warpgroups skip, packed weights of a tile stay in registers while the next one's scores are computed */
+    int64_t registers = facts[pass].registers + (nh_backward90_skips(kernel) ? 1 : 0);
+    int64_t most = problem->has_bias && !owns_keys(kernel) ? MOST_REGISTERS_BIASED : MOST_REGISTERS;
+    return sums / 2 + nh_box_volume(kernel->loop) * registers / 4 <= most &&
+           stages_of(kernel, pass) >= 2;
+}
+
+bool nh_backward90_fits(const struct nh_backward90_kernel *kernel) {
+    if (kernel->problem->has_bias && !nh_sm90_pairs(kernel->own)) return false;
+    /* The warpgroups of the joint kernel divide the rows of a loop tile. */
+    if (kernel->kind == NH_BACKWARD90_JOINT && nh_box_volume(kernel->loop) % 64) return false;
+    for (enum nh_backward90_pass pass = 0; pass < NH_BACKWARD90_PASSES; pass++)
+        if (nh_backward90_has(kernel, pass) && !pass_fits(kernel, pass)) return false;
+    return true;
 }
 
 /* ---- loops ---- */
@@ -45,23 +161,17 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
                                                     const struct nh_tiling_count *count,
                                                     const struct nh_tiling_count *seen) {
     const struct nh_problem *problem = kernel->problem;
-    struct nh_backward90_loops loops = {.work_tiles = count->work_tiles,
-                                        .tiles = count->visited,
-                                        .masked = count->partial,
-                                        .longest = count->longest,
-                                        .columns = (double)nh_box_volume(kernel->loop)};
-    if (kernel->keys) {
+    struct nh_backward90_loops loops = {count->work_tiles,        count->visited,
+                                        count->partial,           count->longest,
+                                        seen ? seen->visited : 0, seen ? seen->partial : 0};
+    if (owns_keys(kernel)) {
         double sharing = (double)(problem->heads / problem->kv_heads);
         loops.work_tiles /= sharing;
         loops.longest *= sharing;
     } else {
-        double extra = (double)nh_ceil_div(problem->extra_tokens, (int64_t)loops.columns);
+        double extra = (double)nh_ceil_div(problem->extra_tokens, nh_box_volume(kernel->loop));
         loops.tiles += extra * count->work_tiles;
         loops.longest += extra;
-    }
-    if (seen) {
-        loops.multiplied = seen->visited;
-        loops.multiplied_masked = seen->partial;
     }
     return loops;
 }
@@ -69,37 +179,74 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
 struct nh_backward90_loops nh_backward90_loops_of(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
     const int32_t *own = kernel->own, *loop = kernel->loop, *part = nh_backward90_skips(kernel);
-    struct nh_tiling_count seen,
-        count = nh_tiling_count(problem, own, own, loop, kernel->keys, true);
-    if (part) seen = nh_tiling_count(problem, own, part, loop, kernel->keys, true);
-    return nh_backward90_loops_from(kernel, &count, part ? &seen : NULL);
+    const bool keys = owns_keys(kernel);
+    const struct nh_tiling_count whole = nh_tiling_count(problem, own, own, loop, keys, true);
+    if (!part) return nh_backward90_loops_from(kernel, &whole, NULL);
+    const struct nh_tiling_count seen = nh_tiling_count(problem, own, part, loop, keys, true);
+    return nh_backward90_loops_from(kernel, &whole, &seen);
 }
 
 double nh_backward90_multiplied_share(const struct nh_backward90_loops *loops) {
     return loops->multiplied > 0 ? loops->multiplied / (WARPGROUPS * loops->tiles) : 1;
 }
 
-/* ---- work ---- */
+/* ---- clusters ---- */
 
-int32_t nh_backward90_cluster(const struct nh_backward90_kernel *kernel,
-                              const struct nh_backward90_loops *loops, bool shares) {
-    double work_tiles =
-        (double)(kernel->problem->batch * kernel->problem->heads) * loops->work_tiles;
-    if (!shares) return 1;
-    return nh_cluster_blocks(kernel->cuda->multiprocessors / 2.0, work_tiles, loops->longest);
+/* Clocks in which blocks that share a work tile add up the sums of a launch; 0 if they cannot share: the sums do not
+ * fit in place of the tiles, there is a bias, whose boxes are for whole loops, or warpgroups skip tiles. */
+static double sums_clocks(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
+    int64_t dim = kernel->problem->dim, dim_v = kernel->problem->dim_v;
+    int64_t widest = nh_max(facts[pass].sums * dim, facts[pass].sums_v * dim_v);
+    int64_t tiles_bytes = own_bytes(kernel, pass) + stages_of(kernel, pass) * stage_bytes(kernel);
+    if (kernel->kind > NH_BACKWARD90_KEY || kernel->problem->has_bias ||
+        nh_backward90_skips(kernel) || nh_cluster_sums_bytes(ROWS, widest) > tiles_bytes)
+        return 0;
+    return facts[pass].sums * nh_cluster_reduction_clocks(ROWS, dim) +
+           facts[pass].sums_v * nh_cluster_reduction_clocks(ROWS, dim_v);
 }
 
-void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
-                            const struct nh_backward90_loops *loops,
-                            const struct nh_backward90_launch *of, struct nh_work *work) {
+/* The number of blocks that share a work tile; more than 1 only if those of all the kernel's launches can. Half of the
+ * multiprocessors are left to the launch of the other side, which runs at the same time. */
+static int32_t cluster_of(const struct nh_backward90_kernel *kernel,
+                          const struct nh_backward90_loops *loops) {
+    double heads = (double)(kernel->problem->batch * kernel->problem->heads);
+    for (enum nh_backward90_pass pass = 0; pass < NH_BACKWARD90_PASSES; pass++)
+        if (nh_backward90_has(kernel, pass) && !(sums_clocks(kernel, pass) > 0)) return 1;
+    return nh_cluster_blocks(kernel->cuda->multiprocessors / 2.0, heads * loops->work_tiles,
+                             loops->longest);
+}
+
+/* ---- work ---- */
+
+/* Instructions per logit for a bias. Beside dQ, helper warps work on every entry of a pair of tiles: this counts per
+ * logit of a row of the loop tile, less what they do in the shadow of products. */
+static double bias_instructions(const struct nh_backward90_kernel *kernel) {
+    const double scores = 3, gradient = 13, hidden = 18;
+    if (!kernel->problem->has_bias) return 0;
+    if (owns_keys(kernel)) return scores;
+    double entries = 1;
+    for (int a = 0; a < NH_AXES; a++)
+        entries *= kernel->own[a] + kernel->loop[a] - 1;
+    return fmax(gradient * entries / (double)nh_box_volume(kernel->loop) - hidden, scores);
+}
+
+static void add_pass_work(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass,
+                          const struct nh_backward90_loops *loops, struct nh_work *work) {
+    static const enum nh_kernel_kind kind[] = {NH_KERNEL_SPLIT90_QUERY, NH_KERNEL_SPLIT90_KEY,
+                                               NH_KERNEL_SPLIT90_KEY, NH_KERNEL_JOINT90};
     const struct nh_problem *problem = kernel->problem;
     const struct nh_cuda_device *cuda = kernel->cuda;
-    double copies = (double)(problem->batch * problem->heads);
-    double cluster = nh_backward90_cluster(kernel, loops, of->sums > 0);
-    double rows = 64 * WARPGROUPS, scores = rows * loops->columns;
+    double copies = (double)(problem->batch * problem->heads), cluster = cluster_of(kernel, loops);
+    double rows = ROWS, columns = (double)nh_box_volume(kernel->loop), scores = rows * columns;
     double share = nh_backward90_multiplied_share(loops);
     double dims = (double)(problem->dim + problem->dim_v);
-    struct nh_launch_work *launch = nh_work_add(work, of->kind);
+    double products =
+        (double)(facts[pass].products * problem->dim + facts[pass].products_v * problem->dim_v);
+    /* bytes moved per row of a loop tile, to which the joint kernel adds a row of dQ's sums */
+    double column_bytes = dims * 2;
+    if (pass == NH_BACKWARD90_ALL) column_bytes += 4 * (double)nh_backward90_sum_columns(problem);
+    bool skips = loops->multiplied > 0;
+    struct nh_launch_work *launch = nh_work_add(work, kind[kernel->kind]);
     launch->blocks = copies * cluster * loops->work_tiles;
     double tiles = copies * loops->tiles / launch->blocks,
            masked = copies * loops->masked / launch->blocks;
@@ -108,59 +255,47 @@ void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
     launch->longest = ceil(loops->longest / cluster) / tiles;
     launch->serial = 1.0 / WARPGROUPS;
     launch->code = dims;
-    launch->tiles = copies * (loops->multiplied > 0 ? loops->multiplied : loops->tiles);
-    launch->masked_tiles =
-        copies * (loops->multiplied > 0 ? loops->multiplied_masked : loops->masked);
-    launch->scores = loops->multiplied > 0 ? scores / WARPGROUPS : scores;
-    launch->flops = 2 * launch->tiles * launch->scores * of->products;
+    launch->tiles = copies * (skips ? loops->multiplied : loops->tiles);
+    launch->masked_tiles = copies * (skips ? loops->multiplied_masked : loops->masked);
+    launch->scores = skips ? scores / WARPGROUPS : scores;
+    launch->flops = 2 * launch->tiles * launch->scores * products;
     launch->unit[NH_WORK_TENSOR] =
-        share * tiles * scores * of->products / nh_cuda_products_per_clock(problem, cuda, true);
+        share * tiles * scores * products / nh_cuda_products_per_clock(problem, cuda, true);
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(share * tiles * scores);
     launch->unit[NH_WORK_MASK] = nh_cuda_lane_clocks(masked * scores);
     launch->unit[NH_WORK_L2] =
-        nh_cuda_l2_clocks(cuda, tiles * loops->columns * of->column_bytes + rows * dims * 2);
+        nh_cuda_l2_clocks(cuda, tiles * columns * column_bytes + rows * dims * 2);
     launch->unit[NH_WORK_STEP] = share * tiles;
     launch->unit[NH_WORK_INDEX] = problem->rank;
     launch->unit[NH_WORK_VECTOR] =
-        nh_cuda_lane_clocks(dims * rows + tiles * scores * of->bias_instructions);
-    launch->unit[NH_WORK_REDUCE] = cluster > 1 ? of->sums : 0;
+        nh_cuda_lane_clocks(dims * rows + tiles * scores * bias_instructions(kernel));
+    launch->unit[NH_WORK_REDUCE] = cluster > 1 ? sums_clocks(kernel, pass) : 0;
 }
 
-/* ---- shared memory ---- */
-
-int64_t nh_backward90_shared_bytes(const struct nh_backward90_kernel *kernel, int64_t stages) {
-    int64_t row =
-        nh_sm90_row_bytes(kernel->problem->dim) + nh_sm90_row_bytes(kernel->problem->dim_v);
-    int64_t rows = nh_box_volume(kernel->loop), stage = rows * row;
-    if (kernel->keys) stage += rows * STATS_BYTES;
-    return 64 * WARPGROUPS * row + stages * stage + 1024 + 256;
-}
-
-int32_t nh_backward90_stages(const struct nh_backward90_kernel *kernel, int64_t own_bytes,
-                             int32_t most) {
-    int32_t stages = most;
-    while (stages > 0 && nh_backward90_shared_bytes(kernel, stages) + own_bytes >
-                             kernel->cuda->shared_bytes_per_block)
-        stages--;
-    return stages;
+void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
+                            const struct nh_backward90_loops *loops, struct nh_work *work) {
+    for (enum nh_backward90_pass pass = 0; pass < NH_BACKWARD90_PASSES; pass++)
+        if (nh_backward90_has(kernel, pass)) add_pass_work(kernel, pass, loops, work);
 }
 
 /* ---- launches ---- */
 
-size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
-                                   const struct nh_problem *problem) {
-    return nh_cuda_reserve(
-        operation, (size_t)(problem->batch * problem->heads * problem->query_tokens) * STATS_BYTES);
+size_t nh_backward90_start(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                           struct nh_cuda_step *step) {
+    int64_t rows = problem->batch * problem->heads * problem->query_tokens;
+    size_t stats = nh_cuda_reserve(operation, (size_t)rows * STATS_BYTES);
+    nh_cuda_step_init(step, problem);
+    nh_cuda_bind_stats(step, problem, stats);
+    return stats;
 }
 
 /* Defines the macros of a kernel; part: its warpgroup tile. */
-static void define(const struct nh_backward90_kernel *kernel, const int32_t *part, int32_t stages,
-                   struct nh_kernel_spec *spec) {
+static void define(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass,
+                   const int32_t *part, struct nh_kernel_spec *spec) {
     static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
     static const char *const loop_names[] = {"NH_LOOP_X", "NH_LOOP_Y", "NH_LOOP_Z"};
-    const struct nh_problem *problem = kernel->problem;
     const int32_t *own = kernel->own, *loop = kernel->loop;
-    nh_sm90_define(spec, problem, nh_box_volume(loop));
+    nh_sm90_define(spec, kernel->problem, nh_box_volume(loop));
     for (int a = 0; a < NH_AXES; a++) {
         nh_kernel_define(spec, own_names[a], own[a]);
         nh_kernel_define(spec, loop_names[a], loop[a]);
@@ -170,50 +305,62 @@ static void define(const struct nh_backward90_kernel *kernel, const int32_t *par
     if (nh_backward90_skips(kernel)) {
         nh_kernel_define(spec, "NH_SKIPPING", 1);
         nh_kernel_define(spec, "NH_PLAIN_WINDOWS", 1);
-        nh_kernel_define(spec, "NH_OWN_PLACES", NH_BACKWARD90_OWN_PLACES_SKIPPING);
+        nh_kernel_define(spec, "NH_OWN_PLACES", OWN_PLACES_SKIPPING);
         nh_kernel_define(spec, "NH_STACK", own[0] > part[0] ? 0 : own[1] > part[1] ? 1 : 2);
     }
-    nh_kernel_define(spec, "NH_STAGES", stages);
-    nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(problem, NHOOD_D_O));
-    nh_kernel_define(spec, "NH_INVERSE", kernel->keys);
+    nh_kernel_define(spec, "NH_STAGES", stages_of(kernel, pass));
+    nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(kernel->problem, NHOOD_D_O));
+    nh_kernel_define(spec, "NH_INVERSE", owns_keys(kernel));
+    if (!owns_keys(kernel) || kernel->kind == NH_BACKWARD90_JOINT) return;
+    nh_kernel_define(spec, "NH_SUM_D_K", facts[pass].sums);
+    nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
 }
 
-/* Sets the tensor maps in the order of the kernels' structs. */
+/* Sets the tensor maps in the order of the kernels' structs: of owned rows, of the loop's, and of extra tokens. */
 static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *part,
                      struct nh_cuda_step *step) {
-    const struct nh_problem *problem = kernel->problem;
-    const int32_t *q_tile = kernel->keys ? kernel->loop : part,
-                  *k_tile = kernel->keys ? part : kernel->loop;
-    const struct nh_cuda_map q = nh_sm90_map(problem, NHOOD_Q, q_tile, 1),
-                             d_o = nh_sm90_map(problem, NHOOD_D_O, q_tile, 1),
-                             k = nh_sm90_map(problem, NHOOD_K, k_tile, 1),
-                             v = nh_sm90_map(problem, NHOOD_V, k_tile, 1);
-    const struct nh_cuda_map by_query[] = {q, d_o, k, v},
-                             by_key[] = {k, v, q, d_o, nh_sm90_stats_map(problem, q_tile)};
-    step->maps = kernel->keys ? 5 : 4;
-    memcpy(step->map, kernel->keys ? by_key : by_query, (size_t)step->maps * sizeof *step->map);
+    static const int32_t order[2][4] = {{NHOOD_Q, NHOOD_D_O, NHOOD_K, NHOOD_V},
+                                        {NHOOD_K, NHOOD_V, NHOOD_Q, NHOOD_D_O}};
+    const bool keys = owns_keys(kernel);
+    for (int i = 0; i < 4; i++)
+        step->map[step->maps++] =
+            nh_sm90_map(kernel->problem, order[keys][i], i < 2 ? part : kernel->loop, 1);
+    if (keys) {
+        step->map[step->maps++] = nh_sm90_stats_map(kernel->problem, kernel->loop);
+    } else {
+        nh_sm90_loop_over_extra(step, kernel->problem, nh_box_volume(kernel->loop));
+    }
+    nh_sm90_add_twins(step, kernel->problem);
 }
 
-nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel, size_t stats,
-                                int32_t stages, struct nh_cuda_step *step,
-                                struct nh_kernel_spec *spec) {
+nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
+                                enum nh_backward90_pass pass, size_t stats,
+                                struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
     const struct nh_problem *problem = kernel->problem;
+    const int32_t multiprocessors = kernel->cuda->multiprocessors;
     const int32_t *part = nh_backward90_skips(kernel);
-    int32_t warpgroup_tile[3];
+    const bool keys = owns_keys(kernel);
+    int32_t warpgroup_tile[3], heads = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
     nh_sm90_first_warpgroup_tile(kernel->own, warpgroup_tile);
     if (!part) part = warpgroup_tile;
-    define(kernel, part, stages, spec);
+    define(kernel, pass, part, spec);
     nh_cuda_step_init(step, problem);
     nh_cuda_bind_stats(step, problem, stats);
+    step->outputs = facts[pass].outputs;
+    step->overlaps = true;
     step->threads = 128 * (WARPGROUPS + 1);
-    step->shared_bytes = nh_backward90_shared_bytes(kernel, stages);
+    step->shared_bytes =
+        own_bytes(kernel, pass) + stages_of(kernel, pass) * stage_bytes(kernel) + BARRIER_BYTES;
+    int32_t order = kernel->kind == NH_BACKWARD90_JOINT
+                        ? nh_tiling_queue_order(problem)
+                        : nh_tiling_order(problem, kernel->own, keys, multiprocessors);
+    nhood_status status =
+        nh_tiling_set(problem, kernel->own, heads, keys, order, &step->own.tiling);
     set_maps(kernel, part, step);
-    nhood_status status = nh_tiling_set(
-        problem, kernel->own, kernel->keys ? (int32_t)(problem->heads / problem->kv_heads) : 1,
-        kernel->keys,
-        nh_tiling_order(problem, kernel->own, kernel->keys, kernel->cuda->multiprocessors),
-        &step->own.tiling);
     step->work_tiles = step->own.tiling.work_tiles;
-    step->grid[0] = nh_min(step->work_tiles, kernel->cuda->multiprocessors);
-    return status;
+    step->grid[0] = nh_min(step->work_tiles, multiprocessors);
+    if (status || kernel->kind > NH_BACKWARD90_KEY) return status;
+    const struct nh_backward90_loops loops = nh_backward90_loops_of(kernel);
+    nh_cluster_share(step, spec, cluster_of(kernel, &loops));
+    return NHOOD_OK;
 }

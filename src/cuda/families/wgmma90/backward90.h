@@ -1,43 +1,61 @@
-/* What the backward kernels of sm_90 share: a kernel with its tiles, what it asks of a device, and its launch. */
+/* What the backward kernels of sm_90 share: kernels with their tiles, what these need and ask of a device, the search
+ * for the best ones, and their launches. */
 #ifndef NH_BACKWARD90_H
 #define NH_BACKWARD90_H
 
 #include "tile_count.h"
 #include "tensor_maps.h"
-#include "warpgroup_tile.h"
-#include "solver.h"
 #include "tiling.h"
+#include "warpgroup_tile.h"
 #include "work.h"
 
-enum {
-    NH_BACKWARD90_WARPGROUPS = 2,
-    NH_BACKWARD90_MOST_STAGES = 4,
-    NH_BACKWARD90_MOST_STAGES_SKIPPING = 6, /* timed: docs/log/wgmma90.md */
-    NH_BACKWARD90_OWN_PLACES_SKIPPING = 2   /* NH_OWN_PLACES of fused90_kv_loop.cuh */
+enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_ROWS = 64 * NH_BACKWARD90_WARPGROUPS };
+
+/* Blocks own queries and loop over keys, or they own keys or extra tokens and loop over queries. cuda.joint90's kernel
+ * also owns keys, but sums all gradients. Only the first two skip tiles, and share work tiles in clusters. */
+enum nh_backward90_kind {
+    NH_BACKWARD90_QUERY,
+    NH_BACKWARD90_KEY,
+    NH_BACKWARD90_EXTRA,
+    NH_BACKWARD90_JOINT
 };
 
 /* A kernel with the tile that its blocks own and the tile of their loop. */
 struct nh_backward90_kernel {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
-    bool keys;  /* blocks own keys and loop over queries, else the other way round */
-    bool skips; /* warpgroups can skip tiles (split90_skipping.cuh) */
+    enum nh_backward90_kind kind;
     const int32_t *own, *loop;
 };
 
-/* Counts of a launch per batch entry and query head: work tiles, loop tiles that are visited, and those with masks. */
+/* What a launch of a kernel computes. */
+enum nh_backward90_pass {
+    NH_BACKWARD90_D_Q,
+    NH_BACKWARD90_D_K_AND_V,
+    NH_BACKWARD90_D_K,
+    NH_BACKWARD90_D_V,
+    NH_BACKWARD90_ALL,
+    NH_BACKWARD90_PASSES
+};
+
+/* Whether this launch is one of the kernel's. One makes dK and dV as long as registers hold the sums of both. */
+bool nh_backward90_has(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass);
+
+/* Whether registers and shared memory suffice for the launches with these tiles. */
+bool nh_backward90_fits(const struct nh_backward90_kernel *kernel);
+
+/* ---- loops and work ---- */
+
+/* Counts of a launch per batch entry and query head: work tiles, loop tiles that are visited, those with masks, and
+ * tiles of the longest loop. */
 struct nh_backward90_loops {
-    double work_tiles, tiles, masked;
-    /* tiles of the longest loop; rows of a loop tile */
-    double longest, columns;
+    double work_tiles, tiles, masked, longest;
     /* where warpgroups skip tiles: pairs of a warpgroup and a tile that are multiplied, and those of them with masks;
      * else 0 */
     double multiplied, multiplied_masked;
 };
 
-/* nh_backward90_skipping_part: the warpgroup tile of a kernel whose owned tile is one of those whose warpgroups skip;
- * else NULL. nh_backward90_skips: the same if they do skip with this loop tile. */
-const int32_t *nh_backward90_skipping_part(const struct nh_backward90_kernel *kernel);
+/* The warpgroup tile if warpgroups skip tiles or, without a loop tile, do so with some; else NULL. */
 const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel);
 
 /* The counts of a kernel's loops. In loops of blocks that own queries, extra tokens come last. */
@@ -52,36 +70,39 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
 /* The share of pairs of a warpgroup and a tile that are multiplied. */
 double nh_backward90_multiplied_share(const struct nh_backward90_loops *loops);
 
-/* The number of blocks that share a work tile. Half of the multiprocessors are left to the launch of the other side,
- * which runs at the same time. */
-int32_t nh_backward90_cluster(const struct nh_backward90_kernel *kernel,
-                              const struct nh_backward90_loops *loops, bool shares);
-
-/* Adds the work of a launch with these loops. products: multiply-adds per pair of rows; column_bytes: bytes moved per
- * row of a loop tile; sums: clocks in which blocks of a cluster add up their sums, 0 if they share no work tiles. */
-struct nh_backward90_launch {
-    enum nh_kernel_kind kind;
-    double products, column_bytes, bias_instructions, sums;
-};
+/* Adds the work of the kernel's launches with these loops. */
 void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
-                            const struct nh_backward90_loops *loops,
-                            const struct nh_backward90_launch *launch, struct nh_work *work);
+                            const struct nh_backward90_loops *loops, struct nh_work *work);
 
-/* Bytes of shared memory, without what a kernel needs besides own tiles, stages and barriers. */
-int64_t nh_backward90_shared_bytes(const struct nh_backward90_kernel *kernel, int64_t stages);
+/* ---- search (backward90_search.c) ---- */
 
-/* The number of stages, at most `most`, that fit shared memory together with `own_bytes`. */
-int32_t nh_backward90_stages(const struct nh_backward90_kernel *kernel, int64_t own_bytes,
-                             int32_t most);
+/* An owned tile, a loop tile, and the work of the launches with them. */
+struct nh_backward90_pair {
+    int32_t tiles[2 * NH_AXES];
+    struct nh_work work;
+};
 
-/* Reserves workspace for the statistics of queries; returns its offset. */
-size_t nh_backward90_reserve_stats(struct nh_cuda_operation *operation,
-                                   const struct nh_problem *problem);
+/* Writes the pairs with the fewest predicted clocks, fewest first. The kernel's own tiles play no part. Returns how
+ * many. */
+enum { NH_BACKWARD90_KEPT = 5 };
+int nh_backward90_best(const struct nh_backward90_kernel *kernel,
+                       struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);
 
-/* Sets up the launch of a kernel, but for its source, outputs and own shared memory, which are left to the caller.
- * Fails with UNSUPPORTED if there are too many tiles. */
-nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel, size_t stats,
-                                int32_t stages, struct nh_cuda_step *step,
-                                struct nh_kernel_spec *spec);
+/* NULL, or why no pair of tiles runs whose loops can go around the problem's periodic axes (nh_tiling_laps_fit). */
+const char *nh_backward90_refuse_around(const struct nh_backward90_kernel *kernel);
+
+/* ---- launches ---- */
+
+/* Columns of dQ's sums in memory, rounded up to whole chunks of shared memory. */
+int64_t nh_backward90_sum_columns(const struct nh_problem *problem);
+
+/* Reserves workspace for the statistics of queries and sets up a step with them bound. Returns their offset. */
+size_t nh_backward90_start(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                           struct nh_cuda_step *step);
+
+/* Sets up a launch of a kernel, but for its source. Fails with UNSUPPORTED if there are too many tiles. */
+nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
+                                enum nh_backward90_pass pass, size_t stats,
+                                struct nh_cuda_step *step, struct nh_kernel_spec *spec);
 
 #endif

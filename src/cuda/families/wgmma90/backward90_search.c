@@ -1,4 +1,5 @@
-#include "backward90_search.h"
+/* The search for the tiles with which a backward kernel of sm_90 is fastest. */
+#include "backward90.h"
 
 #include "tiling.h"
 #include "predict.h"
@@ -7,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The tiles that blocks may own. Those of 112 rows have warpgroup tiles of 56 rows, for grids of multiples of 7. */
+/* The tiles that blocks may own. Those that own keys are full, as padding rows of keys cost more than they save
+ * (docs/log/wgmma90.md). Those of 112 rows have warpgroup tiles of 56 rows, for grids of multiples of 7. */
 static const int32_t own_shapes[][3] = {{1, 1, 128}, {1, 16, 8}, {1, 8, 16}, {1, 4, 32}, {2, 8, 8},
                                         {4, 4, 8},   {2, 4, 16}, {8, 4, 4},  {4, 8, 4},  {1, 4, 28},
                                         {1, 8, 14},  {1, 16, 7}, {8, 2, 7},  {4, 4, 7},  {4, 2, 14},
@@ -20,13 +22,17 @@ static const int32_t loop_shapes[][3] = {
     {5, 2, 8},  {2, 6, 8},  {3, 4, 8},  {2, 8, 8},  {4, 4, 8},  {1, 2, 24},  {1, 4, 24},
     {2, 2, 24}, {1, 7, 16}, {7, 1, 16}, {7, 2, 8}};
 
-/* A loop tile with its prices: clocks of a block for a pair of tiles, for the masks of one, and for itself. Without a
- * bias, prices and whether it runs only depend on its number of rows, not on the owned tile. */
+/* Clocks of a block for a pair of tiles, for the masks of one, and for itself. */
+struct prices {
+    double tile, mask, block;
+};
+
+/* Without a bias, a loop tile's prices and whether it runs only depend on its number of rows, not on the owned tile. */
 struct loop_tile {
     const int32_t *shape;
     struct nh_loop_columns place;
     bool runs;
-    double tile, mask, block;
+    struct prices price;
 };
 
 enum {
@@ -43,7 +49,8 @@ struct ranked {
 };
 
 struct state {
-    const struct nh_backward90_search *search;
+    const struct nh_backward90_kernel *kernel; /* its tiles are what is searched */
+    bool keys;
     struct nh_loop_counts counts;
     struct loop_tile loop_tile[LOOP_SHAPES];
     int shapes;
@@ -52,93 +59,72 @@ struct state {
     struct nh_top_n top;
 };
 
+/* The kernel with a pair of tiles; loop: NULL if none is chosen yet. */
+static struct nh_backward90_kernel kernel_with(const struct nh_backward90_kernel *kernel,
+                                               const int32_t *own, const int32_t *loop) {
+    return (struct nh_backward90_kernel){kernel->problem, kernel->cuda, kernel->kind, own, loop};
+}
+
 /* Collects the loop tiles that suit the problem or, with `all`, every one that runs. */
 static void find_loop_tiles(struct state *state, bool all, struct nh_loop_extents *extents) {
-    const struct nh_problem *problem = state->search->kernel.problem;
+    const struct nh_problem *problem = state->kernel->problem;
     state->shapes = 0;
     for (int i = 0; i < LOOP_SHAPES; i++) {
-        const int32_t *shape = loop_shapes[i];
         struct loop_tile *loop = &state->loop_tile[state->shapes];
-        if (!nh_sm90_boxes_fit(problem, shape) ||
-            !(all || nh_sm90_suits(problem, shape, !state->search->kernel.keys)) ||
-            !nh_loop_extents_add(extents, shape, &loop->place))
-            continue;
-        loop->shape = shape;
-        state->shapes++;
+        loop->shape = loop_shapes[i];
+        if (nh_sm90_boxes_fit(problem, loop->shape) &&
+            (all || nh_sm90_suits(problem, loop->shape, !state->keys)) &&
+            nh_loop_extents_add(extents, loop->shape, &loop->place))
+            state->shapes++;
     }
 }
 
-/* The kernel with a pair of tiles; loop: NULL if none is chosen yet. */
-static struct nh_backward90_kernel kernel_with(const struct nh_backward90_search *search,
-                                               const int32_t *own, const int32_t *loop) {
-    struct nh_backward90_kernel kernel = search->kernel;
-    kernel.own = own;
-    kernel.loop = loop;
-    return kernel;
-}
-
 static bool laps_fit(const struct nh_backward90_kernel *kernel) {
-    return nh_tiling_laps_fit(kernel->problem, kernel->own, kernel->loop, kernel->keys);
+    return nh_tiling_laps_fit(kernel->problem, kernel->own, kernel->loop,
+                              kernel->kind != NH_BACKWARD90_QUERY);
 }
 
-static bool start_pair(const struct nh_backward90_search *search,
-                       const struct nh_backward90_kernel *kernel,
-                       const struct nh_backward90_loops *loops, struct nh_work *work) {
-    nh_work_start(work, search->operation, kernel->problem);
-    work->overlaps = true;
-    return search->work(kernel, loops, work);
+/* The work of a kernel's launches alone. */
+static struct nh_work work_of(const struct nh_backward90_kernel *kernel,
+                              const struct nh_backward90_loops *loops) {
+    struct nh_work work;
+    nh_work_start(&work, NH_OPERATION_SPLIT90, kernel->problem);
+    work.overlaps = true;
+    nh_backward90_add_work(kernel, loops, &work);
+    return work;
 }
 
 /* Clocks of all blocks together, for a million blocks whose loops have `tiles` tiles each, `masked` of them with
  * masks. */
-static double work_clocks(const struct nh_backward90_search *search,
-                          const struct nh_backward90_kernel *kernel, double tiles, double masked) {
+static double work_clocks(const struct nh_backward90_kernel *kernel, double tiles, double masked) {
     const double many = 1e6;
-    const struct nh_backward90_loops loops = {.work_tiles = many,
-                                              .tiles = many * tiles,
-                                              .masked = many * masked,
-                                              .longest = tiles,
-                                              .columns = (double)nh_box_volume(kernel->loop)};
-    struct nh_work work;
+    const struct nh_backward90_loops loops = {
+        .work_tiles = many, .tiles = many * tiles, .masked = many * masked, .longest = tiles};
+    const struct nh_work work = work_of(kernel, &loops);
     double clocks = 0;
-    if (!start_pair(search, kernel, &loops, &work)) return INFINITY;
     for (int i = 0; i < work.launches; i++)
         clocks += work.launch[i].blocks * nh_predict_block_clocks(kernel->cuda, &work.launch[i]);
     return clocks / many;
 }
 
-static void find_prices(const struct state *state, const struct nh_backward90_kernel *kernel,
-                        struct loop_tile *loop) {
-    const struct loop_tile *alike = state->loop_tile;
-    while (nh_box_volume(alike->shape) != nh_box_volume(loop->shape))
-        alike++;
-    if (alike < loop && !kernel->problem->has_bias) {
-        loop->runs = alike->runs;
-        loop->tile = alike->tile;
-        loop->mask = alike->mask;
-        loop->block = alike->block;
-        return;
-    }
-    double one = work_clocks(state->search, kernel, 1, 0);
-    loop->runs = isfinite(one);
+static void find_prices(const struct nh_backward90_kernel *kernel, struct loop_tile *loop) {
+    loop->runs = nh_backward90_fits(kernel);
     if (!loop->runs) return;
-    loop->tile = work_clocks(state->search, kernel, 2, 0) - one;
-    loop->mask = work_clocks(state->search, kernel, 1, 1) - one;
-    loop->block = one - loop->tile;
+    double one = work_clocks(kernel, 1, 0), tile = work_clocks(kernel, 2, 0) - one;
+    loop->price = (struct prices){tile, work_clocks(kernel, 1, 1) - one, one - tile};
 }
 
 /* Ranks the pairs of an owned tile with all loop tiles by their work on a full device plus half of the longest loop, at
  * whose end fewer and fewer blocks run. The best are predicted. */
 static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows,
                      const struct nh_loop_rows *parts) {
-    const struct nh_problem *problem = state->search->kernel.problem;
-    const struct nh_cuda_device *cuda = state->search->kernel.cuda;
+    const struct nh_problem *problem = state->kernel->problem;
     /* prices are for all batch entries and heads together */
     const double copies = (double)(problem->batch * problem->heads);
     for (struct loop_tile *loop = state->loop_tile; loop < state->loop_tile + state->shapes;
          loop++) {
-        const struct nh_backward90_kernel kernel = kernel_with(state->search, own, loop->shape);
-        if (!state->known || problem->has_bias) find_prices(state, &kernel, loop);
+        const struct nh_backward90_kernel kernel = kernel_with(state->kernel, own, loop->shape);
+        if (!state->known || problem->has_bias) find_prices(&kernel, loop);
         if (!loop->runs || !laps_fit(&kernel)) continue;
         const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
         struct nh_tiling_count seen;
@@ -146,9 +132,10 @@ static void rank_own(struct state *state, const int32_t own[3], const struct nh_
         if (skips) seen = nh_loop_count(parts, loop->place);
         const struct nh_backward90_loops loops =
             nh_backward90_loops_from(&kernel, &count, skips ? &seen : NULL);
-        double longest = cuda->multiprocessors * loops.longest * loop->tile / copies;
-        double work = loops.tiles * nh_backward90_multiplied_share(&loops) * loop->tile +
-                      loops.masked * loop->mask + loops.work_tiles * loop->block + longest / 2;
+        double longest = kernel.cuda->multiprocessors * loops.longest * loop->price.tile / copies;
+        double work = loops.tiles * nh_backward90_multiplied_share(&loops) * loop->price.tile +
+                      loops.masked * loop->price.mask + loops.work_tiles * loop->price.block +
+                      longest / 2;
         if (!(work < nh_top_n_limit(&state->top))) continue;
         const struct ranked ranked = {{own[0], own[1], own[2]}, loop, loops};
         nh_top_n_add(&state->top, &ranked, work);
@@ -159,38 +146,40 @@ static void rank_own(struct state *state, const int32_t own[3], const struct nh_
 static int predict_ranked(struct state *state, struct nh_backward90_pair *best) {
     struct nh_top_n top;
     nh_top_n_start(&top, INFINITY, best, sizeof *best, NH_BACKWARD90_KEPT);
-    for (const struct ranked *ranked = state->ranked; ranked < state->ranked + state->top.count;
-         ranked++) {
+    for (int i = 0; i < state->top.count; i++) {
+        const struct ranked *ranked = &state->ranked[i];
         struct nh_backward90_pair pair;
-        pair.loop = ranked->loop->shape;
-        memcpy(pair.own, ranked->own, sizeof pair.own);
-        const struct nh_backward90_kernel kernel = kernel_with(state->search, pair.own, pair.loop);
-        if (start_pair(state->search, &kernel, &ranked->loops, &pair.work))
-            nh_top_n_add(&top, &pair, nh_predict_clocks(kernel.cuda, &pair.work));
+        memcpy(pair.tiles, ranked->own, sizeof ranked->own);
+        memcpy(pair.tiles + NH_AXES, ranked->loop->shape, sizeof ranked->own);
+        const struct nh_backward90_kernel kernel =
+            kernel_with(state->kernel, ranked->own, ranked->loop->shape);
+        if (!nh_backward90_fits(&kernel)) continue;
+        pair.work = work_of(&kernel, &ranked->loops);
+        nh_top_n_add(&top, &pair, nh_predict_clocks(kernel.cuda, &pair.work));
     }
     return top.count;
 }
 
-static bool may_own(const struct nh_backward90_search *search, const int32_t shape[3]) {
+static bool may_own(const struct nh_backward90_kernel *kernel, const int32_t shape[3]) {
     int32_t warpgroup_tile[3];
-    return nh_box_volume(shape) >= search->least_rows &&
-           nh_sm90_boxes_fit(search->kernel.problem, shape) &&
+    return (kernel->kind == NH_BACKWARD90_QUERY || nh_box_volume(shape) >= NH_BACKWARD90_ROWS) &&
+           nh_sm90_boxes_fit(kernel->problem, shape) &&
            nh_sm90_first_warpgroup_tile(shape, warpgroup_tile);
 }
 
 static void try_shape(struct state *state, const int32_t shape[3]) {
     struct nh_loop_rows rows, parts;
-    if (!may_own(state->search, shape) || !nh_loop_rows_of(&state->counts, shape, shape, &rows))
+    if (!may_own(state->kernel, shape) || !nh_loop_rows_of(&state->counts, shape, shape, &rows))
         return;
-    const struct nh_backward90_kernel kernel = kernel_with(state->search, shape, NULL);
-    const int32_t *part = nh_backward90_skipping_part(&kernel);
+    const struct nh_backward90_kernel kernel = kernel_with(state->kernel, shape, NULL);
+    const int32_t *part = nh_backward90_skips(&kernel);
     bool skips = part && nh_loop_rows_of(&state->counts, shape, part, &parts);
     rank_own(state, shape, &rows, skips ? &parts : NULL);
 }
 
 /* Tries the covering tile, unless it is among the others. */
 static void try_covering(struct state *state) {
-    const struct nh_problem *problem = state->search->kernel.problem;
+    const struct nh_problem *problem = state->kernel->problem;
     int32_t tile[3];
     if (problem->rank == 1 || problem->has_bias ||
         !nh_covering_tile(problem, NH_BACKWARD90_WARPGROUPS, tile))
@@ -201,44 +190,42 @@ static void try_covering(struct state *state) {
 }
 
 static void try_all(struct state *state, bool all) {
-    const struct nh_backward90_search *search = state->search;
-    const struct nh_problem *problem = search->kernel.problem;
+    const struct nh_problem *problem = state->kernel->problem;
     struct nh_loop_extents extents = {.count = {0}};
     find_loop_tiles(state, all, &extents);
     if (!state->shapes) return;
-    nh_loop_counts_start(&state->counts, problem, search->kernel.keys, true, &extents);
+    nh_loop_counts_start(&state->counts, problem, state->keys, true, &extents);
     state->known = false;
     /* It comes first so that it wins over equals with more blocks. */
     try_covering(state);
     for (size_t i = 0; i < OWNED; i++)
-        if ((all || nh_sm90_suits(problem, own_shapes[i], search->kernel.keys)) &&
+        if ((all || nh_sm90_suits(problem, own_shapes[i], state->keys)) &&
             nh_sm90_sevens_fit(problem, own_shapes[i]))
             try_shape(state, own_shapes[i]);
 }
 
-int nh_backward90_best(const struct nh_backward90_search *search,
+int nh_backward90_best(const struct nh_backward90_kernel *kernel,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
     struct state state;
-    state.search = search;
+    state.kernel = kernel;
+    state.keys = kernel->kind != NH_BACKWARD90_QUERY;
     nh_top_n_start(&state.top, INFINITY, state.ranked, sizeof *state.ranked, MOST_RANKED);
     try_all(&state, false);
     if (!state.top.count) try_all(&state, true);
     return predict_ranked(&state, best);
 }
 
-bool nh_backward90_goes_around(const struct nh_backward90_search *search) {
+const char *nh_backward90_refuse_around(const struct nh_backward90_kernel *kernel) {
+    if (!nh_problem_periodic(kernel->problem)) return NULL;
     for (size_t i = 0; i < OWNED; i++)
-        for (size_t j = 0; j < LOOP_SHAPES && may_own(search, own_shapes[i]); j++) {
-            const struct nh_backward90_kernel kernel =
-                kernel_with(search, own_shapes[i], loop_shapes[j]);
-            const struct nh_backward90_loops one = {.work_tiles = 1,
-                                                    .tiles = 1,
-                                                    .longest = 1,
-                                                    .columns = (double)nh_box_volume(kernel.loop)};
-            struct nh_work work;
-            if (nh_sm90_boxes_fit(kernel.problem, kernel.loop) && laps_fit(&kernel) &&
-                start_pair(search, &kernel, &one, &work))
-                return true;
+        for (size_t j = 0; j < LOOP_SHAPES && may_own(kernel, own_shapes[i]); j++) {
+            const struct nh_backward90_kernel tried =
+                kernel_with(kernel, own_shapes[i], loop_shapes[j]);
+            if (nh_sm90_boxes_fit(kernel->problem, loop_shapes[j]) && laps_fit(&tried) &&
+                nh_backward90_fits(&tried))
+                return NULL;
         }
-    return false;
+    return kernel->kind == NH_BACKWARD90_QUERY
+               ? "a window and a query tile go around a periodic axis that no key tile divides"
+               : "queries of a key tile go around a periodic axis that no query tile divides";
 }

@@ -1,9 +1,24 @@
-/* cuda.fused90: the fused forward pass of sm_90 (fused90_forward.cu): which problems it takes, and its configs.
- * fused90_search.c searches the tiles, fused90_work.c computes what they ask of a device. */
+/* cuda.fused90: the fused forward pass of sm_90 (fused90_forward.cu): which problems it takes, what its configs need
+ * and ask of a device, and their launches. */
+#include "fused90.h"
+
+#include "tiling.h"
 #include "cuda_family.h"
-#include "fused90_search.h"
-#include "fused90_work.h"
+#include "launch90.h"
 #include "permuted_axes.h"
+#include "rates.h"
+#include "tensor_maps.h"
+#include "tile_count.h"
+
+#include <math.h>
+
+enum { MOST_DIM = 256 };
+
+static const struct nh_knob knobs[] = {
+#define KNOB NH_KNOB_AS_ROW
+#include "fused90_knobs.def"
+#undef KNOB
+    {NULL, NULL}};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
@@ -11,13 +26,191 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "a window and a query tile go around a periodic axis that no key tile divides";
     return nh_sm90_refuse(problem, device,
                           NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
-                          NH_BIT(O), NH_FUSED90_MOST_DIM);
+                          NH_BIT(O), MOST_DIM);
+}
+
+/* ---- what a config needs ---- */
+
+int64_t nh_fused90_keys(const int32_t *value) {
+    return nh_box_volume(value + KX) * value[TILE_BOXES];
+}
+
+double nh_fused90_copies(const struct nh_fused90 *of) {
+    return (double)(of->problem->batch * of->problem->heads / of->value[QH]);
+}
+
+static int64_t row_bytes(const struct nh_problem *problem) {
+    return nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
+}
+
+static int64_t shared_bytes(const struct nh_fused90 *of, int32_t stages) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value;
+    int64_t stage = nh_fused90_keys(value) * row_bytes(problem), barriers = 2 + 6 * stages;
+    if (problem->has_bias) stage += nh_sm90_bias_bytes(value + QX, value[QH], value + KX);
+    if (nh_problem_partial(problem) || nh_problem_periodic(problem)) barriers += 3; /* a queue */
+    return 64 * value[WARPGROUPS] * nh_sm90_row_bytes(problem->dim) + stages * stage + 1024 +
+           nh_max(256, 8 * barriers);
+}
+
+/* A thread's sums, scores, weights and, if they are kept in registers, queries have to fit what setmaxnreg gives it,
+ * less the registers for addresses and masks. */
+int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most) {
+    const int32_t *value = of->value;
+    int64_t held = value[Q_IN_REGISTERS] ? of->problem->dim / 4 : 0;
+    int64_t registers = of->problem->dim_v / 2 + nh_fused90_keys(value) * 3 / 4 + held;
+    if (registers > (value[WARPGROUPS] == 2 ? 204 : 124)) return 0;
+    while (most > 1 && shared_bytes(of, most) > of->cuda->shared_bytes_per_block)
+        most--;
+    return most > 1 ? most : 0;
+}
+
+/* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
+ * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
+ * (NH_WHOLE_BEGIN) are not known in advance. */
+bool nh_fused90_skips_planes(const struct nh_fused90 *of) {
+    enum { SIDE = 4, LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_SKIPPING_DIM = 64 };
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value;
+    int32_t tile[3], lines = (int32_t)problem->axis[1].window + SIDE - 1;
+    return problem->rank == 3 && nh_max(problem->dim, problem->dim_v) <= MOST_SKIPPING_DIM &&
+           nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem) &&
+           !nh_is_cut(&problem->axis[1]) && problem->axis[0].window >= LEAST_WINDOW &&
+           problem->axis[0].window <= MOST_WINDOW && value[WARPGROUPS] == 3 && value[STACK] == 0 &&
+           value[QH] == 1 && value[KX] == 1 && value[KZ] == 8 && value[TILE_BOXES] == 1 &&
+           value[KY] >= lines && nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) &&
+           tile[0] == SIDE && tile[1] == SIDE && tile[2] == SIDE;
+}
+
+/* ---- loops and clusters ---- */
+
+static double extra_tiles(const struct nh_fused90 *of) {
+    return (double)nh_ceil_div(of->problem->extra_tokens, nh_fused90_keys(of->value));
+}
+
+struct nh_fused90_loops nh_fused90_loops_of(const struct nh_fused90 *of) {
+    const int32_t *value = of->value, *q = value + QX, *k = value + KX;
+    int32_t warpgroup_tile[3];
+    nh_sm90_warpgroup_tile(q, value[QH], value[STACK], warpgroup_tile);
+    if (value[TILE_BOXES] == 1)
+        return (struct nh_fused90_loops){
+            nh_tiling_count(of->problem, q, q, k, false, true),
+            nh_tiling_count(of->problem, q, warpgroup_tile, k, false, true)};
+    const struct nh_box_tile_count count = nh_box_tile_count(
+        of->problem, q, warpgroup_tile[value[STACK]], value[STACK], k, value[TILE_BOXES]);
+    return (struct nh_fused90_loops){{count.work_tiles, count.fetched, 0, 0},
+                                     {count.work_tiles, count.multiplied, count.masked, 0}};
+}
+
+/* Whether the last query tile of some dilation group has a warpgroup with padding rows only. In a cluster, where
+ * warpgroups do not skip, it would multiply every key tile for nothing. */
+static bool pads_a_warpgroup(const struct nh_fused90 *of) {
+    const int32_t *value = of->value;
+    const struct nh_axis *axis = &of->problem->axis[value[STACK]];
+    const int64_t length[] = {nh_longest_rows(axis, false), axis->query.length / axis->dilation};
+    int32_t tile[3], rows = value[QX + value[STACK]];
+    if (!nh_sm90_warpgroup_tile(value + QX, value[QH], value[STACK], tile)) return false;
+    for (int i = 0; i < 2; i++) {
+        int64_t last = length[i] % rows;
+        if (last > 0 && last <= rows - tile[value[STACK]]) return true;
+    }
+    return false;
+}
+
+int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_count *fetched) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value;
+    const int32_t multiprocessors = of->cuda->multiprocessors;
+    int64_t rows = 64 * value[WARPGROUPS];
+    double work_tiles = nh_fused90_copies(of) * fetched->work_tiles;
+    if (!nh_cluster_possible(multiprocessors, work_tiles) || problem->has_bias ||
+        value[TILE_BOXES] > 1 || pads_a_warpgroup(of) ||
+        nh_cluster_sums_bytes(rows, problem->dim_v) >
+            rows * nh_sm90_row_bytes(problem->dim) +
+                value[STAGES] * nh_fused90_keys(value) * row_bytes(problem))
+        return 1;
+    return nh_cluster_blocks(multiprocessors, work_tiles,
+                             fetched->visited / fetched->work_tiles + extra_tiles(of));
+}
+
+/* ---- work ---- */
+
+/* Instructions per logit for a bias; rows of several heads share no entries. */
+static double bias_instructions(const struct nh_fused90 *of) {
+    enum { SHARED = 15, APART = 19 };
+    return !of->problem->has_bias ? 0 : of->value[QH] > 1 ? APART : SHARED;
+}
+
+/* Sets the work of a block that fetches so many tiles and whose warpgroups multiply `seen` of them, `masked` with
+ * masks. by_line: masks across lines are computed once per line of tiles (fused90_softmax.cuh). */
+static void set_units(const struct nh_fused90 *of, double fetched, double seen, double masked,
+                      bool by_line, struct nh_launch_work *launch) {
+    const struct nh_problem *problem = of->problem;
+    const struct nh_cuda_device *cuda = of->cuda;
+    const bool held = of->value[Q_IN_REGISTERS];
+    double keys = (double)nh_fused90_keys(of->value), scores = 64 * keys,
+           groups = of->value[WARPGROUPS];
+    double dims = (double)(problem->dim + problem->dim_v), masks = nh_cuda_lane_clocks(scores);
+    double tensor = seen * scores * dims / nh_cuda_products_per_clock(problem, cuda, true);
+    launch->unit[NH_WORK_TENSOR] = tensor;
+    launch->unit[NH_WORK_SHARED] = held ? 0 : tensor; /* queries are read for each product */
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(seen * scores);
+    launch->unit[by_line ? NH_WORK_LINE : NH_WORK_MASK] = masked * masks;
+    launch->unit[NH_WORK_IDLE] = by_line ? (groups * fetched - seen) * masks : 0;
+    launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(cuda, (fetched * keys + 64 * groups) * dims * 2);
+    launch->unit[NH_WORK_STEP] = seen / groups;
+    launch->unit[NH_WORK_INDEX] = problem->rank;
+    /* setmaxnreg is slow to move registers between warpgroups */
+    launch->unit[NH_WORK_SPILL] = groups > 2 ? dims : 0;
+    launch->unit[NH_WORK_VECTOR] =
+        nh_cuda_lane_clocks(64 * groups * dims + seen * scores * bias_instructions(of));
+    launch->unit[NH_WORK_COPY] = held ? (problem->rank - 1) * (double)problem->dim : 0;
+}
+
+/* Blocks of a cluster share the key tiles of a work tile. Their warpgroups do not skip: they multiply, with masks, what
+ * they would otherwise skip. */
+void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
+                        struct nh_work *work) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value;
+    double cluster = nh_fused90_cluster(of, &loops->fetched);
+    double groups = value[WARPGROUPS], work_tiles = loops->seen.work_tiles;
+    double extra = extra_tiles(of);
+    double fetched = loops->fetched.visited / work_tiles + extra,
+           seen = loops->seen.visited / work_tiles + groups * extra,
+           masked = loops->seen.partial / work_tiles;
+    double blocks = nh_fused90_copies(of) * work_tiles, tiles = seen;
+    bool by_line = cluster == 1 && value[STACK] == 0 && !problem->has_bias &&
+                   value[TILE_BOXES] * value[KY] * value[KZ] <= 32;
+    if (cluster > 1) {
+        tiles = groups * fetched;
+        masked += tiles - seen;
+        fetched = ceil(fetched / cluster);
+        seen = groups * fetched;
+    }
+    nh_work_start(work, NH_OPERATION_FUSED90, problem);
+    struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_FUSED90);
+    launch->blocks = blocks * cluster;
+    launch->warps = 4 * groups;
+    launch->steps = fetched;
+    launch->longest = fmax(1, (loops->fetched.longest + extra) / cluster / fetched);
+    launch->serial = 1 / groups;
+    launch->code = (double)(problem->dim + problem->dim_v);
+    launch->tiles = blocks * tiles;
+    launch->masked_tiles = blocks * masked;
+    launch->scores = 64 * (double)nh_fused90_keys(value);
+    launch->flops = 2 * launch->tiles * launch->scores * launch->code;
+    set_units(of, fetched, seen, masked / cluster, by_line, launch);
+    if (cluster > 1)
+        launch->unit[NH_WORK_REDUCE] =
+            nh_cluster_reduction_clocks(64 * value[WARPGROUPS], problem->dim_v);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_fused90_loops loops = nh_fused90_loops_of(problem, config->value);
-    nh_fused90_work_of(problem, device->backend, config->value, &loops, work);
+    const struct nh_fused90 of = {problem, device->backend, config->value};
+    const struct nh_fused90_loops loops = nh_fused90_loops_of(&of);
+    nh_fused90_work_of(&of, &loops, work);
     return true;
 }
 
@@ -33,7 +226,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_top_n best;
     nh_top_configs_start(&best, below_ns, config, capacity);
-    nh_fused90_search(problem, device, &best);
+    nh_fused90_search(problem, device->backend, &best);
     int count = best.count;
     const double worth_ns = nh_problem_partial(problem) ? WORTH_QUEUE_NS : WORTH_LAUNCHES_NS;
     for (int i = 0; i < count; i++)
@@ -45,16 +238,71 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     return count + 1;
 }
 
-/* ---- building ---- */
+/* ---- launches ---- */
+
+static nhood_status add_forward(struct nh_cuda_operation *operation, const struct nh_fused90 *of,
+                                size_t words) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value, *q = value + QX, *k = value + KX;
+    int32_t warpgroup_tile[3];
+    int64_t keys = nh_fused90_keys(value);
+    struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
+    struct nh_cuda_step step;
+    nh_sm90_define(&spec, problem, keys);
+    nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
+    if (nh_fused90_skips_planes(of)) {
+        /* The lines of a key tile that every row of the work tile sees. The halo begins where the window of the first
+         * of QY rows does, each further row's window begins at most one line later, and none ends before the first
+         * row's. */
+        nh_kernel_define(&spec, "NH_WHOLE_BEGIN", value[QY] - 1);
+        nh_kernel_define(&spec, "NH_WHOLE_END", problem->axis[1].window);
+    }
+    nh_cuda_step_init(&step, problem);
+    if (value[REPAIR_APART]) nh_cuda_bind_offset(&step, NH_QUEUE, words);
+    nhood_status status =
+        nh_tiling_set(problem, q, value[QH], false, value[ORDER], &step.own.tiling);
+    if (status) return status;
+    step.work_tiles = step.own.tiling.work_tiles;
+    step.threads = 128 * (value[WARPGROUPS] + 1);
+    step.shared_bytes = shared_bytes(of, value[STAGES]);
+    step.grid[0] = nh_min(step.work_tiles, of->cuda->multiprocessors);
+    const struct nh_tiling_count fetched = nh_tiling_count(problem, q, q, k, false, true);
+    nh_cluster_share(&step, &spec, nh_fused90_cluster(of, &fetched));
+    nh_sm90_warpgroup_tile(q, value[QH], value[STACK], warpgroup_tile);
+    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_Q, warpgroup_tile, value[QH]);
+    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_K, k, 1);
+    step.map[step.maps++] = nh_sm90_map(problem, NHOOD_V, k, 1);
+    nh_sm90_loop_over_extra(&step, problem, keys);
+    nh_sm90_add_twins(&step, problem);
+    return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const struct nh_fused90 of = {problem, operation->device, config->value};
+    if (!config->value[REPAIR_APART]) return add_forward(operation, &of, 0);
+    size_t words = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
+    struct nh_kernel_spec spec = {.source = "repair_clear.cu"};
+    struct nh_cuda_step clear, repair;
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_cuda_step_init(&clear, problem);
+    nh_cuda_bind_offset(&clear, NH_QUEUE, words);
+    repair = clear;
+    clear.threads = 32;
+    nhood_status status = nh_cuda_step_add(operation, &clear, &spec);
+    if (!status) status = add_forward(operation, &of, words);
+    if (status) return status;
+    return nh_repair_add(operation, problem, &repair, "fused90_repair.cu", MOST_DIM / 8);
+}
 
 const struct nh_solver nh_solver_cuda_fused90 = {
     NH_CUDA_SOLVER,
     .name = "cuda.fused90",
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = nh_fused90_knobs,
+    .knob = knobs,
     .view = nh_permuted_axes,
     .refuse = refuse,
     .candidates = candidates,
     .work = work,
-    .add_steps = nh_fused90_add_steps,
+    .add_steps = add_steps,
 };

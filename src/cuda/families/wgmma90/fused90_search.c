@@ -1,11 +1,10 @@
 /* The search for the tiles of queries and keys with which cuda.fused90 is fastest. Query tiles are skipped if their
  * cost with any keys is too high, and pairs if their cost without masks is. */
-#include "cluster.h"
-#include "predict.h"
-#include "tile_count.h"
-#include "fused90_search.h"
-#include "fused90_work.h"
 #include "tiling.h"
+#include "fused90.h"
+#include "launch90.h"
+#include "predict.h"
+#include "tensor_maps.h"
 
 #include <math.h>
 #include <string.h>
@@ -41,8 +40,7 @@ enum {
     MOST_HEADS = 16,
     MOST_RANKED = 12,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
-    Q_SHAPES = sizeof q_shapes / sizeof *q_shapes,
-    QUERY_TILES = 5 * Q_SHAPES + 2 /* with 1 to MOST_HEADS heads; two covering tiles */
+    Q_SHAPES = sizeof q_shapes / sizeof *q_shapes
 };
 
 /* Clocks of a block on a full device: per tile that it fetches, per tile that a warpgroup multiplies, for the masks of
@@ -51,309 +49,236 @@ struct prices {
     double fetched, seen, masked, block;
 };
 
-/* A key tile with, for two and three warpgroups, its prices and the stages that fit, without and with queries in
- * registers; 0: it does not run. With a bias, the stages also depend on the query tile. */
+/* A key tile with, for two and three warpgroups, its prices and whether it runs, which with a bias also depends on the
+ * query tile. */
 struct key_tile {
     const int32_t *shape;
     struct nh_loop_columns columns;
     struct prices prices[2];
-    int32_t stages[2][2];
-};
-
-/* A query tile: positions and heads, and the counts of its loops as a whole. */
-struct query_tile {
-    const int32_t *shape;
-    int32_t heads, warpgroups;
-    struct nh_loop_rows whole;
+    bool runs[2];
 };
 
 /* One of the pairs with the least work so far. */
 struct ranked {
-    const struct key_tile *key;
     struct nh_config config;
     struct nh_fused90_loops loops;
 };
 
 struct search {
     const struct nh_problem *problem;
-    const struct nh_device *device;
-    struct nh_loop_extents extents;
+    const struct nh_cuda_device *cuda;
     struct nh_loop_counts counts;
     struct key_tile key[KEY_TILES];
-    struct query_tile query[QUERY_TILES];
-    int32_t covering[2][3];
-    bool any;   /* some pair runs */
-    bool parts; /* tensors cover a part of a grid, or some axis is periodic */
-    int keys, queries;
+    int keys;
+    bool any;     /* some pair runs */
+    bool parts;   /* tensors cover a part of a grid, or some axis is periodic */
     double below; /* configs with more clocks of all blocks together are skipped */
     struct ranked ranked[MOST_RANKED]; /* least clocks first */
     struct nh_top_n top;
 };
 
-static int32_t stages_of(const struct search *search, int32_t most, int32_t *value) {
-    const struct nh_cuda_device *cuda = search->device->backend;
-    if (!nh_fused90_registers_fit(search->problem, value)) return 0;
-    for (value[STAGES] = most; value[STAGES] > 1; value[STAGES]--)
-        if (nh_fused90_shared_bytes(search->problem, value) <= cuda->shared_bytes_per_block)
-            return value[STAGES];
-    return 0;
+static struct nh_fused90 with(const struct search *search, const int32_t *value) {
+    return (struct nh_fused90){search->problem, search->cuda, value};
 }
 
 static int32_t boxes_per_tile(const int32_t box[3]) {
-    int32_t keys = box[0] * box[1] * box[2];
-    return keys < LEAST_KEYS ? TILE_KEYS / keys : 1;
+    int64_t keys = nh_box_volume(box);
+    return (int32_t)(keys < LEAST_KEYS ? TILE_KEYS / keys : 1);
+}
+
+static void set_keys(int32_t *value, const int32_t shape[3]) {
+    memcpy(value + KX, shape, 3 * sizeof *shape);
+    value[TILE_BOXES] = boxes_per_tile(shape);
+}
+
+/* Sets the most stages that fit, at first without queries in registers; false: it does not run. */
+static bool set_stages(const struct search *search, int32_t *value) {
+    const struct nh_fused90 of = with(search, value);
+    for (value[Q_IN_REGISTERS] = 0; value[Q_IN_REGISTERS] <= 1; value[Q_IN_REGISTERS]++)
+        if ((value[STAGES] = nh_fused90_stages(&of, MOST_STAGES)) > 0) return true;
+    return false;
 }
 
 /* ---- tiles of keys ---- */
 
 static double block_clocks(const struct search *search, const int32_t *value, double fetched,
                            double seen, double masked) {
+    const struct nh_fused90 of = with(search, value);
     const struct nh_fused90_loops loops = {.fetched = {1e6, 1e6 * fetched, 0, fetched},
                                            .seen = {1e6, 1e6 * seen, 1e6 * masked, fetched}};
     struct nh_work work;
-    nh_fused90_work_of(search->problem, search->device->backend, value, &loops, &work);
-    return nh_predict_block_clocks(search->device->backend, &work.launch[0]);
-}
-
-static struct prices prices_of(const struct search *search, int32_t *value) {
-    value[STACK] = 1; /* masks that are not computed per line */
-    double one = block_clocks(search, value, 1, 1, 0);
-    struct prices prices = {.fetched = block_clocks(search, value, 2, 1, 0) - one,
-                            .seen = block_clocks(search, value, 1, 2, 0) - one,
-                            .masked = block_clocks(search, value, 1, 1, 1) - one};
-    prices.block = one - prices.fetched - prices.seen;
-    return prices;
-}
-
-/* A key tile with as many keys that was added before: it has the same prices and stages. NULL if there is none, or if
- * there is a bias, whose boxes depend on more than the number of keys. */
-static const struct key_tile *alike(const struct search *search, const int32_t *value) {
-    for (int i = 0; i < search->keys && !search->problem->has_bias; i++)
-        if (nh_box_volume(search->key[i].shape) * boxes_per_tile(search->key[i].shape) ==
-            nh_fused90_keys(value))
-            return &search->key[i];
-    return NULL;
+    nh_fused90_work_of(&of, &loops, &work);
+    return nh_predict_block_clocks(search->cuda, &work.launch[0]);
 }
 
 static void price(const struct search *search, int32_t *value, struct key_tile *key) {
-    for (value[WARPGROUPS] = 2; value[WARPGROUPS] <= 3; value[WARPGROUPS]++) {
-        int of = value[WARPGROUPS] - 2;
-        key->prices[of] = prices_of(search, value);
-        for (value[Q_IN_REGISTERS] = 1; value[Q_IN_REGISTERS] >= 0; value[Q_IN_REGISTERS]--)
-            key->stages[of][value[Q_IN_REGISTERS]] = stages_of(search, MOST_STAGES, value);
+    value[STACK] = 1; /* masks that are not computed per line */
+    for (int i = 0; i < 2; i++) {
+        value[WARPGROUPS] = i + 2;
         value[Q_IN_REGISTERS] = 0;
+        double one = block_clocks(search, value, 1, 1, 0);
+        struct prices *prices = &key->prices[i];
+        prices->fetched = block_clocks(search, value, 2, 1, 0) - one;
+        prices->seen = block_clocks(search, value, 1, 2, 0) - one;
+        prices->masked = block_clocks(search, value, 1, 1, 1) - one;
+        prices->block = one - prices->fetched - prices->seen;
+        key->runs[i] = search->problem->has_bias || set_stages(search, value);
     }
 }
 
-static void add_keys(struct search *search, const int32_t shape[3]) {
-    const struct nh_problem *problem = search->problem;
+static void add_keys(struct search *search, struct nh_loop_extents *extents,
+                     const int32_t shape[3]) {
     struct key_tile *key = &search->key[search->keys];
     struct nh_config config = {{1, 1, 128, 1}};
-    int32_t *value = config.value;
-    if (!nh_sm90_boxes_fit(problem, shape) ||
-        (boxes_per_tile(shape) > 1 && (problem->rank < 3 || problem->has_bias)) ||
-        !nh_loop_extents_add(&search->extents, shape, &key->columns))
+    if (!nh_sm90_boxes_fit(search->problem, shape) ||
+        (boxes_per_tile(shape) > 1 && (search->problem->rank < 3 || search->problem->has_bias)) ||
+        !nh_loop_extents_add(extents, shape, &key->columns))
         return;
-    memcpy(value + KX, shape, 3 * sizeof *shape);
-    value[TILE_BOXES] = boxes_per_tile(shape);
-    const struct key_tile *same = alike(search, value);
-    if (same) {
-        memcpy(key->prices, same->prices, sizeof key->prices);
-        memcpy(key->stages, same->stages, sizeof key->stages);
-    } else {
-        price(search, value, key);
-    }
+    set_keys(config.value, shape);
+    price(search, config.value, key);
     key->shape = shape;
     search->keys++;
 }
 
 /* ---- tiles of queries ---- */
 
-static void add_queries(struct search *search, const int32_t shape[3], int32_t heads) {
-    struct query_tile *query = &search->query[search->queries];
-    int32_t rows = shape[0] * shape[1] * shape[2] * heads;
-    if (!nh_sm90_boxes_fit(search->problem, shape) ||
-        !nh_loop_rows_of(&search->counts, shape, shape, &query->whole))
-        return;
-    query->shape = shape;
-    query->heads = heads;
-    query->warpgroups = (int32_t)nh_ceil_div(rows, 64);
-    search->queries++;
-}
-
-/* ---- pairs ---- */
-
-/* Whether warpgroup tiles are full, or have multiples of 7 rows that fit the grid. */
-static bool rows_fit(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
-    int64_t rows = nh_box_volume(shape) * heads;
-    if (rows == 128 || rows == 192) return true;
-    return (rows == 112 || rows == 168) && !problem->has_bias && nh_sm90_sevens_fit(problem, shape);
-}
-
-/* Whether a tile of this shape may have so many heads: they must fill it, and the copy engine be able to fetch them
- * together. */
+/* Whether a tile of this shape may have so many heads. With them, warpgroup tiles must be full, or have multiples of 7
+ * rows that fit the grid, and the copy engine must be able to fetch the heads together. */
 static bool may_share(const struct nh_problem *problem, const int32_t shape[3], int32_t heads) {
-    return (problem->heads / problem->kv_heads) % heads == 0 && rows_fit(problem, shape, heads) &&
+    int64_t rows = nh_box_volume(shape) * heads;
+    bool full = rows == 128 || rows == 192, sevens = rows == 112 || rows == 168;
+    return (problem->heads / problem->kv_heads) % heads == 0 &&
+           (full || (sevens && !problem->has_bias && nh_sm90_sevens_fit(problem, shape))) &&
            (heads == 1 || nh_map_layout_of(problem, NHOOD_Q) <= NH_MAP_ONE_BATCH);
-}
-
-static bool may_own(const struct nh_problem *problem, const int32_t shape[3]) {
-    bool any = false;
-    for (int32_t heads = 1; heads <= MOST_HEADS; heads *= 2)
-        any = any || may_share(problem, shape, heads);
-    return any && nh_sm90_boxes_fit(problem, shape);
 }
 
 bool nh_fused90_goes_around(const struct nh_problem *problem) {
     for (size_t q = 0; q < Q_SHAPES; q++)
-        for (size_t k = 0; k < KEY_TILES; k++)
-            if (may_own(problem, q_shapes[q]) && nh_sm90_boxes_fit(problem, k_shapes[k]) &&
-                nh_tiling_laps_fit(problem, q_shapes[q], k_shapes[k], false))
-                return true;
+        for (int32_t heads = 1; heads <= MOST_HEADS; heads *= 2)
+            for (size_t k = 0; k < KEY_TILES && may_share(problem, q_shapes[q], heads); k++)
+                if (nh_sm90_boxes_fit(problem, q_shapes[q]) &&
+                    nh_sm90_boxes_fit(problem, k_shapes[k]) &&
+                    nh_tiling_laps_fit(problem, q_shapes[q], k_shapes[k], false))
+                    return true;
     return false;
 }
 
+/* ---- pairs ---- */
+
 /* The share of a work tile that one block computes: if there are few work tiles, clusters share them. */
-static double share_of(const struct search *search, const struct query_tile *query,
-                       const struct key_tile *key, struct nh_config config) {
-    const struct nh_cuda_device *cuda = search->device->backend;
-    double work_tiles = nh_loop_work_tiles(&query->whole);
-    if (!nh_cluster_possible(cuda->multiprocessors,
-                             nh_fused90_copies(search->problem, config.value) * work_tiles))
+static double share_of(const struct search *search, struct nh_config config,
+                       const struct nh_tiling_count *fetched) {
+    const struct nh_fused90 of = with(search, config.value);
+    if (!nh_cluster_possible(search->cuda->multiprocessors,
+                             nh_fused90_copies(&of) * fetched->work_tiles))
         return 1;
-    const struct nh_tiling_count fetched = nh_loop_count(&query->whole, key->columns);
-    const int32_t *stages = key->stages[query->warpgroups - 2];
-    memcpy(config.value + KX, key->shape, 3 * sizeof *key->shape);
-    config.value[TILE_BOXES] = boxes_per_tile(key->shape);
-    config.value[STAGES] = stages[stages[0] ? 0 : 1];
-    return 1.0 / nh_fused90_cluster_of(search->problem, cuda, config.value, &fetched);
+    set_stages(search, config.value);
+    return 1.0 / nh_fused90_cluster(&of, fetched);
 }
 
 /* Tries a query tile, cut into warpgroup tiles, with every key tile, and keeps the pairs with the least work on a full
- * device. The last wave counts as a full one. */
-static void try_parts(struct search *search, const struct query_tile *query,
-                      const struct nh_config *queries, const struct nh_loop_rows *parts) {
-    const struct nh_cuda_device *cuda = search->device->backend;
-    bool biased = search->problem->has_bias;
-    double copies = nh_fused90_copies(search->problem, queries->value);
-    double work_tiles = nh_loop_work_tiles(&query->whole),
-           waves = copies * work_tiles / cuda->multiprocessors;
-    double whole_waves = ceil(waves) / work_tiles;
+ * device. The last wave counts as a full one. Pairs that take too long without masks are left out early, as tiles of
+ * several boxes take long to count. */
+static void try_parts(struct search *search, const struct nh_config *queries,
+                      const struct nh_loop_rows *whole, const struct nh_loop_rows *parts) {
+    const int warpgroups = queries->value[WARPGROUPS];
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
-        const struct prices *prices = &key->prices[query->warpgroups - 2];
-        const int32_t *stages = key->stages[query->warpgroups - 2];
-        struct ranked ranked = {.key = key, .config = *queries};
-        double limit = nh_top_n_limit(&search->top);
-        int32_t boxes = boxes_per_tile(key->shape);
-        if ((boxes > 1 && queries->value[STACK] != 0) || !(biased || stages[0] || stages[1]) ||
-            (search->parts &&
-             !nh_tiling_laps_fit(search->problem, query->shape, key->shape, false)))
+        const struct prices *prices = &key->prices[warpgroups - 2];
+        struct ranked ranked = {.config = *queries};
+        int32_t *value = ranked.config.value, boxes = boxes_per_tile(key->shape);
+        const struct nh_fused90 of = with(search, value);
+        if ((boxes > 1 && value[STACK] != 0) || !key->runs[warpgroups - 2] ||
+            (search->parts && !nh_tiling_laps_fit(search->problem, value + QX, key->shape, false)))
             continue;
-        double fetched = nh_loop_visits(&query->whole, key->columns),
-               seen = nh_loop_visits(parts, key->columns), block = work_tiles * prices->block,
-               scale = whole_waves * share_of(search, query, key, *queries);
-        double clocks = block + (fetched * prices->fetched + seen * prices->seen) / boxes;
-        if (scale * clocks >= limit) continue;
+        set_keys(value, key->shape);
+        ranked.loops.fetched = nh_loop_count(whole, key->columns);
+        ranked.loops.seen = nh_loop_count(parts, key->columns);
+        const struct nh_tiling_count *fetched = &ranked.loops.fetched, *seen = &ranked.loops.seen;
+        double copies = nh_fused90_copies(&of), work_tiles = fetched->work_tiles,
+               waves = copies * work_tiles / search->cuda->multiprocessors;
+        double scale = ceil(waves) / work_tiles * share_of(search, ranked.config, fetched);
+        double block = work_tiles * prices->block;
+        double clocks =
+            block + (fetched->visited * prices->fetched + seen->visited * prices->seen) / boxes;
+        if (scale * clocks >= nh_top_n_limit(&search->top)) continue;
         search->any = true;
         if (copies * clocks >= search->below) continue;
-        memcpy(ranked.config.value + KX, key->shape, 3 * sizeof *key->shape);
-        ranked.config.value[TILE_BOXES] = boxes;
-        ranked.loops = boxes > 1
-                           ? nh_fused90_loops_of(search->problem, ranked.config.value)
-                           : (struct nh_fused90_loops){nh_loop_count(&query->whole, key->columns),
-                                                       nh_loop_count(parts, key->columns)};
-        double work = scale * (block + ranked.loops.fetched.visited * prices->fetched +
-                               ranked.loops.seen.visited * prices->seen +
-                               ranked.loops.seen.partial * prices->masked);
-        nh_top_n_add(&search->top, &ranked, work);
+        if (boxes > 1) ranked.loops = nh_fused90_loops_of(&of);
+        double work = block + fetched->visited * prices->fetched + seen->visited * prices->seen +
+                      seen->partial * prices->masked;
+        nh_top_n_add(&search->top, &ranked, scale * work);
     }
 }
 
-/* Tries a query tile cut into warpgroup tiles along each axis. */
-static void try_queries(struct search *search, const struct query_tile *query) {
-    const int32_t *q = query->shape;
-    struct nh_config queries = {{q[0], q[1], q[2], query->heads}};
-    struct nh_loop_rows parts;
-    int32_t warpgroup_tile[3];
-    queries.value[WARPGROUPS] = query->warpgroups;
-    for (queries.value[STACK] = 0; queries.value[STACK] < NH_AXES; queries.value[STACK]++) {
-        if (!nh_sm90_warpgroup_tile(q, query->heads, queries.value[STACK], warpgroup_tile) ||
-            (search->problem->has_bias && query->heads == 1 && !nh_sm90_pairs(warpgroup_tile)) ||
-            !nh_loop_rows_of(&search->counts, q, warpgroup_tile, &parts))
-            continue;
-        try_parts(search, query, &queries, &parts);
+/* Tries a tile of these queries of so many heads, cut into warpgroup tiles along each axis. */
+static void try_queries(struct search *search, const int32_t q[3], int32_t heads) {
+    struct nh_config queries = {{q[0], q[1], q[2], heads}};
+    struct nh_loop_rows whole, parts;
+    int32_t warpgroup_tile[3], *stack = &queries.value[STACK];
+    if (!nh_sm90_boxes_fit(search->problem, q) || !nh_loop_rows_of(&search->counts, q, q, &whole))
+        return;
+    queries.value[WARPGROUPS] = (int32_t)nh_ceil_div(nh_box_volume(q) * heads, 64);
+    for (*stack = 0; *stack < NH_AXES; ++*stack)
+        if (nh_sm90_warpgroup_tile(q, heads, *stack, warpgroup_tile) &&
+            (!search->problem->has_bias || heads > 1 || nh_sm90_pairs(warpgroup_tile)) &&
+            nh_loop_rows_of(&search->counts, q, warpgroup_tile, &parts))
+            try_parts(search, &queries, &whole, &parts);
+}
+
+/* Tries the covering tiles of two and three warpgroups, unless they are among the others. */
+static void try_covering(struct search *search) {
+    for (int32_t warpgroups = 2; warpgroups <= 3; warpgroups++) {
+        int32_t tile[3];
+        bool known = !nh_covering_tile(search->problem, warpgroups, tile);
+        for (size_t i = 0; i < Q_SHAPES && !known; i++)
+            known = !memcmp(tile, q_shapes[i], sizeof q_shapes[i]);
+        if (!known) try_queries(search, tile, 1);
     }
 }
 
 /* Predicts a pair of tiles with and without queries in registers. */
 static void predict_pair(struct search *search, struct ranked *ranked, struct nh_top_n *best) {
-    const struct nh_problem *problem = search->problem;
-    const struct nh_cuda_device *cuda = search->device->backend;
     int32_t *value = ranked->config.value;
-    const double work_tiles = nh_fused90_copies(problem, value) * ranked->loops.fetched.work_tiles;
-    const bool deep = nh_fused90_skips_planes(problem, value) &&
-                      !nh_cluster_possible(cuda->multiprocessors, work_tiles);
+    const struct nh_fused90 of = with(search, value);
+    const double work_tiles = nh_fused90_copies(&of) * ranked->loops.fetched.work_tiles;
+    const bool deep = nh_fused90_skips_planes(&of) &&
+                      !nh_cluster_possible(search->cuda->multiprocessors, work_tiles);
     for (value[Q_IN_REGISTERS] = 0; value[Q_IN_REGISTERS] <= 1; value[Q_IN_REGISTERS]++) {
         struct nh_work work;
-        if (deep) {
-            value[STAGES] = stages_of(search, MOST_PLANE_STAGES, value);
-        } else if (problem->has_bias) {
-            value[STAGES] = stages_of(search, MOST_STAGES, value);
-        } else {
-            value[STAGES] = ranked->key->stages[value[WARPGROUPS] - 2][value[Q_IN_REGISTERS]];
-        }
+        value[STAGES] = nh_fused90_stages(&of, deep ? MOST_PLANE_STAGES : MOST_STAGES);
         if (!value[STAGES]) continue;
-        nh_fused90_work_of(problem, search->device->backend, value, &ranked->loops, &work);
-        nh_top_n_add(best, &ranked->config, nh_predict(search->device->backend, &work, NULL));
+        nh_fused90_work_of(&of, &ranked->loops, &work);
+        nh_top_n_add(best, &ranked->config, nh_predict(search->cuda, &work, NULL));
     }
 }
 
-/* Adds the covering tiles of two and three warpgroups, unless they are among the others. */
-static void add_covering(struct search *search) {
-    for (int32_t warpgroups = 2; warpgroups <= 3; warpgroups++) {
-        int32_t *tile = search->covering[warpgroups - 2];
-        bool known = !nh_covering_tile(search->problem, warpgroups, tile);
-        for (size_t i = 0; i < Q_SHAPES && !known; i++)
-            known = !memcmp(tile, q_shapes[i], sizeof q_shapes[i]);
-        if (!known) add_queries(search, tile, 1);
-    }
-}
-
-/* Collects the tiles that suit the problem or, with `all`, every one that runs. */
-static void find_tiles(struct search *search, bool all) {
+/* Tries the pairs of tiles that suit the problem or, with `all`, of all tiles; returns whether any runs. */
+static bool try_tiles(struct search *search, bool all, struct nh_top_n *best) {
     const struct nh_problem *problem = search->problem;
-    search->keys = search->queries = 0;
-    memset(&search->extents, 0, sizeof search->extents);
+    struct nh_loop_extents extents = {.count = {0}};
+    search->any = false;
+    search->keys = 0;
+    nh_top_n_start(&search->top, INFINITY, search->ranked, sizeof *search->ranked, MOST_RANKED);
     for (size_t i = 0; i < KEY_TILES; i++)
-        if (all || nh_sm90_suits(problem, k_shapes[i], true)) add_keys(search, k_shapes[i]);
-    if (!search->keys) return;
-    nh_loop_counts_start(&search->counts, problem, false, true, &search->extents);
-    for (size_t i = 0; i < Q_SHAPES; i++) {
+        if (all || nh_sm90_suits(problem, k_shapes[i], true))
+            add_keys(search, &extents, k_shapes[i]);
+    nh_loop_counts_start(&search->counts, problem, false, true, &extents);
+    for (size_t i = 0; i < Q_SHAPES && search->keys; i++) {
         if (!(all || nh_sm90_suits(problem, q_shapes[i], false))) continue;
         for (int32_t heads = 1; heads <= MOST_HEADS; heads *= 2)
-            if (may_share(problem, q_shapes[i], heads)) add_queries(search, q_shapes[i], heads);
+            if (may_share(problem, q_shapes[i], heads)) try_queries(search, q_shapes[i], heads);
     }
-    if (problem->rank > 1 && !problem->has_bias) add_covering(search);
-}
-
-/* Tries the pairs of these tiles; returns whether any runs. */
-static bool try_tiles(struct search *search, bool all, struct nh_top_n *best) {
-    search->any = false;
-    find_tiles(search, all);
-    nh_top_n_start(&search->top, INFINITY, search->ranked, sizeof *search->ranked, MOST_RANKED);
-    for (int i = 0; i < search->queries; i++)
-        try_queries(search, &search->query[i]);
+    if (problem->rank > 1 && !problem->has_bias) try_covering(search);
     for (int i = 0; i < search->top.count; i++)
         predict_pair(search, &search->ranked[i], best);
     return search->any;
 }
 
-void nh_fused90_search(const struct nh_problem *problem, const struct nh_device *device,
+void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                        struct nh_top_n *best) {
-    const struct nh_cuda_device *cuda = device->backend;
     struct search search;
     search.problem = problem;
-    search.device = device;
+    search.cuda = cuda;
     search.parts = nh_problem_partial(problem) || nh_problem_periodic(problem);
     search.below = best->below_ns * nh_predict_clocks_per_ns(cuda);
     if (!try_tiles(&search, false, best)) try_tiles(&search, true, best);

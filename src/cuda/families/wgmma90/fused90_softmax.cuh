@@ -28,7 +28,7 @@ struct rows {
 /* Whether warps skip planes. Key tiles are planes across the stacking axis, and so are a warp's 16 rows: either all of
  * these rows see some of a tile or none does, and then the warp computes no weights, which are zero. What rows see of
  * the lines of a plane is computed with the places; lines [NH_WHOLE_BEGIN, NH_WHOLE_END), which every row sees, need no
- * test. If the host does not define these (fused90_launch.c), no plane is skipped. */
+ * test. If the host does not define these (fused90.c), no plane is skipped. */
 #if defined(NH_WHOLE_BEGIN) && NH_CLUSTER == 1
 #define SKIPS_PLANES 1
 #define LINE_IS_WHOLE(j) ((j) / NH_RUNS >= NH_WHOLE_BEGIN && (j) / NH_RUNS < NH_WHOLE_END)

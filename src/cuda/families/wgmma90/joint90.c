@@ -2,37 +2,28 @@
  * queries and clears f32 sums for dQ. In the second, blocks own keys, and the copy engine adds each loop tile's dQ to
  * the sums. Then dQ is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the
  * sums in no fixed order, so that results are not deterministic. */
-#include "backward90_search.h"
+#include "backward90.h"
+#include "launch.h"
 #include "cuda_family.h"
+#include "launch90.h"
 #include "permuted_axes.h"
-#include "repair.h"
 #include "tile_count.h"
+
+#include <string.h>
 
 #define NH_KNOBS "joint90_knobs.def"
 #include "knob_table.h"
-enum { OWN = OWN_X, LOOP = LOOP_X };
-/* Tiles of keys are full, as padding rows cost more than they save: docs/log/wgmma90.md. */
-enum { WARPGROUPS = NH_BACKWARD90_WARPGROUPS, MOST_DIM = 128, FULL_ROWS = 64 * WARPGROUPS };
-
-static nh_backward90_work pair_work;
-
-static struct nh_backward90_search search_of(const struct nh_problem *problem,
-                                             const struct nh_device *device) {
-    return (struct nh_backward90_search){
-        .kernel = {.problem = problem, .cuda = device->backend, .keys = true},
-        .work = pair_work,
-        .operation = NH_OPERATION_JOINT90,
-        .least_rows = FULL_ROWS};
-}
+enum { MOST_DIM = 128 };
 
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda,
                                              const int32_t *value) {
-    return (struct nh_backward90_kernel){
-        .problem = problem, .cuda = cuda, .keys = true, .own = value + OWN, .loop = value + LOOP};
+    return (struct nh_backward90_kernel){problem, cuda, NH_BACKWARD90_JOINT, value + OWN_X,
+                                         value + LOOP_X};
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    static const int32_t none[KNOBS] = {0};
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
     if (problem->extra_tokens) return "no extra tokens";
     if (problem->has_bias) return "no relative bias";
@@ -41,203 +32,129 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     const char *reason =
         nh_sm90_refuse(problem, device, NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O),
                        NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
-    const struct nh_backward90_search search = search_of(problem, device);
-    if (!reason && nh_problem_periodic(problem) && !nh_backward90_goes_around(&search))
-        return "queries of a key tile go around a periodic axis that no query tile divides";
-    return reason;
+    const struct nh_backward90_kernel kernel = kernel_of(problem, device->backend, none);
+    return reason ? reason : nh_backward90_refuse_around(&kernel);
 }
 
-/* ---- tiles ---- */
-
-/* Columns of dQ's sums, rounded up to whole chunks of shared memory. */
-static int64_t sum_columns(const struct nh_problem *problem) {
-    return nh_sm90_row_bytes(problem->dim) / 2;
-}
-
-/* Shared memory for dS, twice, and dQ. */
-static int64_t own_bytes(const struct nh_backward90_kernel *kernel) {
-    int64_t rows = nh_box_volume(kernel->loop);
-    return rows * (2 * WARPGROUPS * 64 * 2 + 4 * sum_columns(kernel->problem));
-}
-
-static int32_t stages_of(const struct nh_backward90_kernel *kernel) {
-    return nh_backward90_stages(kernel, own_bytes(kernel), NH_BACKWARD90_MOST_STAGES);
-}
-
-/* Whether queries can be divided between the warpgroups, and registers hold sums, scores, their gradients and packed
- * weights. */
-static bool fits(const struct nh_backward90_kernel *kernel) {
-    int64_t rows = nh_box_volume(kernel->loop),
-            dims = kernel->problem->dim + kernel->problem->dim_v;
-    return rows % 64 == 0 && dims / 2 + rows * 5 / 4 <= 208 && stages_of(kernel) >= 2;
-}
-
-/* ---- work ---- */
-
-static double sums_bytes(const struct nh_problem *problem) {
-    double rows = (double)(problem->batch * problem->query_tokens * problem->heads);
-    return rows * (double)(4 * problem->dim_v + 8 * sum_columns(problem) + 2 * problem->dim);
-}
-
-/* Adds the launches. The first and the last wait for memory: they read dO and O, clear the sums, read them again and
- * write dQ. */
-static void add_launches(const struct nh_backward90_kernel *kernel,
-                         const struct nh_backward90_loops *loops, struct nh_work *work) {
-    const struct nh_problem *problem = kernel->problem;
-    const struct nh_backward90_launch launch = {
-        .kind = NH_KERNEL_JOINT90,
-        .products = (double)(3 * problem->dim + 2 * problem->dim_v),
-        .column_bytes =
-            (double)(problem->dim + problem->dim_v) * 2 + 4 * (double)sum_columns(problem)};
-    nh_backward90_add_work(kernel, loops, &launch, work);
-    work->helpers += 2;
-    work->helper_bytes += sums_bytes(problem);
-}
-
+/* The first and the last launch wait for memory: they read dO and O, clear the sums, read them again and write dQ. */
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
     const struct nh_backward90_kernel kernel = kernel_of(problem, device->backend, config->value);
     const struct nh_backward90_loops loops = nh_backward90_loops_of(&kernel);
+    double rows = (double)(problem->batch * problem->query_tokens * problem->heads);
     nh_work_start(work, NH_OPERATION_JOINT90, problem);
-    add_launches(&kernel, &loops, work);
-    return true;
-}
-
-static bool pair_work(const struct nh_backward90_kernel *kernel,
-                      const struct nh_backward90_loops *loops, struct nh_work *work) {
-    if (!fits(kernel)) return false;
-    add_launches(kernel, loops, work);
+    nh_backward90_add_work(&kernel, &loops, work);
+    work->helpers += 2;
+    work->helper_bytes += rows * (double)(4 * problem->dim_v + 2 * problem->dim +
+                                          8 * nh_backward90_sum_columns(problem));
     return true;
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       double below_ns, struct nh_config *config, int capacity) {
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
-    const struct nh_backward90_search search = search_of(problem, device);
-    int count = (int)nh_min(capacity, nh_backward90_best(&search, best));
+    const struct nh_backward90_kernel kernel = kernel_of(problem, device->backend, config->value);
+    int count = (int)nh_min(capacity, nh_backward90_best(&kernel, best));
     (void)below_ns;
     for (int i = 0; i < count; i++)
-        for (int a = 0; a < NH_AXES; a++) {
-            config[i].value[OWN + a] = best[i].own[a];
-            config[i].value[LOOP + a] = best[i].loop[a];
-        }
+        memcpy(config[i].value + OWN_X, best[i].tiles, sizeof best[i].tiles);
     return count;
 }
 
 /* ---- building ---- */
 
-/* dQ's sums, [B, H, X', Y', Z', columns] (see joint90.cu), and the two words of NH_QUEUE. first: bytes before the first
- * query, as periodic axes begin with positions in front of it at which loop tiles may start. */
-struct sums {
-    size_t offset, first, bytes, queue;
+/* A plan, and where it has the statistics of queries, dQ's sums, [B, H, X', Y', Z', columns] (see joint90.cu), and the
+ * two words of NH_QUEUE in the workspace. first: bytes before the first query, as periodic axes begin with positions in
+ * front of it at which loop tiles may start. */
+struct builder {
+    struct nh_cuda_operation *operation;
+    const struct nh_backward90_kernel *kernel;
+    const struct nh_problem *problem;
+    size_t stats, sums, first, queue;
     int64_t extent[NH_AXES], columns;
 };
 
-static struct sums sums_of(const struct nh_problem *problem, const int32_t loop[3]) {
-    struct sums sums = {.columns = sum_columns(problem)};
+static void reserve_sums(struct builder *builder) {
+    const struct nh_problem *problem = builder->problem;
     int64_t rows = 1, first = 0;
     for (int a = NH_AXES - 1; a >= 0; a--) {
         const struct nh_axis *axis = &problem->axis[a];
-        int64_t before = axis->periodic ? loop[a] - 1 : 0;
-        sums.extent[a] = before + axis->dilation * nh_longest_rows(axis, false);
+        int64_t before = axis->periodic ? builder->kernel->loop[a] - 1 : 0;
+        builder->extent[a] = before + axis->dilation * nh_longest_rows(axis, false);
         first += before * rows;
-        rows *= sums.extent[a];
+        rows *= builder->extent[a];
     }
-    rows *= problem->batch * problem->heads;
-    sums.first = (size_t)(first * sums.columns) * sizeof(float);
-    sums.bytes = (size_t)(rows * sums.columns) * sizeof(float);
-    return sums;
+    size_t row_bytes = (size_t)builder->columns * sizeof(float);
+    builder->first = (size_t)first * row_bytes;
+    builder->sums = nh_cuda_reserve(builder->operation,
+                                    (size_t)(rows * problem->batch * problem->heads) * row_bytes);
+    builder->queue = nh_cuda_reserve(builder->operation, 2 * sizeof(uint32_t));
 }
 
-static void bind_sums(struct nh_cuda_step *step, const struct nh_problem *problem,
-                      const struct sums *sums) {
+static void bind_sums(const struct builder *builder, struct nh_cuda_step *step) {
     struct nh_cuda_tensor *t = &step->args.tensor[NH_D_Q_SUMS];
-    nh_repair_bind(step, sums->queue);
-    step->binding[NH_D_Q_SUMS] = (struct nh_cuda_binding){
-        .from = NH_BIND_WORKSPACE, .offset_bytes = sums->offset + sums->first};
-    int64_t stride = sums->columns;
+    nh_cuda_bind_offset(step, NH_QUEUE, builder->queue);
+    nh_cuda_bind_offset(step, NH_D_Q_SUMS, builder->sums + builder->first);
+    t->head = builder->columns;
     for (int a = NH_AXES - 1; a >= 0; a--) {
-        t->axis[a] = stride;
-        stride *= sums->extent[a];
+        t->axis[a] = t->head;
+        t->head *= builder->extent[a];
     }
-    t->head = stride;
-    t->batch = stride * problem->heads;
+    t->batch = t->head * builder->problem->heads;
 }
 
-static void init_with_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
-                            size_t stats, const struct sums *sums) {
-    nh_cuda_step_init(step, problem);
-    nh_cuda_bind_stats(step, problem, stats);
-    bind_sums(step, problem, sums);
-}
-
-static nhood_status add_stats(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              size_t stats, const struct sums *sums) {
-    struct nh_cuda_step step;
-    init_with_stats(&step, problem, stats, sums);
-    return nh_cuda_add_stats(operation, &step, problem, sums->columns);
-}
-
-static nhood_status add_kernel(struct nh_cuda_operation *operation,
-                               const struct nh_backward90_kernel *kernel, size_t stats,
-                               const struct sums *sums) {
-    const struct nh_problem *problem = kernel->problem;
+static nhood_status add_kernel(const struct builder *builder) {
+    const struct nh_backward90_kernel *kernel = builder->kernel;
     struct nh_kernel_spec spec = {.source = "joint90.cu"};
     struct nh_cuda_step step;
-    nhood_status status = nh_backward90_step(kernel, stats, stages_of(kernel), &step, &spec);
+    nhood_status status =
+        nh_backward90_step(kernel, NH_BACKWARD90_ALL, builder->stats, &step, &spec);
     if (status) return status;
-    status = nh_tiling_set(problem, kernel->own, (int32_t)(problem->heads / problem->kv_heads),
-                           true, nh_tiling_queue_order(problem), &step.own.tiling);
-    if (status) return status;
-    int64_t columns = sums->columns * nh_box_volume(kernel->loop) / (64 * WARPGROUPS);
+    int64_t columns = builder->columns * nh_box_volume(kernel->loop) / NH_BACKWARD90_ROWS;
     nh_kernel_define(&spec, "NH_D_Q_N", columns);
     nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
-    bind_sums(&step, problem, sums);
-    nh_sm90_add_twins(&step, problem);
-    step.map[step.maps] = nh_sm90_sums_map(problem, sums->extent, sums->columns, kernel->loop);
-    step.map[step.maps++].offset_bytes = -(int64_t)sums->first;
-    step.overlaps = true;
-    step.shared_bytes += own_bytes(kernel);
-    return nh_cuda_step_add(operation, &step, &spec);
+    bind_sums(builder, &step);
+    step.map[step.maps] =
+        nh_sm90_sums_map(builder->problem, builder->extent, builder->columns, kernel->loop);
+    step.map[step.maps++].offset_bytes = -(int64_t)builder->first;
+    return nh_cuda_step_add(builder->operation, &step, &spec);
 }
 
-static nhood_status add_convert(struct nh_cuda_operation *operation,
-                                const struct nh_problem *problem, const struct sums *sums) {
+static nhood_status add_convert(const struct builder *builder) {
     enum { THREADS = 128, COLUMNS = 16 };
+    const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
     struct nh_cuda_step step;
     int64_t rows = problem->batch * problem->heads * problem->query_tokens;
-    int64_t lanes = sums->columns / COLUMNS;
+    int64_t lanes = builder->columns / COLUMNS;
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_GROUP", lanes);
     nh_cuda_step_init(&step, problem);
-    bind_sums(&step, problem, sums);
+    bind_sums(builder, &step);
     step.threads = THREADS;
     step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
     step.outputs = NH_BIT(D_Q);
     step.overlaps = true;
-    return nh_cuda_step_add(operation, &step, &spec);
-}
-
-static nhood_status add_repair(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, size_t stats,
-                               const struct sums *sums) {
-    struct nh_cuda_step step;
-    init_with_stats(&step, problem, stats, sums);
-    return nh_repair_add(operation, problem, &step, "joint90_repair.cu", MOST_DIM / 8);
+    return nh_cuda_step_add(builder->operation, &step, &spec);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
     const struct nh_backward90_kernel kernel = kernel_of(problem, operation->device, config->value);
-    size_t stats = nh_backward90_reserve_stats(operation, problem);
-    struct sums sums = sums_of(problem, kernel.loop);
-    sums.offset = nh_cuda_reserve(operation, sums.bytes);
-    sums.queue = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
-    nhood_status status = add_stats(operation, problem, stats, &sums);
-    if (!status) status = add_kernel(operation, &kernel, stats, &sums);
-    if (!status) status = add_convert(operation, problem, &sums);
-    if (!status) status = add_repair(operation, problem, stats, &sums);
+    struct builder builder = {.operation = operation,
+                              .kernel = &kernel,
+                              .problem = problem,
+                              .columns = nh_backward90_sum_columns(problem)};
+    struct nh_cuda_step stats, repair;
+    builder.stats = nh_backward90_start(operation, problem, &stats);
+    reserve_sums(&builder);
+    bind_sums(&builder, &stats);
+    repair = stats;
+    nhood_status status = nh_cuda_add_stats(operation, &stats, problem, builder.columns);
+    if (!status) status = add_kernel(&builder);
+    if (!status) status = add_convert(&builder);
+    if (!status)
+        status = nh_repair_add(operation, problem, &repair, "joint90_repair.cu", MOST_DIM / 8);
     return status;
 }
 

@@ -30,7 +30,7 @@
 /* The work tiles whose own rows are in shared memory. The producer writes an entry before it arrives at the barrier of
  * these rows, and consumers read it: computing it again would take a division for every coordinate. */
 __shared__ nh_work_tile work_tile_at[NH_OWN_PLACES];
-static_assert(sizeof(nh_work_tile) <= (NH_REGIONS ? 160 : 80), "skipping_bytes of split90_pass.c");
+static_assert(sizeof(nh_work_tile) <= (NH_REGIONS ? 160 : 80), "skipping_bytes of backward90.c");
 
 /* Enumerates the work tiles of a block in the order of nh_work_tile_index, without its division. */
 struct work_rounds {

@@ -1,4 +1,4 @@
-#include "cluster.h"
+#include "launch90.h"
 
 /* Clusters of 8 are the largest that every device of compute capability 9.0 takes. They cannot use all multiprocessors:
  * on an H200 with 132 of them, 14 clusters of 8 ran at once and 16 did not, while 32 of 4 did. */
@@ -30,4 +30,18 @@ void nh_cluster_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, in
     nh_kernel_define(spec, "NH_CLUSTER", cluster);
     step->cluster = cluster;
     step->grid[0] = step->work_tiles * cluster;
+}
+
+nhood_status nh_repair_add(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                           struct nh_cuda_step *step, const char *source, int64_t lanes) {
+    enum { THREADS = 128, BLOCKS_PER_MULTIPROCESSOR = 4 };
+    struct nh_kernel_spec spec = {.source = source};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_kernel_define(&spec, "NH_EXTRA", problem->extra_tokens > 0);
+    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
+    step->overlaps = true;
+    step->threads = THREADS;
+    step->grid[0] = BLOCKS_PER_MULTIPROCESSOR * operation->device->multiprocessors;
+    return nh_cuda_step_add(operation, step, &spec);
 }

@@ -1,9 +1,10 @@
-/* Clusters of blocks that share the KV loop of each work tile (fused90_cluster.cuh), where a launch has fewer work
- * tiles than the device has multiprocessors. */
-#ifndef NH_CLUSTER_H
-#define NH_CLUSTER_H
+/* What launches of cuda.fused90 and of the backward kernels share: clusters of blocks, and repair. */
+#ifndef NH_LAUNCH90_H
+#define NH_LAUNCH90_H
 
 #include "launch.h"
+
+/* ---- clusters of blocks that share the loop of each work tile (fused90_cluster.cuh), where there are few ---- */
 
 /* The number of blocks of a cluster, a power of two from 1 to 8: as many as find a multiprocessor each and have at
  * least one of the `tiles` key tiles of a loop. */
@@ -20,5 +21,12 @@ double nh_cluster_reduction_clocks(int64_t rows, int64_t dim);
 
 /* Makes clusters of so many blocks share the work tiles of a launch that is already set up; 1: leaves it alone. */
 void nh_cluster_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, int32_t cluster);
+
+/* ---- repair of rows that are not finite because something outside their windows is not ---- */
+
+/* Adds the launch of `source` (repair_noted.cuh), whose tensors are bound: NH_QUEUE to two words of the workspace, the
+ * second of which notes that there are rows to repair. lanes: threads that share a row, with 8 elements each. */
+nhood_status nh_repair_add(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                           struct nh_cuda_step *step, const char *source, int64_t lanes);
 
 #endif

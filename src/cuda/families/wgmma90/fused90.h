@@ -1,0 +1,65 @@
+/* cuda.fused90 in two files: fused90.c has the solver, what its configs need and ask of a device, and their launches;
+ * fused90_search.c searches the tiles. */
+#ifndef NH_FUSED90_H
+#define NH_FUSED90_H
+
+#include "tile_count.h"
+#include "launch.h"
+#include "tiling.h"
+#include "top_n.h"
+#include "warpgroup_tile.h"
+#include "work.h"
+
+/* Indices of a config's values. */
+enum {
+#define KNOB NH_KNOB_AS_INDEX
+#include "fused90_knobs.def"
+#undef KNOB
+};
+
+/* A config's values with what they are for. */
+struct nh_fused90 {
+    const struct nh_problem *problem;
+    const struct nh_cuda_device *cuda;
+    const int32_t *value;
+};
+
+/* Counts of the tiles that blocks fetch, and of those that warpgroups multiply. */
+struct nh_fused90_loops {
+    struct nh_tiling_count fetched, seen;
+};
+
+/* The number of keys of a key tile, in all its boxes. */
+int64_t nh_fused90_keys(const int32_t *value);
+
+/* The number of KV loops per query tile: pairs of a batch entry and a head, or a group of heads that share a tile. */
+double nh_fused90_copies(const struct nh_fused90 *of);
+
+/* The number of stages, at most `most`, that fit shared memory; 0: not even two, or registers do not suffice. */
+int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most);
+
+/* Whether key tiles, and the 16 rows of each warp, are planes across the stacking axis, and warps skip the weights of
+ * planes of which their rows see nothing. Blocks of a cluster do not. */
+bool nh_fused90_skips_planes(const struct nh_fused90 *of);
+
+/* The number of blocks that share a work tile. It is 1 if there is a bias, as its boxes are fetched for whole loops, or
+ * if key tiles have several boxes. */
+int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_count *fetched);
+
+/* Sets the work of a config with these loops. */
+void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
+                        struct nh_work *work);
+
+struct nh_fused90_loops nh_fused90_loops_of(const struct nh_fused90 *of);
+
+/* ---- fused90_search.c ---- */
+
+/* Whether the copy engine can go around the periodic axes: either no query tile with its windows meets two seams of an
+ * axis, or key tiles divide it. */
+bool nh_fused90_goes_around(const struct nh_problem *problem);
+
+/* Adds configs with the tiles worth trying whose time is below the list's limit; their knob REPAIR_APART is 0. */
+void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                       struct nh_top_n *best);
+
+#endif
