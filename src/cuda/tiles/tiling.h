@@ -71,12 +71,6 @@ static inline double nh_loop_work_tiles(const struct nh_loop_rows *rows) {
     return (double)(rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles);
 }
 
-static inline double nh_loop_visits(const struct nh_loop_rows *rows,
-                                    struct nh_loop_columns columns) {
-    return rows->of[0]->visits[columns.place[0]] * rows->of[1]->visits[columns.place[1]] *
-           rows->of[2]->visits[columns.place[2]];
-}
-
 /* All counts of a pair of shapes. */
 struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
                                      struct nh_loop_columns columns);

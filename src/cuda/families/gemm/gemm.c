@@ -246,6 +246,7 @@ static struct chunks chunks_of(const struct nh_gemm *of) {
         rows /= extent;
     }
     double all = (double)nh_ceil_div((int64_t)box, value[GEMM_COLUMNS]);
+    /* A range that begins anywhere touches up to one chunk more than its length; 0.7 on average is fitted (e9b61c3). */
     double touched = reach / value[GEMM_COLUMNS] + 0.7;
     return (struct chunks){all, touched < all ? touched : all};
 }
@@ -273,6 +274,7 @@ static void add_product(const struct nh_gemm *of, int64_t dim, int kind, struct 
     const struct nh_problem *problem = of->problem;
     const struct chunks chunks = chunks_of(of);
     int64_t rows = nh_gemm_rows(of->config), columns = of->config->value[GEMM_COLUMNS];
+    /* PN: NVRTC 13.0 takes 56 to 70 for sm_80 and sm_90, in five problems of f16, bf16 and f32 */
     int64_t registers = kind == PN ? 76 : 48 + columns / 2 + nh_gemm_width(dim) / 2;
     int64_t tables =
         TABLE_BYTES * rows + (kind == IN ? 2 * TABLE_BYTES : TABLE_BYTES / 4) * columns;

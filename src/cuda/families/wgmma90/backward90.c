@@ -218,7 +218,7 @@ static int32_t cluster_of(const struct nh_backward90_kernel *kernel,
 
 /* ---- work ---- */
 
-/* Instructions per logit for a bias. Beside dQ, helper warps work on every entry of a pair of tiles: this counts per
+/* Instructions per logit for a bias, as of commit 3c75332; few of the recorded timings have a bias. Beside dQ, helper warps work on every entry of a pair of tiles: this counts per
  * logit of a row of the loop tile, less what they do in the shadow of products. */
 static double bias_instructions(const struct nh_backward90_kernel *kernel) {
     const double scores = 3, gradient = 13, hidden = 18;

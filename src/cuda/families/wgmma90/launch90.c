@@ -20,6 +20,8 @@ int64_t nh_cluster_sums_bytes(int64_t rows, int64_t dim) {
     return rows * (dim + 8) * (int64_t)sizeof(float);
 }
 
+/* Both numbers follow from launches of 13 and 14 work tiles with clusters of 1 to 8 blocks (docs/log/wgmma90.md, 89ab1ed).
+ * The table's coefficient of NH_WORK_REDUCE scales them, so that only their ratio matters. */
 double nh_cluster_reduction_clocks(int64_t rows, int64_t dim) {
     const double meeting = 1500, element = 0.1;
     return meeting + element * (double)(rows * dim);
