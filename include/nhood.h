@@ -132,7 +132,8 @@ typedef struct nhood_context_options {
     /* Gets one line at a time, without its end and of at most 511 bytes; level: NHOOD_LOG_*. NULL: no log. */
     void (*log)(void *user, int32_t level, const char *line);
     /* Runs body(arg, index, worker) exactly once for every index in [0, count), in any order, and returns when all have
-     * finished; worker is in [0, threads), and calls that run at the same time have different workers.
+     * finished; worker is in [0, threads) (threads 0: below nhood_device_info.workers of the CPU), and calls that run at the
+     * same time have different workers.
      * NULL: the library's own threads. */
     void (*parallel_for)(void *user, int64_t count, nhood_parallel_body body, void *arg);
     /* GPUs to plan for that need not be present: "a100", "h100", "h200" or "b200" adds a device of this name after the others,
@@ -256,7 +257,7 @@ enum {
 enum { NHOOD_DTYPE_F64 = 1, NHOOD_DTYPE_F32 = 2, NHOOD_DTYPE_F16 = 3, NHOOD_DTYPE_BF16 = 4 };
 
 enum {
-    /* window*dilation > length is legal: the window becomes max(1, length/dilation) */
+    /* window*dilation > length is legal: the window becomes max(1, length/dilation), and the stride at most the window */
     NHOOD_FLAG_CLAMP_WINDOW = 1,
     NHOOD_FLAG_DETERMINISTIC = 2, /* results are bit-equal from run to run, or UNSUPPORTED */
     NHOOD_FLAG_ALLOW_TF32 = 4, /* f32 products may be rounded to TF32 (10-bit mantissa) on CUDA */
