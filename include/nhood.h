@@ -82,14 +82,15 @@ enum {
     NHOOD_ERR_MEMORY = -3,      /* an allocation failed */
     NHOOD_ERR_DEVICE = -4,      /* the device or its driver refused */
     NHOOD_ERR_COMPILE = -5,     /* run-time compilation failed; the text carries the log's start */
-    NHOOD_ERR_CACHE_MISS = -6,  /* nothing stored for this request */
+    NHOOD_ERR_CACHE_MISS = -6,  /* what the call needs is not stored */
     NHOOD_ERR_INTERNAL = -7     /* a bug in the library; please report it */
 };
 
 /* The status's name ("NHOOD_ERR_ARGUMENT"), or "unknown status". Never NULL. */
 NHOOD_API const char *nhood_status_name(nhood_status status);
 
-/* The error text of this thread's last failing call, "" if there was none. Valid until the thread's next failing call. */
+/* The error text of this thread's last failing call, "" if there was none; at most 4095 bytes. Valid until the thread's next
+ * failing call. Never NULL. */
 NHOOD_API const char *nhood_last_error(void);
 
 /* "major.minor.patch" of the library that is loaded, which may differ from the header's. */
@@ -99,14 +100,16 @@ NHOOD_API const char *nhood_version(void);
 
 typedef struct nhood_context nhood_context;
 
+/* Levels of log lines, from the most to the least urgent. */
 enum { NHOOD_LOG_ERROR = 0, NHOOD_LOG_WARNING = 1, NHOOD_LOG_INFO = 2 };
 
+/* One iteration of a loop of the library: see nhood_context_options.parallel_for. */
 typedef void (*nhood_parallel_body)(void *arg, int64_t index, int32_t worker);
 
 /* All fields but struct_size may be zero. Strings are borrowed. */
 typedef struct nhood_context_options {
     size_t struct_size;
-    /* Number of CPU workers, including the calling thread, at most 1024. 0: $NHOOD_THREADS or, if that is not set, the number
+    /* Number of CPU workers, including the calling thread, in [0, 1024]. 0: $NHOOD_THREADS or, if that is not set, the number
      * of CPUs that this process may run on. */
     int32_t threads;
     int32_t reserved; /* 0 */
@@ -122,31 +125,36 @@ typedef struct nhood_context_options {
     /* Passed to the callbacks below. These must be callable from any thread, and must not call the library, which may hold a
      * lock. */
     void *user;
-    /* Functions for all memory that the library keeps; set both or neither. NULL: those of the C library. */
+    /* Functions for all memory that the library keeps; set both or neither. NULL: those of the C library. allocate returns
+     * memory of at least `bytes`, at a multiple of `alignment` (64), or NULL; release never gets NULL. */
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
     void (*release)(void *user, void *memory);
-    /* NULL: no log. */
+    /* Gets one line at a time, without its end and of at most 511 bytes; level: NHOOD_LOG_*. NULL: no log. */
     void (*log)(void *user, int32_t level, const char *line);
-    /* Runs body(arg, index, worker) exactly once for every index in [0, count) and returns when all have
-     * finished; worker is in [0, threads), and calls that run at the same time have different workers.
+    /* Runs body(arg, index, worker) exactly once for every index in [0, count), in any order, and returns when all have
+     * finished; worker is in [0, threads) (threads 0: below nhood_device_info.workers of the CPU), and calls that run at the
+     * same time have different workers.
      * NULL: the library's own threads. */
     void (*parallel_for)(void *user, int64_t count, nhood_parallel_body body, void *arg);
     /* GPUs to plan for that need not be present: "a100", "h100", "h200" or "b200" adds a device of this name after the others,
      * which is known by its published numbers; "sm_80", "sm_90" or "sm_100" adds all those of that architecture.
-     * nhood_plan_explain and nhood_bundle_add work on them, nhood_plan_create does not. NULL: none. */
+     * nhood_plan_explain, nhood_bundle_add and nhood_device_calibrate work on them; what would run on them returns DEVICE, as
+     * nhood_plan_create does. NULL: none. */
     const char *describe;
     /* Bundles whose kernels are used before those of the cache folder and the compiler: paths, separated by colons (Windows:
      * semicolons), "" for none. NULL: $NHOOD_BUNDLE. Structs that end before this field are accepted, too. */
     const char *bundle;
 } nhood_context_options;
 
-/* Creates a context, which has devices, worker threads, loaded kernels and wisdom. options may be NULL.
+/* Creates a context, which has devices, worker threads, loaded kernels and wisdom. options may be NULL. After an error *context
+ * is NULL.
  *
  * Several contexts may coexist, and many threads may use the same one. The library's threads block all signals but those of
  * faults. If the system cannot start all threads, a warning is logged and the context uses fewer. After a fork, even during
  * calls of other threads, the child may plan and execute, but on one thread. No call is a cancellation point. In setuid
  * programs the environment is ignored.
- * Returns ARGUMENT (bad option or environment value, a bundle that does not exist or is not one) or MEMORY. */
+ * Returns ARGUMENT (bad option or environment value, a bundle that does not exist or is not one), MEMORY or DEVICE (there is a
+ * CUDA driver, but it fails to list its devices; without a driver or a GPU the context has the CPU alone). */
 NHOOD_API nhood_status nhood_context_create(const nhood_context_options *options,
                                             nhood_context **context);
 
@@ -161,20 +169,23 @@ typedef struct nhood_device_info {
     int32_t ordinal; /* CUDA device ordinal, -1 for one that is only described; 0 for the CPU */
     int32_t workers; /* CPU threads in use, or streaming multiprocessors */
     int32_t reserved;
-    char name[16];         /* "cpu", "cuda:0" */
+    char name[16];         /* "cpu", "cuda:0", or the name of a described GPU, such as "h200" */
     char description[128]; /* model, features, instruction set in use */
 } nhood_device_info;
 
-/* Devices are numbered from 0; device 0 is always the CPU. */
+/* The number of devices, which are numbered from 0; device 0 is always the CPU. 0 if context is NULL. */
 NHOOD_API int32_t nhood_device_count(const nhood_context *context);
+
+/* Writes what there is to know about a device. ARGUMENT (no such device, info->struct_size). */
 NHOOD_API nhood_status nhood_device_query(const nhood_context *context, int32_t device,
                                           nhood_device_info *info);
 
 /* One line that says what was found besides the CPU (driver, compiler, bundles), and what to install if something is missing.
- * Valid as long as the context. */
+ * Valid as long as the context; "" if that is NULL. */
 NHOOD_API const char *nhood_context_notes(const nhood_context *context);
 
-/* Where the kernels of the context's plans came from so far, and how long getting them took in all. */
+/* Where the kernels of the context's plans came from so far, and how long getting them took: the times of all kernels, added up
+ * also where several threads got theirs at the same time. */
 typedef struct nhood_kernel_counts {
     size_t struct_size;
     int64_t from_memory; /* loaded before by the same context */
@@ -185,19 +196,21 @@ typedef struct nhood_kernel_counts {
     double bundle_ns;
 } nhood_kernel_counts;
 
-/* Writes the counts, which are 0 if no device compiles kernels. ARGUMENT. */
+/* Writes the counts, which are 0 if no device compiles kernels. ARGUMENT (counts->struct_size). */
 NHOOD_API nhood_status nhood_context_kernels(const nhood_context *context,
                                              nhood_kernel_counts *counts);
 
 typedef struct nhood_ceilings {
     size_t struct_size;
-    /* Both are those of all workers together. Fused multiply-adds in registers, which count 2, in the dtype asked for. */
+    /* Both are those of all workers together. Fused multiply-adds in registers, which count 2, in the dtype asked for; on CUDA
+     * those of f16 and bf16 are of tensor cores. */
     double flops_per_s;
     double bytes_per_s; /* of a copy: bytes read plus bytes written */
 } nhood_ceilings;
 
-/* Measures the device's peak rates, in some tens of milliseconds, so that speeds can be given as a share of them. On the CPU
- * dtype is NHOOD_DTYPE_F32 or NHOOD_DTYPE_F64. ARGUMENT, MEMORY, UNSUPPORTED. */
+/* Measures the device's peak rates, in some tens of milliseconds, so that speeds can be given as a share of them. dtype is
+ * NHOOD_DTYPE_*; a CPU computes f16 and bf16 in f32, and measures that. Allocates 64 MiB on the CPU and 1 GiB on a GPU.
+ * ARGUMENT, MEMORY, DEVICE (also for lack of device memory), COMPILE. */
 NHOOD_API nhood_status nhood_device_measure(nhood_context *context, int32_t device, int32_t dtype,
                                             nhood_ceilings *ceilings);
 
@@ -205,11 +218,11 @@ NHOOD_API nhood_status nhood_device_measure(nhood_context *context, int32_t devi
  * Valid as long as the context; "" if there is no such device. */
 NHOOD_API const char *nhood_device_estimates(const nhood_context *context, int32_t device);
 
-/* How good choices by estimate are before and after a calibration, on the problems of which wisdom has timings. The numbers
- * after it come from cross-validation: each problem is judged by a fit to others. */
+/* How good choices by estimate are before and after a calibration, on the problems of which wisdom has timings of two
+ * candidates or more. The numbers after it come from cross-validation: each problem is judged by a fit to others. */
 typedef struct nhood_calibration {
     size_t struct_size;
-    int64_t problems, timings;
+    int64_t problems, timings; /* how many problems, and how many timings of candidates for them */
     /* Share of the problems whose choice takes at most 1.1 times as long as the fastest candidate. */
     double within_before, within_after;
     double worst_before, worst_after; /* the largest ratio of a choice's time to the fastest's */
@@ -223,7 +236,7 @@ enum { NHOOD_LEAST_CALIBRATION = 24 /* problems */ };
 /* Fits the estimates of a CUDA device, which may be only described, to the context's wisdom, which takes seconds. If the fit is
  * better and dry_run is 0, it is written to a file in the cache folder, one for each model of GPU. Contexts that are created
  * later use it. UNSUPPORTED (the CPU), CACHE_MISS (fewer than NHOOD_LEAST_CALIBRATION problems with timings of two candidates,
- * or no cache folder to write to), ARGUMENT (cannot be written), MEMORY. */
+ * or no cache folder to write to), ARGUMENT (no such device, calibration->struct_size, the file cannot be written), MEMORY. */
 NHOOD_API nhood_status nhood_device_calibrate(nhood_context *context, int32_t device,
                                               int32_t dry_run, nhood_calibration *calibration);
 
@@ -244,7 +257,7 @@ enum {
 enum { NHOOD_DTYPE_F64 = 1, NHOOD_DTYPE_F32 = 2, NHOOD_DTYPE_F16 = 3, NHOOD_DTYPE_BF16 = 4 };
 
 enum {
-    /* window*dilation > length is legal: the window becomes max(1, length/dilation) */
+    /* window*dilation > length is legal: the window becomes max(1, length/dilation), and the stride at most the window */
     NHOOD_FLAG_CLAMP_WINDOW = 1,
     NHOOD_FLAG_DETERMINISTIC = 2, /* results are bit-equal from run to run, or UNSUPPORTED */
     NHOOD_FLAG_ALLOW_TF32 = 4, /* f32 products may be rounded to TF32 (10-bit mantissa) on CUDA */
@@ -276,7 +289,7 @@ enum {
 };
 
 typedef struct nhood_axis {
-    int64_t length;   /* L >= 1 */
+    int64_t length;   /* 1 <= L <= 2^40 */
     int64_t window;   /* 1 <= k, k * dilation <= L */
     int64_t stride;   /* 1 <= s <= k */
     int64_t dilation; /* 1 <= d */
@@ -287,8 +300,8 @@ typedef struct nhood_axis {
 
 /* Strides of one tensor in elements; the last axis (D, Dv or the slots of A) is contiguous and has none.
  * All zero means packed, heads last, in the shape given at the top. Negative and, for inputs, zero strides
- * are legal. EXTRA_K/V and their gradients use axis[0] for their token axis. BIAS and D_BIAS are always
- * packed: their entries must stay zero. */
+ * are legal; a tensor reaches over at most 2^59 elements. Those of axes from the rank on are to be 0. EXTRA_K/V and their
+ * gradients use axis[0] for their token axis. BIAS and D_BIAS are always packed: their entries must stay zero. */
 typedef struct nhood_strides {
     int64_t batch;
     int64_t axis[3];
@@ -302,6 +315,7 @@ typedef struct nhood_region {
     int64_t key_offset, key_length;
 } nhood_region;
 
+/* A problem's fields are checked by the functions that take one; those that are not legal are ARGUMENT. */
 typedef struct nhood_problem {
     size_t struct_size;
     int32_t op;         /* NHOOD_OP_* */
@@ -309,18 +323,18 @@ typedef struct nhood_problem {
     int32_t rank;       /* 1, 2 or 3 */
     uint32_t flags;     /* NHOOD_FLAG_* */
     nhood_axis axis[3]; /* slowest first; entries from rank on are ignored */
-    int64_t batch;      /* B >= 1 */
-    int64_t heads;      /* H >= 1 */
+    int64_t batch;      /* 1 <= B <= 2^40 */
+    int64_t heads;      /* 1 <= H <= 2^40 */
     int64_t kv_heads;   /* Hkv, which divides H; 0: H */
     int64_t dim;        /* 1 <= D <= 65536 */
     int64_t dim_v;      /* 1 <= Dv <= 65536; 0: D */
-    /* M >= 0 further keys and values that every query attends, in the same softmax; only fwd and bwd. */
+    /* M further keys and values that every query attends, in the same softmax; 0 <= M < 2^31; only fwd and bwd. */
     int64_t extra_tokens;
-    /* Any finite value; NaN: D^-1/2, or 1 for pn. Unless the dtype is f64, only the reference on a CPU takes scales other than 0
-     * whose magnitude is not in [2^-100, 2^100]. */
+    /* Any finite value; NaN: D^-1/2, or 1 for pn. Unless the dtype is f64, only the reference on a CPU takes scales other than
+     * 0 whose magnitude is not in [2^-100, 2^100]; on CUDA they are UNSUPPORTED. */
     double scale;
-    /* 1: a relative bias. Its index along each axis is (key position - query position) in the dilation group + k - 1. Only fwd,
-     * bwd and pn; not with causal axes. */
+    /* 0 or 1. 1: a relative bias. Its index along each axis is (key position - query position) in the dilation group + k - 1.
+     * Only fwd, bwd and pn; not with causal axes. */
     int32_t has_bias;
     int32_t reserved; /* 0 */
     nhood_strides strides[NHOOD_TENSOR_SLOTS];
@@ -328,7 +342,8 @@ typedef struct nhood_problem {
 } nhood_problem;
 
 /* Fills a problem with defaults: axes of length, window, stride and dilation 1, batch and heads 1, dim 32, packed tensors,
- * default scale, whole grids. struct_size is sizeof(nhood_problem), which the macro below adds. The function with the macro's
+ * default scale, whole grids. op, dtype and rank are stored as they are, and checked with the other fields later. struct_size
+ * is sizeof(nhood_problem), which the macro below adds. Does nothing if problem is NULL. The function with the macro's
  * name is for programs built before nhood_problem had regions, and writes only the fields of that time. */
 NHOOD_API void nhood_problem_init_sized(nhood_problem *problem, size_t struct_size, int32_t op,
                                         int32_t dtype, int32_t rank);
@@ -344,29 +359,33 @@ NHOOD_API void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dt
  * periodic; q and k are the boxes of queries and keys. Strides are not part of the text.
  *
  * Reads such a text. The problem is checked as by nhood_plan_create. ARGUMENT, with a text that names the column of a syntax
- * error. struct_size and the macro are as for nhood_problem_init. */
+ * error; *problem is then left as it was. struct_size and the macro are as for nhood_problem_init. */
 NHOOD_API nhood_status nhood_problem_parse_sized(const char *text, nhood_problem *problem,
                                                  size_t struct_size);
 NHOOD_API nhood_status nhood_problem_parse(const char *text, nhood_problem *problem);
 #define nhood_problem_parse(text, problem)                                                         \
     nhood_problem_parse_sized(text, problem, sizeof(nhood_problem))
 
-/* Writes the text with its terminating zero. *length (may be NULL) is the length without it. ARGUMENT if the problem is not
- * legal or capacity <= length; then no text is written. text may be NULL if capacity is 0. */
+/* Writes the text with its terminating zero. *length (may be NULL) is the length without it, in bytes. ARGUMENT if the problem
+ * is not legal or capacity <= length; then no text is written (but *length is, if the problem is legal). text may be NULL if
+ * capacity is 0. */
 NHOOD_API nhood_status nhood_problem_format(const nhood_problem *problem, char *text,
                                             size_t capacity, size_t *length);
 
 /* Checks a problem and reports its useful floating-point operations (2 per multiply-add over the window and the extra tokens;
- * a backward counts as 2.5 forwards), and the least number of bytes to move. Outputs may be NULL. ARGUMENT. */
+ * a backward counts as 2.5 forwards, causal windows as whole ones, and keys outside the key box not at all), and the least
+ * number of bytes to move: every tensor once. Outputs may be NULL. ARGUMENT (the problem is not legal). */
 NHOOD_API nhood_status nhood_problem_cost(const nhood_problem *problem, double *flops,
                                           double *bytes);
 
-/* Reports the number of elements of a packed tensor of this problem; 0 if the operation does not use it. ARGUMENT. */
+/* Reports the number of elements of a packed tensor of this problem (NHOOD_Q .., below NHOOD_TENSOR_COUNT); 0 if the operation
+ * does not use it. ARGUMENT (the problem is not legal, no such tensor). */
 NHOOD_API nhood_status nhood_problem_elements(const nhood_problem *problem, int32_t tensor,
                                               int64_t *elements);
 
-/* Reports which keys token `index` attends on one axis: the `count` tokens first, first + dilation, .. (modulo the length on a
- * periodic axis). Outputs may be NULL. ARGUMENT. */
+/* Reports which keys token `index`, in [0, length), attends on one axis: the `count` tokens first, first + dilation, .. (modulo
+ * the length on a periodic axis, where `first` may be negative). Outputs may be NULL. ARGUMENT (the axis is not legal, no such
+ * token). */
 NHOOD_API nhood_status nhood_window(const nhood_axis *axis, int64_t index, int64_t *first,
                                     int64_t *count);
 
@@ -386,30 +405,33 @@ typedef struct nhood_plan_options {
     const char *solver;
     int32_t effort;   /* NHOOD_EFFORT_* */
     int32_t reserved; /* 0 */
-    /* For MEASURE: about how many seconds it may take. The candidate with the least estimate is timed in any case, and what has
-     * begun is finished. 0: until every candidate has been timed well. */
+    /* For MEASURE: about how many seconds it may take, >= 0. The candidate with the least estimate is timed in any case, and
+     * what has begun is finished. 0: until every candidate has been timed well. */
     double budget_s;
 } nhood_plan_options;
 
-/* Creates a plan: chooses a solver, compiles and loads what it needs. options may be NULL.
+/* Creates a plan: chooses a solver, compiles and loads what it needs. options may be NULL. After an error *plan is NULL.
  * A plan is immutable and may be executed by several threads at the same time.
  *
  * The choice depends only on the problem, the device, its calibration, the options and the context's wisdom. MEASURE times
  * candidates on packed tensors of its own, which need as much memory as the problem's, and adds the times to that wisdom. If it
  * fails, a warning is logged and the estimate decides. If the compiler or the device refuses a solver's code, the next best
  * solver is used; the log and the description say so.
- * Returns ARGUMENT (problem not legal, no such device or solver), UNSUPPORTED (every solver refused), MEMORY,
- * DEVICE, COMPILE, CACHE_MISS (WISDOM_ONLY). */
+ * Returns ARGUMENT (problem or options not legal, no such device or solver), UNSUPPORTED (every solver refused), MEMORY,
+ * DEVICE (also for a device that is only described), COMPILE, CACHE_MISS (WISDOM_ONLY). */
 NHOOD_API nhood_status nhood_plan_create(nhood_context *context, int32_t device,
                                          const nhood_problem *problem,
                                          const nhood_plan_options *options, nhood_plan **plan);
-NHOOD_API void nhood_plan_retain(nhood_plan *plan);
-NHOOD_API void nhood_plan_release(nhood_plan *plan); /* the last one destroys; NULL is allowed */
 
-/* Bytes of workspace that every execute needs, a multiple of 64; 0 if it needs none. */
+/* Plans are reference-counted, and created with one reference. The last release destroys. NULL is allowed. */
+NHOOD_API void nhood_plan_retain(nhood_plan *plan);
+NHOOD_API void nhood_plan_release(nhood_plan *plan);
+
+/* Bytes of workspace that every execute needs, a multiple of 64; 0 if it needs none or plan is NULL. */
 NHOOD_API size_t nhood_plan_workspace_bytes(const nhood_plan *plan);
 
-/* One line with the problem, device, solver, config, expected time and origin of the choice. Valid as long as the plan. */
+/* One line with the problem, device, solver, config, expected time and origin of the choice. Valid as long as the plan; "" if
+ * that is NULL. */
 NHOOD_API const char *nhood_plan_description(const nhood_plan *plan);
 
 /* The parts of a GPU that may limit a tiled solver: nhood_candidate.limit_ns. */
@@ -426,8 +448,9 @@ enum {
 typedef struct nhood_candidate {
     size_t struct_size;
     const char *solver;
-    const char *refusal; /* NULL if the solver takes the problem */
-    const char *config;  /* "" for a refusal or a solver without knobs */
+    /* NULL, or why the solver does not take the problem, or is not asked because another one is never slower */
+    const char *refusal;
+    const char *config; /* "" for a refusal or a solver without knobs */
     double estimate_ns;
     int32_t chosen; /* 1 on the one row that plan_create would build */
     int32_t reserved;
@@ -443,13 +466,15 @@ typedef struct nhood_candidate {
 typedef void (*nhood_candidate_fn)(void *user, const nhood_candidate *candidate);
 
 /* Calls `report` for everything that nhood_plan_create would consider, without measuring or building it. Returns the status of
- * the choice: OK, ARGUMENT, UNSUPPORTED, MEMORY. */
+ * the choice: OK, ARGUMENT, UNSUPPORTED, MEMORY. options may be NULL, and so may `report`. The effort is ignored. Refusals are
+ * reported even if all solvers refuse (UNSUPPORTED). */
 NHOOD_API nhood_status nhood_plan_explain(nhood_context *context, int32_t device,
                                           const nhood_problem *problem,
                                           const nhood_plan_options *options,
                                           nhood_candidate_fn report, void *user);
 
-/* The names of all solvers, by index from 0 on, each with the kind of device that it runs on. NULL past the end. */
+/* The names of all solvers, by index from 0 on, each with the kind of device that it runs on (NHOOD_DEVICE_*; device_kind may
+ * be NULL). Returns NULL if there is no such index. */
 NHOOD_API const char *nhood_solver_name(int32_t index, int32_t *device_kind);
 
 /* ---- bundles --------------------------------------------------------------------------------- */
@@ -459,12 +484,14 @@ NHOOD_API const char *nhood_solver_name(int32_t index, int32_t *device_kind);
  * for. */
 typedef struct nhood_bundle nhood_bundle;
 
-/* Creates an empty bundle. Needs NVRTC, but no GPU. COMPILE (no NVRTC), ARGUMENT, MEMORY. */
+/* Creates an empty bundle, which keeps its context alive. Needs NVRTC, but no GPU. After an error *bundle is NULL. COMPILE (no
+ * NVRTC), ARGUMENT (context or bundle is NULL), MEMORY. */
 NHOOD_API nhood_status nhood_bundle_create(nhood_context *context, nhood_bundle **bundle);
 NHOOD_API void nhood_bundle_destroy(nhood_bundle *bundle); /* NULL is allowed */
 
 /* Adds the kernels that nhood_plan_create would use for the problem on a CUDA device, which may be only described. The effort
- * must be ESTIMATE or WISDOM_ONLY. Any number of threads may add at the same time. Returns what nhood_plan_create would. */
+ * must be ESTIMATE or WISDOM_ONLY, otherwise ARGUMENT. Any number of threads may add at the same time. Returns what
+ * nhood_plan_create would, and UNSUPPORTED for the CPU. */
 NHOOD_API nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device,
                                         const nhood_problem *problem,
                                         const nhood_plan_options *options);
@@ -472,7 +499,7 @@ NHOOD_API nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device,
 /* Writes the kernels added so far, replacing the file at the path. ARGUMENT (cannot be written). */
 NHOOD_API nhood_status nhood_bundle_save(nhood_bundle *bundle, const char *path);
 
-/* As nhood_context_kernels. The bundle has from_store + compiled kernels. ARGUMENT. */
+/* As nhood_context_kernels. The bundle has from_store + compiled kernels. ARGUMENT (counts->struct_size). */
 NHOOD_API nhood_status nhood_bundle_kernels(const nhood_bundle *bundle,
                                             nhood_kernel_counts *counts);
 
@@ -481,9 +508,10 @@ NHOOD_API nhood_status nhood_bundle_kernels(const nhood_bundle *bundle,
 typedef struct nhood_io {
     size_t struct_size;
     void *data[NHOOD_TENSOR_SLOTS]; /* by NHOOD_Q ..; inputs are only read, unused ones ignored */
-    void *workspace;                /* aligned to 64 bytes; its contents need not be kept */
-    size_t workspace_bytes;         /* >= nhood_plan_workspace_bytes */
-    void *stream; /* CUDA: the CUstream, 0 the legacy default; ignored on the CPU */
+    /* In the same kind of memory as the tensors, aligned to 64 bytes; its contents need not be kept. NULL if none is needed. */
+    void *workspace;
+    size_t workspace_bytes; /* >= nhood_plan_workspace_bytes */
+    void *stream;           /* CUDA: the CUstream, 0 the legacy default; ignored on the CPU */
 } nhood_io;
 
 /* Runs a plan once.
@@ -496,9 +524,9 @@ typedef struct nhood_io {
  * CUDA: enqueues the work and returns. It does not allocate, compile or synchronise, and so may be captured into a CUDA graph.
  * CPU: returns when the result is complete. The result does not depend on the number of threads.
  *
- * Returns ARGUMENT (a pointer is missing or misaligned, the workspace is too small) or DEVICE (a launch was refused; the
- * caller's next synchronisation reports faults during the run). Results of a plan are bit-equal from run to run on the CPU, and
- * on CUDA with NHOOD_FLAG_DETERMINISTIC. Different plans may differ in rounding. */
+ * Returns ARGUMENT (a pointer is missing or misaligned, the workspace is too small) or DEVICE (a launch was refused, or no CUDA
+ * context of the device is current; the caller's next synchronisation reports faults during the run). Results of a plan are
+ * bit-equal from run to run on the CPU, and on CUDA with NHOOD_FLAG_DETERMINISTIC. Different plans may differ in rounding. */
 NHOOD_API nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io *io);
 
 /* ---- wisdom ---------------------------------------------------------------------------------- */
@@ -511,7 +539,8 @@ NHOOD_API nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io
  * wisdom, and contexts with the same wisdom on devices of the same kind make the same plans. */
 
 /* Writes the context's wisdom with a terminating zero. *length (may be NULL) is the length without it. A context without wisdom
- * exports only the header line. ARGUMENT if capacity <= length, MEMORY. */
+ * exports only the header line. ARGUMENT if capacity <= length (*length is written then, too; text may be NULL if capacity is
+ * 0), MEMORY. */
 NHOOD_API nhood_status nhood_wisdom_export(const nhood_context *context, char *text,
                                            size_t capacity, size_t *length);
 
@@ -521,8 +550,8 @@ NHOOD_API nhood_status nhood_wisdom_export(const nhood_context *context, char *t
 NHOOD_API nhood_status nhood_wisdom_import(nhood_context *context, const char *text,
                                            int64_t *accepted);
 
-/* Imports a file. If path is NULL, that is the file in the context's cache folder, which every context reads when it is created.
- * CACHE_MISS (no such file or no cache folder), ARGUMENT (not wisdom, cannot be read), MEMORY. */
+/* Imports a file. If path is NULL, that is the file in the context's cache folder, which every context reads when it is
+ * created. CACHE_MISS (no such file or no cache folder), ARGUMENT (not wisdom, cannot be read), MEMORY. */
 NHOOD_API nhood_status nhood_wisdom_load(nhood_context *context, const char *path,
                                          int64_t *accepted);
 
@@ -534,8 +563,9 @@ NHOOD_API nhood_status nhood_wisdom_save(nhood_context *context, const char *pat
 
 enum { NHOOD_ANY_DEVICE = -1 };
 
-/* Removes the wisdom about a problem (NULL: all problems) on a device or, with NHOOD_ANY_DEVICE, on all devices, including those
- * of other machines. *forgotten (may be NULL) is the number of lines removed. ARGUMENT. */
+/* Removes the wisdom about a problem (NULL: all problems) on a device or, with NHOOD_ANY_DEVICE, on all devices, including
+ * those of other machines. *forgotten (may be NULL) is the number of lines removed. Files stay as they are until they are saved
+ * with `replace`. ARGUMENT (no such device, the problem is not legal). */
 NHOOD_API nhood_status nhood_wisdom_forget(nhood_context *context, int32_t device,
                                            const nhood_problem *problem, int64_t *forgotten);
 

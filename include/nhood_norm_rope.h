@@ -27,7 +27,7 @@
  *     nhood_norm_rope_plan *plan;
  *     nhood_norm_rope_plan_create(context, device, &problem, &plan);
  *     nhood_norm_rope_io io = {.struct_size = sizeof io, .x = x, .weight = weight, .table = {t, h, w}, .y = y};
- *     nhood_norm_rope_execute(plan, &io);                  // workspace: backward, and CPUs
+ *     nhood_norm_rope_execute(plan, &io);                  // on CPUs, and backward, io needs a workspace, too
  *
  * Conventions, errors and threads are those of nhood.h. */
 #ifndef NHOOD_NORM_ROPE_H
@@ -61,23 +61,27 @@ typedef struct nhood_norm_rope_problem {
     int32_t rank;         /* 1, 2 or 3 */
     int32_t norm;         /* NHOOD_NORM_* */
     int32_t pairs;        /* NHOOD_PAIRS_* */
-    int32_t has_weight;   /* 0: as if it were of ones; needs a norm otherwise */
+    int32_t has_weight;   /* 0: as with a weight of ones; 1: only with a norm */
     int32_t weight_dtype; /* of WEIGHT and D_WEIGHT: dtype, or f32 beside f16 and bf16; 0: dtype */
     uint32_t flags;       /* 0 or NHOOD_FLAG_UNALIGNED */
-    int64_t batch;        /* B >= 1 */
-    int64_t length[3];    /* slowest axis first, >= 1 */
-    int64_t heads;      /* H >= 1; with NHOOD_NORM_TOKEN, H * D <= NHOOD_NORM_ROPE_MOST_CHANNELS */
+    int64_t batch;        /* 1 <= B <= 2^40; B times the lengths is at most 2^59 */
+    /* The arrays have an entry per axis, the slowest first; those from rank on are ignored. Lengths are in [1, 2^40]. */
+    int64_t length[3];
+    /* 1 <= H < 2^31; with NHOOD_NORM_TOKEN, H * D <= NHOOD_NORM_ROPE_MOST_CHANNELS */
+    int64_t heads;
     int64_t dim;        /* D, even, in [2, NHOOD_NORM_ROPE_MOST_DIM] */
     int64_t rotated[3]; /* channels that each axis rotates: even, >= 0, at most D together */
-    int64_t offset[3];  /* position of the first token on each axis, >= 0 */
+    int64_t offset[3];  /* position of the first token on each axis, in [0, 2^40] */
     double eps;         /* >= 0, finite */
     double scale;       /* finite */
-    /* As nhood_problem.strides: elements, the channels contiguous; all zero: packed. Those of X and D_Y may be zero or negative. */
+    /* As nhood_problem.strides: elements, the channels contiguous; all zero: packed. Negative strides are legal, and for X and
+     * D_Y zero ones. Forward uses x and y, backward x, d_y and d_x. */
     nhood_strides x, y, d_y, d_x;
 } nhood_norm_rope_problem;
 
-/* Defaults: lengths, batch and heads 1, dim 32, nothing rotated, NHOOD_NORM_NONE, interleaved, eps 1e-6, scale 1, packed.
- * struct_size: sizeof(nhood_norm_rope_problem), which the macro adds. */
+/* Fills a problem with defaults: lengths, batch and heads 1, dim 32, nothing rotated, NHOOD_NORM_NONE, interleaved, eps 1e-6,
+ * scale 1, packed. struct_size: sizeof(nhood_norm_rope_problem), which the macro adds. op, dtype and rank are checked with the
+ * other fields, by nhood_norm_rope_plan_create. */
 NHOOD_API void nhood_norm_rope_problem_init_sized(nhood_norm_rope_problem *problem,
                                                   size_t struct_size, int32_t op, int32_t dtype,
                                                   int32_t rank);
@@ -87,37 +91,42 @@ NHOOD_API void nhood_norm_rope_problem_init_sized(nhood_norm_rope_problem *probl
 typedef struct nhood_norm_rope_plan nhood_norm_rope_plan;
 
 /* Creates a plan for a device: checks, and on CUDA compiles and loads kernels. Kernels depend on dtypes, pairs, norm and the
- * number of channels, not on the grid. Plans are immutable; several threads may execute one at the same time.
- * ARGUMENT, UNSUPPORTED, MEMORY, DEVICE, COMPILE. */
+ * number of channels, not on the grid. Plans are immutable; several threads may execute one at the same time, each with a
+ * workspace of its own. After an error *plan is NULL. ARGUMENT (a field is not legal, no such device), UNSUPPORTED, MEMORY,
+ * DEVICE (also for a device that is only described), COMPILE. */
 NHOOD_API nhood_status nhood_norm_rope_plan_create(nhood_context *context, int32_t device,
                                                    const nhood_norm_rope_problem *problem,
                                                    nhood_norm_rope_plan **plan);
-NHOOD_API void nhood_norm_rope_plan_destroy(nhood_norm_rope_plan *plan); /* NULL is fine */
+NHOOD_API void nhood_norm_rope_plan_destroy(nhood_norm_rope_plan *plan); /* NULL is allowed */
 
-/* Bytes of workspace every execute needs, a multiple of 64; 0: none. */
+/* Bytes of workspace that every execute needs, a multiple of 64; 0 if it needs none or plan is NULL. */
 NHOOD_API size_t nhood_norm_rope_workspace_bytes(const nhood_norm_rope_plan *plan);
 
+/* X, Y and their gradients have the shape [B, X.., H, D]. Except for y on x, no output overlaps another tensor. */
 typedef struct nhood_norm_rope_io {
     size_t struct_size;
     const void *x;
-    const void *weight;   /* if has_weight */
-    const void *table[3]; /* of each axis that rotates channels; packed */
-    void *y;              /* forward; may be x, with the same strides */
-    const void *d_y;      /* backward; not overlapped by an output */
-    void *d_x;            /* NULL: not wanted */
-    void *d_weight;       /* NULL: not wanted */
-    void *workspace;      /* 64-byte aligned */
-    size_t workspace_bytes;
-    void *stream; /* CUDA: the CUstream, 0 the legacy default; ignored on the CPU */
+    const void *weight;     /* if has_weight: [D], or [H, D] with NHOOD_NORM_TOKEN; packed */
+    const void *table[3];   /* of each axis that rotates channels; f32, or f64 beside f64; packed */
+    void *y;                /* forward; may be x, with the same strides */
+    const void *d_y;        /* backward */
+    void *d_x;              /* backward; NULL: not wanted */
+    void *d_weight;         /* backward, shaped as weight; NULL: not wanted */
+    void *workspace;        /* in x's kind of memory, aligned to 64 bytes; NULL if none is needed */
+    size_t workspace_bytes; /* >= nhood_norm_rope_workspace_bytes */
+    void *stream;           /* CUDA: the CUstream, 0 the legacy default; ignored on the CPU */
 } nhood_norm_rope_io;
 
-/* Runs a plan once. Pointers as in nhood_plan_execute: device pointers for CUDA, there all multiples of 16 bytes unless the problem
- * has NHOOD_FLAG_UNALIGNED, with which they need only be those of their elements. CUDA enqueues, and may be captured into a graph. Results of one
- * plan are bit-equal from run to run, on the CPU with any number of threads. ARGUMENT, DEVICE. */
+/* Runs a plan once. Pointers are as in nhood_plan_execute. On CUDA they are device pointers, and those of x, y, d_y, d_x and
+ * tables are multiples of 16 bytes unless the problem has NHOOD_FLAG_UNALIGNED; all others need only be aligned to their
+ * elements. CUDA enqueues, and may be captured into a graph. Results of one plan are bit-equal from run to run, on the CPU with
+ * any number of threads. ARGUMENT (a pointer is missing or misaligned, the workspace is too small), DEVICE (a launch was
+ * refused). */
 NHOOD_API nhood_status nhood_norm_rope_execute(const nhood_norm_rope_plan *plan,
                                                const nhood_norm_rope_io *io);
 
-/* Adds the kernels of such a plan to a bundle; device as in nhood_bundle_add. Returns what plan_create would. */
+/* Adds the kernels of such a plan to a bundle; device as in nhood_bundle_add. Returns what
+ * nhood_norm_rope_plan_create would, and UNSUPPORTED for the CPU. */
 NHOOD_API nhood_status nhood_bundle_add_norm_rope(nhood_bundle *bundle, int32_t device,
                                                   const nhood_norm_rope_problem *problem);
 

@@ -1,4 +1,4 @@
-/* A list of the few cheapest of many candidates: configs of a solver, or parts of configs. */
+/* A list of the few fastest of many candidates: configs of a solver, or parts of configs. */
 #ifndef NH_TOP_N_H
 #define NH_TOP_N_H
 
@@ -7,7 +7,7 @@
 enum { NH_TOP_N_MOST = 20 };
 
 struct nh_top_n {
-    void *item; /* cheapest first; of equals, the one added first */
+    void *item; /* fastest first; of equals, the one added first */
     size_t item_bytes;
     double ns[NH_TOP_N_MOST], below_ns;
     int count, capacity;

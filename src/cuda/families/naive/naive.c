@@ -15,8 +15,8 @@ enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8, VE
 #define NH_KNOBS "naive_knobs.def"
 #include "knob_table.h"
 
-/* What the rows of results are of. Groups of lanes compute those of queries and keys, or threads of a tile; blocks those
- * of extra tokens and biases, which are sums over all queries. */
+/* What a row of results belongs to. Rows of queries and keys are computed by groups of lanes, or by threads of a tile;
+ * those of extra tokens and biases, which are sums over all queries, by blocks. */
 enum rows { QUERIES, KEYS, EXTRA_TOKENS, BIASES };
 
 /* The launches of each operator; `outputs` as in struct nh_cuda_step. */

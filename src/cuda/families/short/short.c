@@ -119,10 +119,10 @@ static bool fits(const struct nh_short_launch *of) {
            of->shared_bytes <= of->cuda->shared_bytes_per_block;
 }
 
-/* At most two warps are without a warp tile or, where warps share warp tiles, the warps of one; no warp has more than
- * four warp tiles. Work tiles are divided into parts only if multiprocessors would idle or shared memory does not
- * suffice. Warps that share warp tiles have one each, and there are at most two work tiles per multiprocessor. A second
- * stage needs blocks with a second work tile. */
+/* Whether a config of the forward pass is worth predicting. No warp has more than four warp tiles, and at most two warps
+ * have none (where warps share warp tiles, those of one warp tile). Work tiles are divided into parts only if
+ * multiprocessors would idle or shared memory does not suffice. Warps share warp tiles only if each has one, and there
+ * are at most two work tiles per multiprocessor. A second stage needs blocks with a second work tile. */
 static bool forward_useful(const struct nh_short_launch *of) {
     int64_t split = of->split, multiprocessors = of->cuda->multiprocessors;
     int64_t least_tiles = of->warps / split, blocks = nh_short_work_tiles(of);
@@ -138,8 +138,8 @@ static bool forward_useful(const struct nh_short_launch *of) {
     return !fits(&whole);
 }
 
-/* Warps that share a warp tile, or that sum over the query heads of a key, have only one warp tile. Warps that lack more
- * than a fifth of their registers would spill in every step. */
+/* The same for the backward pass. Warps that share a warp tile, or that sum over the query heads of a key, have only one
+ * warp tile. Warps that lack more than a fifth of their registers would spill in every step. */
 static bool backward_useful(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     int64_t sums = sums_of(problem, nh_max(problem->dim, problem->dim_v));
@@ -164,7 +164,8 @@ static bool dense(const struct nh_short_launch *of) {
 
 /* ---- work ---- */
 
-/* Adds the launch with what both passes have. Of a block: scores, clocks of products, and bytes that are copied. */
+/* Adds a launch with the units of work that both passes have. scores, tensor, bytes: logits of a block, clocks of its
+ * products, and bytes that it copies. */
 static struct nh_launch_work *add_launch(const struct nh_short_launch *of, double scores,
                                          double tensor, double bytes, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
@@ -258,8 +259,8 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- candidates ---- */
 
-/* Whether there are useful configs. Keeps the cheapest of all in `top` or, if that is NULL, stops at the first. Every
- * size of a work tile is tried once: of `rows` that hold as many groups, the first. */
+/* Whether there are useful configs. Keeps the fastest of all in `top` or, if that is NULL, stops at the first. Of the
+ * values of `rows` that hold equally many groups, only the first is tried. */
 static bool search(const struct nh_problem *problem, const struct nh_device *device,
                    struct nh_top_n *top) {
     /* the values of each knob that are tried; for split and stages, pairs of values */

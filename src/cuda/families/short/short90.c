@@ -24,8 +24,8 @@ enum { MOST_DIM = 128, NARROW_DIM = 32 };
 
 struct launch {
     struct nh_short_launch of; /* its stages are as many as fit; 0: not even one */
-    /* A part's queries as a box, some lines along the first axis, and how many they are. The last part of a group may
-     * have fewer, but if it has none, it is empty. */
+    /* The queries of a part as a box, which is some lines along the first axis, and how many they are. The last part of a
+     * group may have fewer; `empty` says that it has none. */
     int32_t box[NH_AXES];
     int64_t queries;
     bool empty;
@@ -126,7 +126,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- candidates ---- */
 
-/* Whether there are useful configs. Keeps the cheapest of all in `top` or, if that is NULL, stops at the first. */
+/* Whether there are useful configs. Keeps the fastest of all in `top` or, if that is NULL, stops at the first. */
 static bool search(const struct nh_problem *problem, const struct nh_device *device,
                    const struct nh_short_shape *shape, struct nh_top_n *top) {
     enum { WARP_CHOICES = 3, PART_CHOICES = 4 };

@@ -129,7 +129,7 @@ struct choice {
     bool boxes;                    /* the copy engine can serve the problem */
     /* launches of the box at hand whose warps suit it, and of those the ones for which a multiprocessor has room */
     int made, fitting;
-    /* the cheapest; in a config only the knobs of this kernel are set */
+    /* the fastest; in a config only the knobs of this kernel are set */
     struct nh_config config[MOST_CANDIDATES];
     struct nh_top_n top;
 };

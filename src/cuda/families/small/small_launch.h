@@ -95,7 +95,7 @@ void nh_small_roll(struct nh_small_launch *launch);
 /* Bytes of a row of `width` elements in shared memory. */
 int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width);
 
-/* Sets how scores are masked, for the two functions above. */
+/* Sets how scores are masked: `additive_mask` and `bits`. The functions of small_shape.c call it. */
 void nh_small_set_masks(struct nh_small_launch *launch);
 
 /* Sets the box of columns whose statistics are fetched at a time, and returns their places in shared memory. A slot's
