@@ -1,4 +1,5 @@
 /* Configs: their text form, their order by estimate, and the functions of solvers that have only one. */
+#include "scale.h"
 #include "solver.h"
 
 #include <stdio.h>
@@ -42,6 +43,8 @@ const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_pr
                               const struct nh_device *device) {
     if (!(solver->takes & NH_TAKES_PARTS) && nh_problem_partial(view)) return "part of a grid";
     if (!(solver->takes & NH_TAKES_PERIODIC) && nh_problem_periodic(view)) return "periodic axis";
+    if (solver->device_kind == NHOOD_DEVICE_CUDA && nh_scale_refusal(view))
+        return nh_scale_refusal(view);
     return solver->refuse(view, device);
 }
 

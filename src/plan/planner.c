@@ -1,6 +1,8 @@
 /* Chooses, explains and builds candidates. The least estimate wins unless wisdom has measured times. */
 #include "planner.h"
 
+#include "scale.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -220,6 +222,9 @@ static nhood_status choose_by_estimate(const struct nh_request *request, struct 
     for (int row = 0; is_row(request, row); row++)
         if (survey->asked >> row & 1)
             join(refusals, sizeof refusals, request->table[row]->name, survey->refusal[row]);
+    if (request->device->info.kind == NHOOD_DEVICE_CUDA && nh_scale_refusal(request->problem))
+        return nh_error(NHOOD_ERR_UNSUPPORTED, "scale = %g: %s", request->problem->scale,
+                        nh_scale_refusal(request->problem));
     return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", refusals);
 }
 

@@ -9,7 +9,7 @@
 
 enum { MOST_SOLVERS = 16 };
 
-/* NH_ABOUT_AS_LONG of plan/planner.h, and on the CPU rounding alone. */
+/* On the CPU rounding alone, on a GPU NH_ABOUT_AS_LONG of core/solver.h. */
 static const double most_of_least[] = {1 + 1e-9, 1.05 + 1e-9};
 
 struct solver {
@@ -74,10 +74,30 @@ static void check_device(const char *gpu, uint64_t *state, int problems) {
     nhood_context_destroy(context);
 }
 
+/* Where f32 does not take the scale, the error names it and its limits, and each CUDA solver refuses. */
+static void check_scale(void) {
+    const nhood_context_options options = {
+        .struct_size = sizeof options, .threads = 1, .cache = "", .describe = "h200"};
+    nhood_context *context = NULL;
+    nhood_problem problem;
+    struct rows rows = {.least_ns = INFINITY};
+    CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
+    CHECK(!nhood_problem_parse("fwd:f32:b1h1d32:64:w7:scale1e+39", &problem), "%s",
+          nhood_last_error());
+    nhood_status status = nhood_plan_explain(context, nhood_device_count(context) - 1, &problem,
+                                             NULL, add_row, &rows);
+    CHECK(status == NHOOD_ERR_UNSUPPORTED && strstr(nhood_last_error(), "scale = 1e+39: ") &&
+              strstr(nhood_last_error(), "[2^-100, 2^100]"),
+          "%s", status ? nhood_last_error() : "taken");
+    CHECK(!rows.solvers, "%d solvers take it", rows.solvers);
+    nhood_context_destroy(context);
+}
+
 int main(void) {
     uint64_t state = 20240307;
     check_device(NULL, &state, 40);
     check_device("a100", &state, 60);
     check_device("h200", &state, 120);
+    check_scale();
     return test_result();
 }

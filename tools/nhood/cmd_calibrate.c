@@ -283,7 +283,7 @@ int cmd_calibrate(int argc, char **argv) {
         "Times a sample of problems on a GPU, and fits the estimates by which the library chooses\n"
         "to these and all other timings that wisdom has of it. What is better goes to a file in\n"
         "the cache folder, which later contexts follow. Timings are kept as wisdom every few\n"
-        "seconds: after an interrupt, by which it ends (130), the same command goes on.",
+        "seconds: after an interrupt (exit status 130) the same command continues.",
         options, calibrate.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;

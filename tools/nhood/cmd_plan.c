@@ -111,8 +111,12 @@ static void print_plan(const struct target *target, const struct candidates *can
         printf("why        the only candidate\n");
     else if (chosen->samples)
         printf("why        fastest of the candidates that wisdom knows\n");
-    else
+    else if (chosen == candidates_estimated(candidates))
         printf("why        least time of %zu candidates, by estimate\n",
+               candidate_count(candidates));
+    else
+        printf("why        of %zu candidates, preferred to others that take about as long by "
+               "estimate\n",
                candidate_count(candidates));
     printf("expected   %s\n",
            time_text(chosen->samples ? chosen->measured_ns : chosen->estimate_ns, expected));

@@ -176,7 +176,8 @@ static void print_row(const nhood_problem *problem, const struct candidate *row)
     if (row->refusal) {
         printf("  %-14srefused: %s\n", row->solver, row->refusal);
     } else if (row->tiles <= 0) {
-        printf("  %-14s%-11s%s\n", row->solver, time_text(row->estimate_ns, time), row->config);
+        printf("  %-14s%-*s%s\n", row->solver, *row->config ? 96 : 0,
+               time_text(row->estimate_ns, time), row->config);
     } else {
         printf("  %-14s%-11s", row->solver, time_text(row->estimate_ns, time));
         for (int limit = 0; limit < NHOOD_LIMIT_COUNT; limit++)
@@ -338,7 +339,7 @@ int cmd_simulate(int argc, char **argv) {
          .low = 1,
          .high = MOST_GPUS,
          .argument = "N",
-         .help = "also with the grid, or the heads, shared by N GPUs"},
+         .help = "also predict N GPUs that share the grid or the heads (1)"},
         {.name = "link",
          .number = &request.gpus.link_gb_per_s,
          .low = 0.001,
@@ -366,7 +367,7 @@ int cmd_simulate(int argc, char **argv) {
         "on\n"
         "the same tokens, and the smallest strides, or else windows, with which no tile needs a "
         "mask.\n"
-        "With --device, of a device that is here; with --verbose, of every config.",
+        "--device NAME takes a GPU of this machine instead; --verbose lists every config.",
         options, target.options};
     int status, count = options_parse_problems(&usage, argc, argv, &status);
     if (count < 0) return status;

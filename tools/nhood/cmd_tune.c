@@ -265,7 +265,7 @@ int cmd_tune(int argc, char **argv) {
     const struct usage usage = {
         "tune", "[options] <problem>...|--suite FILE",
         "Times the candidates of each problem that wisdom does not know yet, and saves what it\n"
-        "learns every few seconds. After an interrupt, by which it ends (130), the same command\n"
+        "learns every few seconds. After an interrupt (exit status 130) the same command\n"
         "goes on where it was.\n"
         "Later plans on this machine use it. Prints the fastest candidate, its median, how many\n"
         "were timed, and how much slower the choice by estimate is.",

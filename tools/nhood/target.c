@@ -53,6 +53,7 @@ static int find_device(struct target *target) {
             target->info = info;
             return 0;
         }
+        if (info.ordinal < 0) continue; /* only described */
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", info.name);
     }

@@ -2,7 +2,6 @@
 #include "launch.h"
 
 #include "os.h"
-#include "scale.h"
 #include "thread.h"
 
 #include <stdatomic.h>
@@ -195,8 +194,6 @@ static nhood_status load_kernels(struct nh_cuda_operation *operation) {
 nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,
                            const struct nh_device *device, const struct nh_config *config,
                            struct nh_operation **operation) {
-    const char *refusal = nh_scale_refusal(problem);
-    if (refusal) return nh_error(NHOOD_ERR_UNSUPPORTED, "scale = %g: %s", problem->scale, refusal);
     struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
     created->base = (struct nh_operation){.run = run, .destroy = destroy};

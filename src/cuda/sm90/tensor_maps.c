@@ -170,19 +170,19 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
 
 const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_device *device,
                            uint32_t fetched, uint32_t stored, int64_t most_dim) {
+    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
+        return "only f16 and bf16";
+    if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
+        return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
+                               : "head dims must be multiples of 16 from 32 to 128";
     const char *reason = nh_sm90_refuse_boxes(problem, device, fetched);
     if (!reason) reason = refuse_parts(problem);
     if (reason) return reason;
-    if (problem->dtype != NHOOD_DTYPE_F16 && problem->dtype != NHOOD_DTYPE_BF16)
-        return "only f16 and bf16";
     int32_t maps = 0;
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
         maps += (fetched >> t & 1) && nh_problem_role(problem, t) != NH_UNUSED;
     if (maps * variants(problem) > NH_CUDA_MAPS)
         return "too many axes whose dilation is above 8 and does not divide them";
-    if (!dim_fits(problem->dim, most_dim) || !dim_fits(problem->dim_v, most_dim))
-        return most_dim == 256 ? "head dims must be multiples of 16 from 32 to 256"
-                               : "head dims must be multiples of 16 from 32 to 128";
     if (problem->bias_count > INT32_MAX) return "a bias table of 2^31 entries or more";
     if (!(problem->scale > 0)) return "the scale is not positive";
     if (problem->extra_tokens > INT32_MAX) return "2^31 extra tokens or more";
