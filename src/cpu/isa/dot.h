@@ -17,7 +17,12 @@
  * An unaligned vector as long as a cache line straddles two lines, and then costs up to three times an aligned load. If few
  * rows share it, all N keys are cut from two vectors by shuffles instead (CUT_KEYS). */
 #if NH_VECTOR_REGISTERS == 32
+#if defined(NH_ISA_AVX512) && NH_REAL == 32
+#define MOST_ROWS 8
+#define DOT_ROWS 4
+#else
 #define MOST_ROWS 4
+#endif
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
 #elif defined(NH_ISA_AVX2) && NH_REAL == 32
 #define MOST_ROWS 12
