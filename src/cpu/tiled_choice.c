@@ -224,7 +224,8 @@ double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem
     double key_bytes = dims * real_bytes * (bwd ? 2 : 1);
     double kept = shape.kept_keys * key_bytes, near = shape.near_keys * key_bytes;
     products *= 1 + 0.3 * shape.ragged_share;
-    products *= 1 + 0.1 * doublings(near, 96) + (shape.planes ? 0.3 : 0.5) * doublings(near, 1024);
+    products *=
+        1 + (shape.planes ? 0.5 : 1) * (0.1 * doublings(near, 96) + 0.5 * doublings(near, 1024));
     packed *= packing_operations(config) * (1 + 0.25 * doublings(kept, 40));
     double work = (products + 14 * scores + packed) / operations_per_ns;
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
@@ -273,9 +274,10 @@ static struct nh_config sized_config(const struct nh_problem *problem, int32_t l
 }
 
 /* Lists all configs and returns their number. */
-static int all_configs(const struct nh_problem *problem, int32_t lanes,
+static int all_configs(const struct nh_problem *problem, const struct nh_tile_kernels *kernels,
                        struct nh_config config[MOST_CONFIGS]) {
     enum { MOST_SLOW = 8 }; /* halos of three axes are large: wide tiles are short there */
+    const int32_t lanes = kernels->lanes;
     int count = 0;
     for (int32_t lane_axis = NH_AXES - 1; lane_axis >= 0; lane_axis--) {
         /* Weights in memory are laid out along the last axis. An axis with one query would fill one lane. */
@@ -290,6 +292,8 @@ static int all_configs(const struct nh_problem *problem, int32_t lanes,
         }
         for (int i = 0; problem->rank == 3 && i < NARROW_SIZES; i++) {
             const struct narrow_size *size = &narrow_sizes[i];
+            /* a tile of 12 has no whole block of 8 but the first */
+            if (size->middle == 12 && kernels->most_rows == 8) continue;
             config[count] = sized_config(problem, lane_axis,
                                          (int32_t[]){size->slow, size->middle, size->lane * lanes});
             if (!known(config, count)) count++;
@@ -302,7 +306,7 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
-    int count = all_configs(problem, nh_tiled_kernels(problem, device)->lanes, all);
+    int count = all_configs(problem, nh_tiled_kernels(problem, device), all);
     /* The estimate of cpu.unfused is the same function. */
     nh_least_first(&nh_solver_cpu_fused, problem, device, all, count);
     count = (int)nh_min(count, capacity);
