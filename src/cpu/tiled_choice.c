@@ -199,7 +199,8 @@ static double doublings(double bytes, double kib) {
  *     packing    some vector operations per packed element of halo and queries. A key whose gradients are stored counts as
  *                seven, or as thirteen if they are added up from several tiles, through memory
  *     caches     the more packed keys (and in a backward their gradients) are kept, the further out in the caches they lie and
- *                the more each use costs. Packing uses all keys that are kept, products those that consecutive blocks share
+ *                the more each use costs. Packing uses all keys that are kept, products those that consecutive blocks share. Keys
+ *                of a ring of planes, packed a moment ago, cost products half as much
  * The sum is divided among the threads. The constants were fitted on machines with AVX-512. They serve to rank configs, not to
  * predict times. */
 double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
