@@ -414,13 +414,16 @@ static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *
 }
 
 /* Query vectors per block: as many as the kernels allow, but more than LEAST_ROWS only if they leave half of an L1 of 32 KiB
- * to keys. */
+ * to keys. Vectors of a cache line are loaded two lines at a time, and machines that have them a larger L1: there blocks larger
+ * than LEAST_ROWS pay only with three axes, whose key rows come from L2 and beyond, but pay for queries of 32 KiB, too. */
 static int32_t choose_rows(const struct nh_problem *problem,
                            const struct nh_geometry_options *options) {
-    enum { LEAST_ROWS = 4, QUERY_BYTES = 16384 };
+    enum { LEAST_ROWS = 4, LINE_BYTES = 64, QUERY_BYTES = 16384 };
     const int64_t real_bytes = problem->dtype == NHOOD_DTYPE_F64 ? 8 : 4;
     const int64_t dim = nh_max(problem->dim, problem->dim_v);
-    const int64_t rows = QUERY_BYTES / (dim * options->lanes * real_bytes);
+    const int64_t vector_bytes = options->lanes * real_bytes;
+    int64_t rows = QUERY_BYTES / (dim * vector_bytes);
+    if (vector_bytes >= LINE_BYTES) rows = problem->axis[0].query.length > 1 ? 2 * rows : 0;
     return (int32_t)nh_min(options->most_rows, nh_max(rows, LEAST_ROWS));
 }
 
@@ -490,6 +493,23 @@ static void choose_blocking(struct nh_geometry *geometry,
         geometry->band_outputs = options->single_outputs;
 }
 
+/* The same along the slow axis, if every tile has only one vector of the lane axis, so that each plane of key rows of a tile is
+ * needed in a single sweep: a ring of the planes that a place of the slow axis needs. */
+static void choose_packed_planes(struct nh_geometry *geometry) {
+    const struct nh_order *order = &geometry->order[0];
+    const struct nh_tile_axis *lane_tiles = &geometry->tile[2];
+    geometry->rolling_planes = geometry->problem.axis[0].query.length > 1 &&
+                               geometry->problem.heads == geometry->problem.kv_heads;
+    for (int32_t t = 0; t < lane_tiles->kept; t++)
+        geometry->rolling_planes &= geometry->tile_vector[t + 1] - geometry->tile_vector[t] == 1;
+    geometry->packed_planes = geometry->tile[0].most_keys;
+    if (!geometry->rolling_planes) return;
+    geometry->packed_planes = 1;
+    for (int32_t place = 0; place < order->length; place++)
+        geometry->packed_planes =
+            (int32_t)nh_max(geometry->packed_planes, order->end[place] - order->begin[place]);
+}
+
 nhood_status nh_geometry_create(const struct nh_problem *problem, const struct nh_host *host,
                                 const struct nh_geometry_options *options,
                                 struct nh_geometry *geometry) {
@@ -505,6 +525,7 @@ nhood_status nh_geometry_create(const struct nh_problem *problem, const struct n
         choose_packed_rows(geometry);
         status = make_vectors(host, geometry);
     }
+    if (!status) choose_packed_planes(geometry);
     if (!status) status = make_bands(host, geometry);
     if (status) nh_geometry_destroy(host, geometry);
     return status;

@@ -130,7 +130,9 @@ struct nh_geometry {
     struct nh_band *bands; /* storage behind the vectors' lists */
     int32_t
         packed_rows; /* key rows of the middle axis kept packed at a time, per place of the slow axis */
+    int32_t packed_planes; /* places of the slow axis whose key rows are kept packed at a time */
     bool rolling; /* only key rows that a block needs are kept; the loop packs further ones */
+    bool rolling_planes; /* only planes of key rows that a place of the slow axis needs are kept */
     int32_t lanes, rows; /* lanes of the kernels it was made for, and query vectors per block */
     int32_t fold_log;    /* 2^fold_log consecutive places of the middle axis share a query vector */
     int32_t chunk;       /* window slots of the lane axis processed at a time */

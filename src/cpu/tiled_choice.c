@@ -119,9 +119,11 @@ static double tile_length(const struct nh_axis *axis, int64_t size, bool *apart)
 
 struct shape {
     double tiles, queries, keys, lane_share, ragged_share;
-    double kept_keys; /* keys that are packed at a time, see choose_packed_rows */
+    double
+        kept_keys; /* keys that are packed at a time, see choose_packed_rows and choose_packed_planes */
     double near_keys; /* of these, keys that the next blocks use again */
     bool apart;       /* no key is in two halos: tiles store the gradients of their keys */
+    bool planes;      /* only planes of keys that a place of the slow axis needs are kept */
 };
 
 /* The number of keys that a block uses, away from borders. If a tile is wider than a vector, the keys of one vector may lie
@@ -140,8 +142,11 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
     struct nh_problem permuted;
     int64_t slot_step[NH_AXES], bias_step[NH_AXES];
     nh_geometry_permute(problem, config->value[NH_KNOB_LANE_AXIS], &permuted, slot_step, bias_step);
-    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, 1, true};
-    bool rolling = permuted.axis[0].query.length == 1 && problem->heads == problem->kv_heads;
+    struct shape shape = {1, 1, 1, 1, ragged_share(&permuted.axis[2], lanes), 1, 1, true, false};
+    const bool one_head = problem->heads == problem->kv_heads;
+    const bool rolling = permuted.axis[0].query.length == 1 && one_head;
+    shape.planes =
+        permuted.axis[0].query.length > 1 && one_head && config->value[NH_KNOB_TILE_0 + 2] <= lanes;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &permuted.axis[a];
         bool apart;
@@ -152,7 +157,9 @@ static struct shape tile_shape(const struct nh_problem *problem, const struct nh
         shape.tiles *= (double)length / mean;
         shape.queries *= mean;
         shape.keys *= halo(axis, mean);
-        shape.kept_keys *= halo(axis, a == 1 && rolling && mean > 4 ? 4 : mean);
+        const bool rolls = a == 0 ? shape.planes : a == 1 && rolling;
+        const double at_once = a == 0 ? 1 : 4; /* places of queries whose keys are kept */
+        shape.kept_keys *= halo(axis, rolls && mean > at_once ? at_once : mean);
         if (a < 2) continue;
         shape.lane_share = lane_share(axis, mean, apart, lanes);
         shape.near_keys = rolling ? shape.kept_keys : block_keys(&permuted, mean, lanes);
@@ -192,7 +199,8 @@ static double doublings(double bytes, double kib) {
  *     packing    some vector operations per packed element of halo and queries. A key whose gradients are stored counts as
  *                seven, or as thirteen if they are added up from several tiles, through memory
  *     caches     the more packed keys (and in a backward their gradients) are kept, the further out in the caches they lie and
- *                the more each use costs. Packing uses all keys that are kept, products those that consecutive blocks share
+ *                the more each use costs. Packing uses all keys that are kept, products those that consecutive blocks share. Keys
+ *                of a ring of planes, packed a moment ago, cost products half as much
  * The sum is divided among the threads. The constants were fitted on machines with AVX-512. They serve to rank configs, not to
  * predict times. */
 double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
@@ -217,7 +225,8 @@ double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem
     double key_bytes = dims * real_bytes * (bwd ? 2 : 1);
     double kept = shape.kept_keys * key_bytes, near = shape.near_keys * key_bytes;
     products *= 1 + 0.3 * shape.ragged_share;
-    products *= 1 + 0.1 * doublings(near, 96) + 0.5 * doublings(near, 1024);
+    products *=
+        1 + (shape.planes ? 0.5 : 1) * (0.1 * doublings(near, 96) + 0.5 * doublings(near, 1024));
     packed *= packing_operations(config) * (1 + 0.25 * doublings(kept, 40));
     double work = (products + 14 * scores + packed) / operations_per_ns;
     return 200 + work / cpu->threads * idleness(units * shape.tiles);
@@ -232,8 +241,13 @@ static const struct size {
 } sizes[] = {{0, 0},    {0, 64}, {64, 64}, {32, 64}, {16, 64}, {8, 64},  {64, 128},
              {16, 128}, {0, 32}, {32, 32}, {16, 32}, {8, 32},  {16, 256}};
 
-/* Further tiles for problems of three axes: long along the other axes, and one or two vectors wide. `lane` counts vectors. */
-static const struct size narrow_sizes[] = {{0, 1}, {24, 1}, {16, 1}, {8, 1}, {24, 2}, {16, 2}};
+/* Further tiles for problems of three axes: long along the slow axis or both others, and one or two vectors wide. `lane` counts
+ * vectors. */
+static const struct narrow_size {
+    int32_t slow, middle, lane;
+} narrow_sizes[] = {{0, 0, 1},   {0, 24, 1},  {0, 16, 1},  {0, 12, 1}, {0, 8, 1},
+                    {24, 24, 1}, {24, 16, 1}, {24, 12, 1}, {24, 8, 1}, {16, 16, 1},
+                    {8, 8, 1},   {24, 24, 2}, {16, 16, 2}};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 enum { NARROW_SIZES = sizeof narrow_sizes / sizeof narrow_sizes[0] };
 enum { MOST_CONFIGS = NH_AXES * (SIZES + NARROW_SIZES) };
@@ -246,15 +260,14 @@ static bool known(const struct nh_config *config, int last) {
 }
 
 static struct nh_config sized_config(const struct nh_problem *problem, int32_t lane_axis,
-                                     struct size size, int32_t most_slow) {
+                                     const int32_t size[NH_AXES]) {
     struct nh_config config = {.value[NH_KNOB_LANE_AXIS] = lane_axis};
     int from[NH_AXES] = {0, 1, 2};
     from[lane_axis] = 2;
     from[2] = lane_axis;
     for (int a = 0; a < NH_AXES; a++) {
-        int32_t most = a == 2 ? size.lane : size.other;
+        int32_t most = size[a];
         const int64_t length = problem->axis[from[a]].query.length;
-        if (a == 0 && most > most_slow) most = most_slow;
         if (most == 0 && length > NH_LONG_AXIS) most = MOST_OF_LONG_AXIS;
         config.value[NH_KNOB_TILE_0 + a] = (int32_t)(most ? nh_min(most, length) : length);
     }
@@ -262,9 +275,10 @@ static struct nh_config sized_config(const struct nh_problem *problem, int32_t l
 }
 
 /* Lists all configs and returns their number. */
-static int all_configs(const struct nh_problem *problem, int32_t lanes,
+static int all_configs(const struct nh_problem *problem, const struct nh_tile_kernels *kernels,
                        struct nh_config config[MOST_CONFIGS]) {
     enum { MOST_SLOW = 8 }; /* halos of three axes are large: wide tiles are short there */
+    const int32_t lanes = kernels->lanes;
     int count = 0;
     for (int32_t lane_axis = NH_AXES - 1; lane_axis >= 0; lane_axis--) {
         /* Weights in memory are laid out along the last axis. An axis with one query would fill one lane. */
@@ -272,13 +286,17 @@ static int all_configs(const struct nh_problem *problem, int32_t lanes,
         if (!last && (problem->op >= NHOOD_OP_PN || problem->axis[lane_axis].query.length == 1))
             continue;
         for (int i = 0; i < SIZES; i++) {
-            config[count] = sized_config(problem, lane_axis, sizes[i], MOST_SLOW);
+            const int32_t other = sizes[i].other, slow = (int32_t)nh_min(other, MOST_SLOW);
+            config[count] =
+                sized_config(problem, lane_axis, (int32_t[]){slow, other, sizes[i].lane});
             if (!known(config, count)) count++;
         }
         for (int i = 0; problem->rank == 3 && i < NARROW_SIZES; i++) {
-            struct size size = narrow_sizes[i];
-            size.lane *= lanes;
-            config[count] = sized_config(problem, lane_axis, size, INT32_MAX);
+            const struct narrow_size *size = &narrow_sizes[i];
+            /* a tile of 12 has no whole block of 8 but the first */
+            if (size->middle == 12 && kernels->most_rows == 8) continue;
+            config[count] = sized_config(problem, lane_axis,
+                                         (int32_t[]){size->slow, size->middle, size->lane * lanes});
             if (!known(config, count)) count++;
         }
     }
@@ -289,7 +307,7 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
-    int count = all_configs(problem, nh_tiled_kernels(problem, device)->lanes, all);
+    int count = all_configs(problem, nh_tiled_kernels(problem, device), all);
     /* The estimate of cpu.unfused is the same function. */
     nh_least_first(&nh_solver_cpu_fused, problem, device, all, count);
     count = (int)nh_min(count, capacity);

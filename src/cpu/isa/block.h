@@ -137,7 +137,9 @@ static void each_block(struct tile *tile, block_fn *visit) {
     const int32_t *first = &geometry->tile_vector[tile->box.index[2]];
     const int32_t at_once = geometry->rolling ? first[1] - first[0] : 1;
     for (int32_t v = first[0]; v < first[1]; v += at_once)
-        for (int32_t slow = tile->box.query[0]; slow < tile->box.query_end[0]; slow++)
+        for (int32_t slow = tile->box.query[0]; slow < tile->box.query_end[0]; slow++) {
+            if (geometry->rolling_planes)
+                pack_planes(tile, geometry->order[0].begin[slow], geometry->order[0].end[slow]);
             for (int32_t middle = tile->box.query[1], places; middle < tile->box.query_end[1];
                  middle += places) {
                 places = nh_block_places(geometry, tile->box.query_end[1] - middle);
@@ -148,6 +150,7 @@ static void each_block(struct tile *tile, block_fn *visit) {
                     middle + places < tile->box.query_end[1])
                     store_key_rows(tile, order->begin[middle + places]);
             }
+        }
 }
 
 static void visit_step(struct tile *tile, const struct block *block, struct step *step,

@@ -16,8 +16,13 @@
  *
  * An unaligned vector as long as a cache line straddles two lines, and then costs up to three times an aligned load. If few
  * rows share it, all N keys are cut from two vectors by shuffles instead (CUT_KEYS). */
-#if NH_VECTOR_REGISTERS == 32
+#if NH_VECTOR_REGISTERS == 32 && !(defined(NH_ISA_AVX512) && NH_REAL == 64)
+#define DOT_ROWS 4
+#if defined(NH_ISA_AVX512)
+#define MOST_ROWS 8
+#else
 #define MOST_ROWS 4
+#endif
 #define MOST_KEYS(R) ((R) == 4 ? 6 : 8)
 #elif defined(NH_ISA_AVX2) && NH_REAL == 32
 #define MOST_ROWS 12
@@ -26,7 +31,7 @@
 #define HOLD_KEYS(R) ((R) >= 4)
 #define FULL_REGISTERS(R) ((R) >= 2 && (R) <= 4)
 #define HAS_SPLIT_LANES 1
-#else /* f64 with AVX2, too: more kernels make the library larger */
+#else /* f64 with AVX2 and AVX-512, too: more kernels make the library larger */
 #define MOST_ROWS 3
 #define MOST_KEYS(R) ((R) == 3 ? 4 : (R) == 2 ? 5 : 8)
 #endif
@@ -187,7 +192,7 @@ INLINE void dot_kernel(const int R, const int N, const int mode, real *const *sc
 #define DOT_8(F, R) DOT_6(F, R) F(R, 7) F(R, 8)
 
 /* clang-format off */
-#if NH_VECTOR_REGISTERS == 32
+#if DOT_ROWS == 4
 DOT_8(DOT_MODES, 1) DOT_8(DOT_MODES, 2) DOT_8(DOT_MODES, 3) DOT_6(DOT_MODES, 4)
 static dot_fn *const dot_table[DOT_ROWS][8][NH_LANE_MODES] = {
     {DOT_8(DOT_ENTRY, 1)}, {DOT_8(DOT_ENTRY, 2)}, {DOT_8(DOT_ENTRY, 3)}, {DOT_6(DOT_ENTRY, 4)}};

@@ -132,7 +132,7 @@ INLINE struct rows query_rows(const struct tile *tile, const struct block *block
                               int32_t tensor, int64_t dim) {
     int32_t middle = block->middle[place];
     struct rows rows = tensor_rows(tile, tensor, tile->head, block->slow, middle, dim);
-    rows.ahead = query_bytes_ahead(tile, tensor, middle);
+    rows.ahead = query_bytes_ahead(tile, tensor, block->slow, middle);
     return rows;
 }
 

@@ -68,7 +68,7 @@ static void finish(const struct nh_tile_run *run) {
 /* Geometries are those of the f32 kernels, except that axes are not folded. */
 const struct nh_tile_kernels TABLE_NAME(NH_ISA_NAME) = {
     .lanes = VL,
-    .most_rows = MOST_ROWS,
+    .most_rows = DOT_ROWS,
     .band_budget = BAND_BUDGET,
     .single_outputs = SINGLE_OUTPUTS,
     .one_place = true,

@@ -267,7 +267,7 @@ static struct rows vector_rows(const struct matrix *m, const struct block *block
                                int32_t tensor, int64_t dim) {
     struct rows rows =
         tensor_rows(&m->tile, tensor, m->tile.head, block->slow, block->middle[v], dim);
-    rows.ahead = query_bytes_ahead(&m->tile, tensor, block->middle[v]);
+    rows.ahead = query_bytes_ahead(&m->tile, tensor, block->slow, block->middle[v]);
     return rows;
 }
 

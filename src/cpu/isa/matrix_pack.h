@@ -105,8 +105,8 @@ static void matrix_pack_row(struct matrix *m, int32_t slow, int32_t middle) {
     struct rows k = tensor_rows(tile, NHOOD_K, tile->box.kv_head, slow, middle, tile->problem->dim);
     struct rows v =
         tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, tile->problem->dim_v);
-    k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
-    v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
+    k.ahead = key_bytes_ahead(tile, NHOOD_K, slow, middle);
+    v.ahead = key_bytes_ahead(tile, NHOOD_V, slow, middle);
     pack_channels(&k, first, count, m->shift, s->width_k,
                   s->k_channels + row * s->width_k / 2 * s->pitch, s->pitch);
     pack_pairs(&v, first, count, m->shift, s->width_v, s->v_keys + row * s->width_v / 2 * s->pitch,

@@ -40,10 +40,15 @@ static int64_t partial_reals(const struct nh_geometry *geometry) {
     return partial_layout(geometry).reals;
 }
 
+/* The index of the first packed key row of a place of the slow axis. Tiles with rolling planes keep a ring of them. */
+static int64_t packed_plane(const struct tile *tile, int32_t slow) {
+    const struct nh_geometry *geometry = tile->geometry;
+    return (int64_t)((slow - tile->box.key[0]) % geometry->packed_planes) * geometry->packed_rows;
+}
+
 /* The index of a key row's packed forms. Rolling tiles keep a ring of the rows last packed. */
 static int64_t packed_row(const struct tile *tile, int32_t slow, int32_t middle) {
-    int32_t rows = tile->geometry->packed_rows;
-    return (int64_t)(slow - tile->box.key[0]) * rows + (middle - tile->box.key[1]) % rows;
+    return packed_plane(tile, slow) + (middle - tile->box.key[1]) % tile->geometry->packed_rows;
 }
 
 /* The index of a key row in the halo. */
@@ -153,7 +158,7 @@ static void store_key_rows(struct tile *tile, int32_t end) {
             for (const struct key_gradient *g = gradient; g < gradient + count; g++) {
                 struct rows rows =
                     tensor_rows(tile, g->tensor, tile->box.kv_head, slow, middle, g->dim);
-                rows.ahead = key_bytes_ahead(tile, g->tensor, middle);
+                rows.ahead = key_bytes_ahead(tile, g->tensor, slow, middle);
                 rows_to(&rows, tile->box.key[2], keys, NULL,
                         tile->partial + g->offset +
                             partial_row(tile, slow, middle) * keys * g->width,

@@ -75,7 +75,7 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     bool dots = fwd || bwd || problem->op == NHOOD_OP_PN;
     bool values = fwd || problem->op == NHOOD_OP_NN, in_place = values && values_in_place(problem);
     int64_t keys = geometry->tile[2].most_keys;
-    int64_t rows = (int64_t)geometry->tile[0].most_keys * geometry->packed_rows;
+    int64_t rows = (int64_t)geometry->packed_planes * geometry->packed_rows;
     s->key_pitch = padded_places(keys);
     s->extra_pitch = padded_places(extra);
     s->width_k = (int64_t)geometry->vectors_k * VL;

@@ -6,7 +6,7 @@
 
 /* The packed row after `row`. */
 static int64_t next_packed_row(const struct tile *tile, int64_t row, int32_t slow) {
-    int64_t first = (int64_t)(slow - tile->box.key[0]) * tile->geometry->packed_rows;
+    int64_t first = packed_plane(tile, slow);
     return row + 1 < first + tile->geometry->packed_rows ? row + 1 : first;
 }
 
@@ -22,8 +22,8 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
     if (s->k_columns) k = tensor_rows(tile, NHOOD_K, tile->box.kv_head, slow, middle, dim);
     if (s->v_columns || s->v_rows || in_place)
         v = tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, dim_v);
-    k.ahead = key_bytes_ahead(tile, NHOOD_K, middle);
-    v.ahead = key_bytes_ahead(tile, NHOOD_V, middle);
+    k.ahead = key_bytes_ahead(tile, NHOOD_K, slow, middle);
+    v.ahead = key_bytes_ahead(tile, NHOOD_V, slow, middle);
     if (s->k_columns)
         columns_from(&k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
     if (s->v_columns)
@@ -37,16 +37,28 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
                   s->width_v);
 }
 
-/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on, and begins their partial
- * gradients. */
-static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
-    if (begin < tile->packed_end) begin = tile->packed_end;
-    for (int32_t slow = tile->box.key[0]; slow < tile->box.key[0] + tile->box.keys[0]; slow++)
+/* Packs key rows [begin, end) of the middle axis at places [slow, slow_end), and begins their partial gradients. */
+static void pack_key_rows(const struct tile *tile, int32_t slow, int32_t slow_end, int32_t begin,
+                          int32_t end) {
+    for (; slow < slow_end; slow++)
         for (int32_t middle = begin; middle < end; middle++) {
             pack_key_row(tile, slow, middle);
             if (tile->partial) empty_partial_row(tile, partial_row(tile, slow, middle));
         }
+}
+
+/* Packs the key rows before place `end` of the middle axis that are not packed yet, from `begin` on. */
+static void pack_keys(struct tile *tile, int32_t begin, int32_t end) {
+    if (begin < tile->packed_end) begin = tile->packed_end;
+    pack_key_rows(tile, tile->box.key[0], tile->box.key[0] + tile->box.keys[0], begin, end);
     if (end > tile->packed_end) tile->packed_end = end;
+}
+
+/* Packs the planes of key rows before place `end` of the slow axis that are not packed yet, from `begin` on. */
+static void pack_planes(struct tile *tile, int32_t begin, int32_t end) {
+    if (begin < tile->packed_planes_end) begin = tile->packed_planes_end;
+    pack_key_rows(tile, begin, end, tile->box.key[1], tile->box.key[1] + tile->box.keys[1]);
+    if (end > tile->packed_planes_end) tile->packed_planes_end = end;
 }
 
 /* Extra token `token`, as the row at place 0. */
@@ -89,11 +101,12 @@ static void pack_extra(const struct tile *tile) {
     }
 }
 
-/* Packs everything that a tile needs before its blocks. Rolling tiles pack their keys in the loop over blocks. */
+/* Packs everything that a tile needs before its blocks. Rolling tiles pack their keys in the loop over blocks, and
+ * those with rolling planes in the loop over the slow axis. */
 static void tile_pack(struct tile *tile, real k_factor) {
     tile->k_factor = k_factor;
     if (tile->partial) clear_partial_rest(tile);
-    if (!tile->geometry->rolling)
+    if (!tile->geometry->rolling && !tile->geometry->rolling_planes)
         pack_keys(tile, tile->box.key[1], tile->box.key[1] + tile->box.keys[1]);
     pack_extra(tile);
 }

@@ -25,6 +25,7 @@ struct tile {
     int64_t group, head;       /* query heads per key head; the one at work */
     real k_factor;             /* multiplies k_rows */
     int32_t packed_end;        /* key rows before this place of the middle axis are packed */
+    int32_t packed_planes_end; /* the same of the slow axis, if planes roll */
     int32_t stored_end;        /* those before this one are stored, see store_key_rows */
     real *partial;             /* this tile's partial gradients, or NULL */
 };
@@ -75,19 +76,26 @@ static int32_t rows_ahead(const struct nh_problem *problem) {
 }
 
 /* Bytes from a row at place `middle` to the row that is needed rows_ahead places later. Beyond `end` that row belongs to the
- * next work tile, whose places are [next, next_end) where this one begins at `first`, and which is `heads` heads away. */
-static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle, int32_t end,
-                           const int32_t first[NH_AXES], const int32_t next[NH_AXES],
-                           int32_t next_end, int64_t heads) {
+ * next place of the slow axis, if there is `more` of it in the tile, else to the next work tile, whose places are
+ * [next, next_end) where this one begins at `first`, and which is `heads` heads away. */
+static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t slow, bool more,
+                           int32_t middle, int32_t end, const int32_t first[NH_AXES],
+                           const int32_t next[NH_AXES], int32_t next_end, int64_t heads) {
     const nhood_strides *strides = &tile->problem->strides[tensor];
     int64_t bytes = (int64_t)nh_dtype_bytes(tile->problem->dtype);
     int64_t place = middle + rows_ahead(tile->problem);
     if (place < end) return axis_distance(tile, tensor, 1, middle, place) * bytes;
+    if (more) {
+        place = nh_min(first[1] + place - end, end - 1);
+        return (axis_distance(tile, tensor, 0, slow, slow + 1) +
+                axis_distance(tile, tensor, 1, middle, place)) *
+               bytes;
+    }
     if (tile->last) return 0;
     place = nh_min(next[1] + place - end, next_end - 1);
     int64_t elements =
         (tile->next.batch - tile->box.batch) * strides->batch + heads * strides->head;
-    elements += axis_distance(tile, tensor, 0, first[0], next[0]);
+    elements += axis_distance(tile, tensor, 0, slow, next[0]);
     elements += axis_distance(tile, tensor, 1, middle, place);
     elements += axis_distance(tile, tensor, 2, first[2], next[2]);
     for (int a = 0; a < NH_AXES; a++)
@@ -95,15 +103,19 @@ static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t midd
     return elements * bytes;
 }
 
-static int64_t key_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle) {
+static int64_t key_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t slow,
+                               int32_t middle) {
     if (!tile->last && !has_keys(&tile->next)) return 0;
-    return bytes_ahead(tile, tensor, middle, tile->box.key[1] + tile->box.keys[1], tile->box.key,
-                       tile->next.key, tile->next.key[1] + tile->next.keys[1],
+    const bool more = slow + 1 < tile->box.key[0] + tile->box.keys[0];
+    return bytes_ahead(tile, tensor, slow, more, middle, tile->box.key[1] + tile->box.keys[1],
+                       tile->box.key, tile->next.key, tile->next.key[1] + tile->next.keys[1],
                        tile->next.kv_head - tile->box.kv_head);
 }
 
-static int64_t query_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t middle) {
-    return bytes_ahead(tile, tensor, middle, tile->box.query_end[1], tile->box.query,
+static int64_t query_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t slow,
+                                 int32_t middle) {
+    const bool more = slow + 1 < tile->box.query_end[0];
+    return bytes_ahead(tile, tensor, slow, more, middle, tile->box.query_end[1], tile->box.query,
                        tile->next.query, tile->next.query_end[1],
                        tile->next.kv_head * tile->group - tile->head);
 }
@@ -149,6 +161,7 @@ static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker
     tile->last = item + 1 == run->units * run->geometry->tiles;
     if (!tile->last) tile->next = item_box(run, item + 1);
     tile->packed_end = tile->stored_end = tile->box.key[1];
+    tile->packed_planes_end = tile->box.key[0];
     scratch_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals,
                    &tile->scratch);
     if (!keys_in_line(tile)) tile->scratch.v_rows = tile->scratch.wrapped_v_rows;
