@@ -19,12 +19,23 @@ struct line {
     const int32_t *columns;
     /* per extent: 1 / extent, and (1 - 1 / extent) / 2, which rounded_down and rounded_up need */
     double reciprocal[NH_MOST_EXTENTS], margin[NH_MOST_EXTENTS];
-    /* of boxes: columns of the first one that lie before the halo, and the number of the last one; else 0 and INFINITY */
+    /* of boxes: columns of the first one that lie before the halo, and the number of the last one */
     double before[NH_MOST_EXTENTS], last[NH_MOST_EXTENTS];
     struct nh_tile_counts *counts;
 };
 
 struct nh_groups nh_groups_from(const struct nh_axis *axis, int64_t first, bool inverse) {
+    const bool whole = !nh_is_cut(axis);
+    if (whole && axis->dilation == 1) {
+        const struct nh_range all = {0, axis->length};
+        return (struct nh_groups){.axis = axis,
+                                  .count = 1,
+                                  .length = axis->length,
+                                  .rows = all,
+                                  .columns = all,
+                                  .inverse = inverse,
+                                  .whole = true};
+    }
     const int64_t end[] = {axis->length, axis->query.offset,
                            axis->query.offset + axis->query.length, axis->key.offset,
                            axis->key.offset + axis->key.length};
@@ -34,6 +45,7 @@ struct nh_groups nh_groups_from(const struct nh_axis *axis, int64_t first, bool 
     return (struct nh_groups){
         .axis = axis,
         .inverse = inverse,
+        .whole = whole,
         .count = next - first,
         .length = nh_axis_group_length(axis->length, axis->dilation, first),
         .rows = nh_axis_covered(axis, inverse ? &axis->key : &axis->query, first),
@@ -45,12 +57,11 @@ struct nh_range nh_groups_seen(const struct nh_groups *groups, int64_t row) {
     const int64_t at = nh_min(groups->rows.begin + row, groups->rows.end - 1);
     if (groups->rows.begin >= groups->rows.end)
         return (struct nh_range){groups->columns.begin, groups->columns.begin};
-    /* Most strides are 1: passing the constant lets compilers leave out divisions. */
-    struct nh_range seen =
-        axis->stride == 1 && !axis->periodic
-            ? nh_seen_range(groups->length, axis->window, 1, axis->causal, 0, groups->inverse, at)
-            : nh_seen_range(groups->length, axis->window, axis->stride, axis->causal,
-                            axis->periodic, groups->inverse, at);
+    /* Most axes are not cut and have a stride of 1: passing the constant lets compilers leave out divisions. */
+    if (groups->whole && axis->stride == 1)
+        return nh_seen_range(groups->length, axis->window, 1, axis->causal, 0, groups->inverse, at);
+    struct nh_range seen = nh_seen_range(groups->length, axis->window, axis->stride, axis->causal,
+                                         axis->periodic, groups->inverse, at);
     return nh_covered_part(seen, groups->columns, groups->length, axis->periodic);
 }
 
@@ -88,22 +99,24 @@ static double smaller(double a, double b) {
 }
 
 /* Adds what a part of a tile sees: its first row sees the columns `first`, its last row `last`. A part that is skipped
- * visits one column tile. */
-static void add_part(const struct line *line, struct nh_range halo, struct nh_range first,
-                     struct nh_range last, bool skipped, double weight) {
+ * visits one column tile. boxes: line->boxes, as a constant, since most counts are of no boxes and need less. */
+static inline void add_part(const struct line *line, bool boxes, struct nh_range halo,
+                            struct nh_range first, struct nh_range last, bool skipped,
+                            double weight) {
     const double first_begin = (double)(first.begin - halo.begin),
                  first_end = (double)(first.end - halo.begin),
                  last_begin = (double)(last.begin - halo.begin),
                  last_end = skipped ? -INFINITY : (double)(last.end - halo.begin);
-    const double least = line->boxes || skipped;
+    const double least = boxes || skipped;
     double *visits = line->counts->visits, *dense = line->counts->dense;
     for (int i = 0; i < line->extents; i++) {
-        double reciprocal = line->reciprocal[i], margin = line->margin[i], before = line->before[i];
+        double reciprocal = line->reciprocal[i], margin = line->margin[i];
+        double before = boxes ? line->before[i] : 0;
         double begin = rounded_down(first_begin + before, reciprocal, margin);
         double end = rounded_up(last_end + before, reciprocal, margin);
         double from = rounded_up(last_begin + before, reciprocal, margin);
         double to = rounded_down(first_end + before, reciprocal, margin);
-        begin = smaller(begin, line->last[i]);
+        if (boxes) begin = smaller(begin, line->last[i]);
         end = larger(end, begin + least);
         visits[i] += weight * (end - begin);
         dense[i] += weight * larger(smaller(to, end) - larger(from, begin), 0);
@@ -125,7 +138,11 @@ static void add_tile(const struct cut *cut, int64_t tile, double weight, struct 
     for (int64_t row = begin; row < end; row += cut->part) {
         if (row > begin) first = nh_groups_seen(&cut->groups, row);
         if (parts) last = nh_groups_seen(&cut->groups, row + cut->part - 1);
-        add_part(line, halo, first, last, parts && row >= cut->length, weight);
+        const bool skipped = parts && row >= cut->length;
+        if (line->boxes)
+            add_part(line, true, halo, first, last, skipped, weight);
+        else
+            add_part(line, false, halo, first, last, skipped, weight);
     }
 }
 
@@ -193,7 +210,11 @@ static void add_groups(const struct cut *cut, struct line *line) {
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts) {
     const int64_t tiles = nh_ceil_div(nh_longest_rows(axis, inverse), rows);
-    struct line line = {count, beyond && nh_is_cut(axis), columns, .counts = counts};
+    struct line line; /* its arrays are large, so they are not cleared */
+    line.extents = count;
+    line.boxes = beyond && nh_is_cut(axis);
+    line.columns = columns;
+    line.counts = counts;
     counts->rows = rows;
     counts->part = part;
     counts->tiles = axis->dilation * tiles;
@@ -201,8 +222,7 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
     for (int i = 0; i < count; i++) {
         line.reciprocal[i] = 1.0 / columns[i];
         line.margin[i] = 0.5 - 0.5 * line.reciprocal[i];
-        line.last[i] = INFINITY;
-        line.before[i] = counts->visits[i] = counts->dense[i] = 0;
+        counts->visits[i] = counts->dense[i] = 0;
     }
     for (int64_t group = 0; group < axis->dilation;) {
         struct cut cut = {nh_groups_from(axis, group, inverse), 0, rows, part};

@@ -27,6 +27,7 @@ struct nh_groups {
     /* what tensors have of each; inverse: rows are keys, columns the queries that attend them; else rows are queries */
     struct nh_range rows, columns;
     bool inverse;
+    bool whole; /* tensors cover the axis, which is not periodic */
 };
 
 /* The groups from `first` on that are like it. */
