@@ -88,7 +88,8 @@ typedef bool nh_work_fn(const struct nh_problem *problem, const struct nh_device
 /* Features that not every solver takes. nh_solver_refusal refuses them for the solvers that do not. */
 enum {
     NH_TAKES_PARTS = 1, /* tensors that cover a part of the grid */
-    NH_TAKES_PERIODIC = 2
+    NH_TAKES_PERIODIC = 2,
+    NH_TAKES_ANY_SCALE = 4 /* also scales that f32 does not take (scale.h) */
 };
 
 struct nh_solver {

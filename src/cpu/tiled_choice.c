@@ -4,7 +4,6 @@
 
 #include "dtype.h"
 #include "kernels.h"
-#include "scale.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,7 +33,7 @@ const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_de
     }
     if (problem->bias_count > INT32_MAX)
         return "a head's bias table has more than 2^31 - 1 entries";
-    return nh_scale_refusal(problem);
+    return NULL;
 }
 
 /* Whether the matrix kernels compute a problem: where they were measured to be faster than the f32 kernels. Their tiles have

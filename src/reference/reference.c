@@ -325,7 +325,7 @@ static nhood_status build(const struct nh_solver *solver, const struct nh_proble
 const struct nh_solver nh_solver_reference = {
     .name = "reference",
     .device_kind = NHOOD_DEVICE_CPU,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_ANY_SCALE,
     .refuse = nh_refuse_nothing,
     .candidates = nh_one_config,
     .estimate = estimate,
