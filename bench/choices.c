@@ -30,14 +30,10 @@ static const double most_behind = 4.0 / 3;
 /* Fewer turns for candidates that all take long. */
 static const double enough_s = 0.1;
 
-struct build {
+struct candidate {
     struct nh_choice choice;
     struct nh_operation *operation; /* NULL: it is not built */
-};
-
-struct candidate {
-    struct build build;
-    int samples; /* without the warm-up */
+    int samples;                    /* without the warm-up */
     double ns[MOST_TURNS], fastest_ns;
     bool out;
 };
@@ -52,13 +48,13 @@ struct contest {
 /* The first of its solver: candidates come in the order of their estimates. */
 static bool first_of_solver(const struct contest *contest, const struct nh_solver *solver) {
     for (int i = 0; i < contest->count; i++)
-        if (contest->candidate[i].build.choice.solver == solver) return false;
+        if (contest->candidate[i].choice.solver == solver) return false;
     return true;
 }
 
 static void add(struct contest *contest, const struct nh_choice *choice) {
     contest->candidate[contest->count] = (struct candidate){.fastest_ns = INFINITY};
-    contest->candidate[contest->count++].build.choice = *choice;
+    contest->candidate[contest->count++].choice = *choice;
 }
 
 /* The planner may prefer a config to one of a little less estimate. */
@@ -66,7 +62,7 @@ static void put_choice_first(struct contest *contest) {
     struct nh_choice chosen;
     if (nh_planner_choose(&contest->request, &chosen)) return;
     for (int i = 1; i < contest->count; i++) {
-        const struct nh_choice *choice = &contest->candidate[i].build.choice;
+        const struct nh_choice *choice = &contest->candidate[i].choice;
         if (choice->solver != chosen.solver ||
             memcmp(&choice->config, &chosen.config, sizeof chosen.config) != 0)
             continue;
@@ -102,8 +98,8 @@ static int measure(struct contest *contest, double budget_s) {
         nh_planner_choose(&contest->request, &best))
         return -1;
     while (i < contest->count &&
-           (contest->candidate[i].build.choice.solver != best.solver ||
-            memcmp(&contest->candidate[i].build.choice.config, &best.config, sizeof best.config)))
+           (contest->candidate[i].choice.solver != best.solver ||
+            memcmp(&contest->candidate[i].choice.config, &best.config, sizeof best.config)))
         i++;
     /* wisdom knows no estimates */
     struct nh_problem room;
@@ -116,10 +112,11 @@ static int measure(struct contest *contest, double budget_s) {
 
 /* ---- timing ---- */
 
-static void build(const struct contest *contest, struct build *build) {
+static void build(const struct contest *contest, struct candidate *candidate) {
     const struct nh_request *request = &contest->request;
-    if (nh_choice_build(&build->choice, request->problem, request->device, &build->operation))
-        build->operation = NULL;
+    if (nh_choice_build(&candidate->choice, request->problem, request->device,
+                        &candidate->operation))
+        candidate->operation = NULL;
 }
 
 static double fastest_of(const struct contest *contest) {
@@ -139,8 +136,8 @@ static bool take_turn(struct contest *contest, const struct nh_scratch *scratch,
     for (int i = 0; i < contest->count; i++) {
         struct candidate *candidate = &contest->candidate[i];
         double ns;
-        if (candidate->out || !candidate->build.operation) continue;
-        if (nh_scratch_run(scratch, candidate->build.operation, &ns)) {
+        if (candidate->out || !candidate->operation) continue;
+        if (nh_scratch_run(scratch, candidate->operation, &ns)) {
             candidate->out = true;
             continue;
         }
@@ -159,7 +156,7 @@ static nhood_status run(struct contest *contest) {
     struct nh_scratch scratch;
     nhood_status status = nh_scratch_create(request->device, request->problem, &scratch);
     for (int i = 0; !status && i < contest->count; i++) {
-        struct build *made = &contest->candidate[i].build;
+        struct candidate *made = &contest->candidate[i];
         build(contest, made);
         if (made->operation)
             status = nh_scratch_reserve(&scratch, made->operation->workspace_bytes);
@@ -170,8 +167,8 @@ static nhood_status run(struct contest *contest) {
         if (!take_turn(contest, &scratch, turn)) break;
     }
     for (int i = 0; i < contest->count; i++)
-        if (contest->candidate[i].build.operation)
-            contest->candidate[i].build.operation->destroy(contest->candidate[i].build.operation);
+        if (contest->candidate[i].operation)
+            contest->candidate[i].operation->destroy(contest->candidate[i].operation);
     nh_scratch_free(&scratch);
     return status;
 }
@@ -192,7 +189,7 @@ static void print(struct contest *contest, const char *text, double seconds) {
            seconds, contest->measured);
     for (int i = 0; i < contest->count; i++) {
         struct candidate *candidate = &contest->candidate[i];
-        const struct nh_choice *choice = &candidate->build.choice;
+        const struct nh_choice *choice = &candidate->choice;
         char config[NH_CONFIG_BYTES];
         nh_config_text(choice->solver, &choice->config, config, sizeof config);
         printf("%s[\"%s\", \"%s\", %.0f, %.0f, %d]", i ? ", " : "", choice->solver->name, config,
@@ -216,7 +213,7 @@ static nhood_status time_problem(struct contest *contest, const char *text, doub
 static void prepare(struct contest *contest, double cut) {
     list(contest, cut);
     for (int i = 0; i < contest->count; i++) {
-        struct build *made = &contest->candidate[i].build;
+        struct candidate *made = &contest->candidate[i];
         build(contest, made);
         if (made->operation) made->operation->destroy(made->operation);
     }

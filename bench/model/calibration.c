@@ -8,9 +8,9 @@
  * The scenario says how wrong the table is: `rates`, those of half the kernels, each by its own factor of 1.3 to 2, up or down;
  * `families`, those of whole families, up, down or not at all; `a100`, the H200 that the timings are of is taken for a GPU with an A100's
  * clock, bandwidth and rates of a clock; `sm80`, the same by rates of sm_86, and without the solvers of sm_90. */
+#include "calibrate.h"
 #include "cuda.h"
 #include "device_spec.h"
-#include "calibrate.h"
 #include "rates.h"
 #include "registry.h"
 

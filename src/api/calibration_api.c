@@ -1,8 +1,8 @@
 /* Public functions on calibrations. */
+#include "calibrate.h"
 #include "calibration.h"
 #include "context.h"
 #include "file_io.h"
-#include "calibrate.h"
 #include "timings.h"
 
 const char *nhood_device_estimates(const nhood_context *context, int32_t device) {

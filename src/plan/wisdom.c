@@ -50,7 +50,7 @@ static int order_of_names(const struct nh_wisdom_record *a, const struct nh_wisd
     return order ? order : strcmp(a->config, b->config);
 }
 
-/* Of the records of one candidate, the one to be kept comes first. */
+/* Orders records by their names. Among those of one candidate, the one that is kept comes first. */
 static int by_names(const void *left, const void *right) {
     const struct nh_wisdom_record *a = *(const struct nh_wisdom_record *const *)left;
     const struct nh_wisdom_record *b = *(const struct nh_wisdom_record *const *)right;

@@ -1,7 +1,7 @@
 /* Calibrations: their files, there and back and refused; what fits recover of factors that are known; what choices are judged to be. */
+#include "calibrate.h"
 #include "calibration.h"
 #include "device_spec.h"
-#include "calibrate.h"
 #include "predict.h"
 #include "test.h"
 

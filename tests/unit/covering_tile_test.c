@@ -1,4 +1,4 @@
-/* Fitted tiles against all tiles of evenly cut groups. */
+/* Covering tiles against all tiles of evenly cut groups. */
 #include "tiling.h"
 #include "test.h"
 

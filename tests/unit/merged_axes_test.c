@@ -1,4 +1,4 @@
-/* Joined axes: on random problems every query sees the same tokens as before, and tensors lie where they did. */
+/* Merged axes: on random problems every query sees the same tokens as before, and tensors lie where they did. */
 #include "permuted_axes.h"
 #include "test.h"
 

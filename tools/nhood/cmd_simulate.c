@@ -171,12 +171,17 @@ static const char *extents_text(const struct simulation *simulation, char text[E
     return text;
 }
 
+static const char columns[] =
+    "solvers:        time       tensor    exp       masks     L2        memory    "
+    "limit   tiles     masked    waste  ";
+enum { TIME_COLUMN = 16, CONFIG_COLUMN = sizeof columns - 1 };
+
 static void print_row(const nhood_problem *problem, const struct candidate *row) {
     char time[UNIT_BYTES];
     if (row->refusal) {
         printf("  %-14srefused: %s\n", row->solver, row->refusal);
     } else if (row->tiles <= 0) {
-        printf("  %-14s%-*s%s\n", row->solver, *row->config ? 96 : 0,
+        printf("  %-14s%-*s%s\n", row->solver, *row->config ? CONFIG_COLUMN - TIME_COLUMN : 0,
                time_text(row->estimate_ns, time), row->config);
     } else {
         printf("  %-14s%-11s", row->solver, time_text(row->estimate_ns, time));
@@ -217,8 +222,7 @@ static void print_simulation(const struct target *target, const struct simulatio
                simulation->dense_ns / best->estimate_ns);
     printf("\n");
     print_unmasked(simulation);
-    printf("solvers:        time       tensor    exp       masks     L2        memory    limit   "
-           "tiles     masked    waste  config\n");
+    printf("%sconfig\n", columns);
     for (size_t i = 0; i < candidates->count; i++)
         if (target->verbose || candidates_is_best_of_solver(candidates, i))
             print_row(&simulation->problem, &candidates->row[i]);

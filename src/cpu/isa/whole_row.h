@@ -159,7 +159,7 @@ INLINE void whole_row(const int kind, const int window, const bool scatter,
      {ROW_NAME(2, W, 0), ROW_NAME(2, W, 1)},                                                       \
      {ROW_NAME(3, W, 0), ROW_NAME(3, W, 1)}},
 
-/* The functions, [window / 2][kind - 1][scatter], for odd windows. At borders, even windows are shifted in another way. */
+/* The functions, [(window - ROW_LEAST_WINDOW) / 2][kind - 1][scatter], for odd windows. At borders, even windows are shifted in another way. */
 /* clang-format off */
 #if defined(NH_ISA_AVX512)
 ROW_KINDS(5) ROW_KINDS(7)
@@ -175,7 +175,7 @@ static row_fn *find_row(const struct nh_band_list *list, int32_t window, bool sc
                         int32_t vectors) {
     const bool some = list->row != NH_ROW_NONE && window >= ROW_LEAST_WINDOW &&
                       window <= ROW_MOST_WINDOW && window % 2 == 1 && vectors % ROW_VECTORS == 0;
-    return some ? row_table[window / 2 - ROW_LEAST_WINDOW / 2][list->row - 1][scatter] : NULL;
+    return some ? row_table[(window - ROW_LEAST_WINDOW) / 2][list->row - 1][scatter] : NULL;
 }
 #else
 static row_fn *find_row(const struct nh_band_list *list, int32_t window, bool scatter,
