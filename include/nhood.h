@@ -113,8 +113,8 @@ typedef struct nhood_context_options {
      * of CPUs that this process may run on. */
     int32_t threads;
     int32_t reserved; /* 0 */
-    /* Best CPU instruction set that may be used: generic, avx2, avx512 (and amx in builds with it); on aarch64 neon, sve256,
-     * sve512. NULL: $NHOOD_ISA or, if that is not set, the best one. */
+    /* Best CPU instruction set that may be used: generic, avx2, avx512, amx (on Linux); on aarch64 neon, sve256, sve512.
+     * NULL: $NHOOD_ISA or, if that is not set, the best one. */
     const char *isa;
     /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE or, if that is not set, $XDG_CACHE_HOME/nhood or
      * ~/.cache/nhood (Windows: %LOCALAPPDATA%/nhood/cache). Its wisdom and calibrations are read when the context is created;

@@ -36,17 +36,19 @@ const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_de
     return NULL;
 }
 
-/* Whether the matrix kernels compute a problem: where they were measured to be faster than the f32 kernels. Their tiles have
- * 16 queries and 32 keys of a row, most of which would be empty along short axes or with short windows. */
+/* Whether the matrix kernels compute a problem: where they were measured to be faster than the f32 kernels (docs/log/cpu.md). Their
+ * tiles have 16 queries and 32 keys of a row, most of which would be empty along short axes or with short windows. */
 static bool matrix_serves(const struct nh_problem *problem) {
-    enum { LEAST_DIM = 32, LEAST_GROUP = 32, LEAST_WINDOW = 9, LEAST_KEYS = 64 };
-    if (problem->dtype != NHOOD_DTYPE_BF16 || problem->op != NHOOD_OP_FWD || problem->has_bias ||
-        problem->dim < LEAST_DIM || problem->dim_v < LEAST_DIM ||
-        problem->window_count < LEAST_KEYS)
+    enum { LEAST_DIM = 32, LEAST_WINDOW = 9 };
+    const bool backward = problem->op == NHOOD_OP_BWD;
+    const int64_t least_group = backward ? 16 : 32, least_keys = backward ? 32 : 64;
+    if (problem->dtype != NHOOD_DTYPE_BF16 || (problem->op != NHOOD_OP_FWD && !backward) ||
+        problem->has_bias || problem->dim < LEAST_DIM || problem->dim_v < LEAST_DIM ||
+        problem->window_count < least_keys || (backward && problem->extra_tokens > 0))
         return false;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        const bool shorter = axis->query.length / axis->dilation < LEAST_GROUP;
+        const bool shorter = axis->query.length / axis->dilation < least_group;
         if (axis->length > 1 && (shorter || axis->window < LEAST_WINDOW || axis->stride > 1))
             return false;
     }

@@ -19,7 +19,7 @@ void target_init(struct target *target) {
          .text = &target->isa,
          .argument = "NAME",
          .help =
-             "highest CPU instruction set: generic, avx2, avx512; neon, sve256, sve512 (the best)"},
+             "highest CPU instruction set: generic, avx2, avx512, amx; neon, sve256, sve512 (the best)"},
         {.name = "threads",
          .integer = &target->threads,
          .low = 1,

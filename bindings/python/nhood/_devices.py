@@ -51,7 +51,7 @@ def configure(
 
     threads: CPU threads of one call, the calling one included, up to 1024; 0: $NHOOD_THREADS, else the CPUs
         this process may run on.
-    isa: highest CPU instruction set to use: "generic", "avx2" or "avx512", on aarch64 "neon", "sve256" or "sve512";
+    isa: highest CPU instruction set to use: "generic", "avx2", "avx512" or "amx" (Linux), on aarch64 "neon", "sve256" or "sve512";
         None: $NHOOD_ISA, else the best there is.
     solver: hold all plans to one solver, for tests and measurements; None: the library chooses.
 

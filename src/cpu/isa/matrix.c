@@ -1,5 +1,6 @@
-/* The forward of bf16 problems on machines with tile registers (AMX). The AVX-512 f32 kernels compute work tiles again whose
- * results are not finite. */
+/* bf16 problems on machines with tile registers (AMX), forward and backward. The AVX-512 f32 kernels compute the work tiles whose
+ * results, or in the backward inputs, are not finite, and those for which tile products are not accurate enough. */
+#include "matrix_backward.h"
 #include "matrix_forward.h"
 
 #include "band.h"
@@ -25,21 +26,43 @@ static int32_t choose_shift(const struct tile *tile) {
     return (tile->box.key[2] - vector->start) & 15;
 }
 
+static void run_forward(struct matrix *m) {
+    m->is_short = m->tile.geometry->order[2].window <= SHORT_WINDOW;
+    m->offset[0] = -1;
+    matrix_pack_extra(m);
+    for (int64_t i = 0; i < m->tile.group; i++) {
+        m->tile.head = m->tile.box.kv_head * m->tile.group + i;
+        each_matrix_block(m, forward_block);
+    }
+}
+
+static void run_backward(struct matrix *m) {
+    clear_partial_rest(&m->tile);
+    for (int64_t i = 0; i < m->tile.group && !m->not_finite; i++) {
+        m->tile.head = m->tile.box.kv_head * m->tile.group + i;
+        each_matrix_block(m, backward_block);
+    }
+    if (!m->not_finite) store_last_key_rows(&m->tile);
+}
+
 static void tile_run(const struct nh_tile_run *run, int64_t item, int32_t worker) {
     struct matrix m;
     tile_set(run, item, worker, &m.tile);
     matrix_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals, &m.s);
-    m.shift = choose_shift(&m.tile);
-    m.is_short = run->geometry->order[2].window <= SHORT_WINDOW;
-    m.not_finite = false;
-    m.offset[0] = -1;
+    const bool backward = run->geometry->problem.op == NHOOD_OP_BWD;
+    m.shift = backward ? 0 : choose_shift(&m.tile);
+    m.is_short = m.not_finite = false;
+    if (backward) {
+        m.tile.scratch.filled_k = m.s.filled_k;
+        m.tile.scratch.filled_v = m.s.filled_v;
+    }
     tile_open();
     if (!run->geometry->rolling)
         matrix_pack_keys(&m, m.tile.box.key[1], m.tile.box.key[1] + m.tile.box.keys[1]);
-    matrix_pack_extra(&m);
-    for (int64_t i = 0; i < m.tile.group; i++) {
-        m.tile.head = m.tile.box.kv_head * m.tile.group + i;
-        each_matrix_block(&m, forward_block);
+    if (backward) {
+        run_backward(&m);
+    } else {
+        run_forward(&m);
     }
     tile_close();
     if (m.not_finite) f32_kernels->tile(run, item, worker);

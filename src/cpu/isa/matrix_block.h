@@ -1,6 +1,6 @@
 /* Blocks of query vectors, the units of keys that they attend, and the tile products.
  *
- * A block is up to MOST_VECTORS query vectors that share keys: one vector of the lane axis at consecutive places of the middle
+ * A block is up to FORWARD_VECTORS or BACKWARD_VECTORS query vectors that share keys: one vector of the lane axis at consecutive places of the middle
  * axis or, if that has one place and windows are long, consecutive vectors. A unit is UNIT_KEYS consecutive columns of a key
  * row, or of the extra tokens. The window of a query is a run of columns. */
 #ifndef NH_MATRIX_BLOCK_H
@@ -54,7 +54,7 @@ static void clear_weights(struct matrix *m, const struct block *block) {
         offset[lane] = block->first[0][lane] - block->column;
     if (!memcmp(offset, m->offset, sizeof offset)) return;
     memcpy(m->offset, offset, sizeof offset);
-    memset(m->s.weights, 0, (size_t)MOST_VECTORS * SLOTS * TILE_BYTES);
+    memset(m->s.weights, 0, (size_t)FORWARD_VECTORS * SLOTS * TILE_BYTES);
 }
 
 /* Visits one vector of the lane axis at `places` places of the middle axis, or `vectors` consecutive ones at one place. */
@@ -84,7 +84,7 @@ static void visit_vectors(struct matrix *m, int32_t slow, int32_t middle, int32_
                           const struct nh_vector *vector, int32_t count, matrix_block_fn *visit) {
     const bool across = m->tile.box.query_end[1] - m->tile.box.query[1] == 1 && !m->is_short;
     for (int32_t v = 0, vectors; v < count; v += vectors) {
-        vectors = across ? next_places(count - v) : 1;
+        vectors = across ? next_places(m->tile.geometry, count - v) : 1;
         visit_block(m, slow, middle, places, vector + v, vectors, visit);
     }
 }
@@ -100,10 +100,13 @@ static void each_matrix_block(struct matrix *m, matrix_block_fn *visit) {
         for (int32_t slow = box->query[0]; slow < box->query_end[0]; slow++)
             for (int32_t middle = box->query[1], places; middle < box->query_end[1];
                  middle += places) {
-                places = next_places(box->query_end[1] - middle);
+                places = next_places(geometry, box->query_end[1] - middle);
                 if (geometry->rolling)
                     matrix_pack_keys(m, order->begin[middle], order->end[middle + places - 1]);
                 visit_vectors(m, slow, middle, places, geometry->vector + v, at_once, visit);
+                if (m->tile.partial && partial_rolls(geometry) &&
+                    middle + places < box->query_end[1])
+                    store_key_rows(&m->tile, order->begin[middle + places]);
             }
     }
 }

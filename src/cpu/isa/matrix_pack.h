@@ -10,8 +10,8 @@ struct matrix {
     struct matrix_scratch s;
     int32_t
         shift; /* column of the tile's first key: the one at which most vectors' columns begin a line */
-    bool is_short;   /* windows of at most SHORT_WINDOW keys along the lane axis */
-    bool not_finite; /* some result is */
+    bool is_short;   /* forward: windows of at most SHORT_WINDOW keys along the lane axis */
+    bool not_finite; /* some result is, or in the backward some input */
     int32_t offset
         [16]; /* from a unit's first column to those of the queries whose weights were last written, of short windows */
 };
@@ -97,6 +97,71 @@ static int64_t ring_row(const struct matrix *m, int32_t slow, int32_t middle) {
            (middle - m->tile.box.key[1]) % m->s.ring;
 }
 
+/* ---- keys, for the backward ---- */
+
+/* Whether any of the numbers is infinite or NaN. */
+INLINE bool any_not_finite(halves v) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512((__m512i)v, exponent), exponent) != 0;
+}
+
+/* Copies rows to [row][width]; channels beyond the tensor's are zeros. Returns whether all numbers are finite. */
+static bool copy_rows(const struct rows *rows, int32_t first, int32_t count, int64_t width,
+                      uint16_t *out) {
+    bool not_finite = false;
+    for (int32_t x = 0; x < count; x++, out += width) {
+        const char *row = row_at(rows, first + x);
+        for (int32_t c = 0; c < width; c += 32) {
+            ask_ahead(rows, row + (int64_t)c * 2);
+            const halves v = load_halves(row + (int64_t)c * 2, rows->dim - c);
+            not_finite |= any_not_finite(v);
+            *(halves_anywhere *)(out + c) = v;
+        }
+    }
+    return !not_finite;
+}
+
+/* out[channel][x] = in[x][channel] for x in [0, count), and zeros up to the pitch. Of the last rows read, some are beyond
+ * `count`; they count as zeros. */
+static void transpose_halves(const uint16_t *in, int32_t count, int64_t width, uint16_t *out,
+                             int64_t pitch) {
+    for (int32_t x = 0; x < pitch; x += 16) {
+        for (int32_t c = 0; c < width; c += 32) {
+            vec v[16];
+            UNROLL
+            for (int i = 0; i < 16; i++)
+                v[i] = x + i < count ? (vec)load_halves(in + (x + i) * width + c, 32) : (vec){0};
+            if (x < count) transpose(v);
+            UNROLL
+            for (int i = 0; i < 16; i++) {
+                uint16_t *even = out + (c + 2 * i) * pitch + x;
+                const __m512i pair = (__m512i)v[i];
+                _mm256_storeu_si256((__m256i *)(void *)even, _mm512_cvtepi32_epi16(pair));
+                _mm256_storeu_si256((__m256i *)(void *)(even + pitch),
+                                    _mm512_cvtepi32_epi16(_mm512_srli_epi32(pair, 16)));
+            }
+        }
+    }
+}
+
+/* Packs a key row for the backward, and begins its partial gradients. */
+static void pack_backward_row(struct matrix *m, int32_t slow, int32_t middle, const struct rows *k,
+                              const struct rows *v) {
+    const struct matrix_scratch *s = &m->s;
+    const int64_t row = ring_row(m, slow, middle);
+    const int32_t first = m->tile.box.key[2], count = m->tile.box.keys[2];
+    uint16_t *k_rows = s->k_rows + row * s->row_columns * s->width_k;
+    uint16_t *v_rows = s->v_rows + row * s->row_columns * s->width_v;
+    const bool finite = copy_rows(k, first, count, s->width_k, k_rows) &
+                        copy_rows(v, first, count, s->width_v, v_rows);
+    m->not_finite |= !finite;
+    transpose_halves(k_rows, count, s->width_k,
+                     s->k_transposed + row * s->width_k * s->channel_pitch, s->channel_pitch);
+    empty_partial_row(&m->tile, partial_row(&m->tile, slow, middle));
+}
+
+/* ---- keys of both passes ---- */
+
 static void matrix_pack_row(struct matrix *m, int32_t slow, int32_t middle) {
     const struct matrix_scratch *s = &m->s;
     const struct tile *tile = &m->tile;
@@ -107,6 +172,10 @@ static void matrix_pack_row(struct matrix *m, int32_t slow, int32_t middle) {
         tensor_rows(tile, NHOOD_V, tile->box.kv_head, slow, middle, tile->problem->dim_v);
     k.ahead = key_bytes_ahead(tile, NHOOD_K, slow, middle);
     v.ahead = key_bytes_ahead(tile, NHOOD_V, slow, middle);
+    if (tile->problem->op == NHOOD_OP_BWD) {
+        pack_backward_row(m, slow, middle, &k, &v);
+        return;
+    }
     pack_channels(&k, first, count, m->shift, s->width_k,
                   s->k_channels + row * s->width_k / 2 * s->pitch, s->pitch);
     pack_pairs(&v, first, count, m->shift, s->width_v, s->v_keys + row * s->width_v / 2 * s->pitch,
