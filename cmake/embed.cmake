@@ -1,5 +1,5 @@
 # cmake -DOUTPUT=file.c -DSOURCES="a.cu;b.cuh" -P embed.cmake: writes every file's text as a byte array, and the tables
-# of them that compiler.h declares, by file name. Comments, indentation and most spaces, more than a quarter, are for who reads
+# of them that compiler.h declares, by file name. Comments, indentation and most spaces, a third, are for who reads
 # the files; lines keep their numbers, which compilers name.
 
 # Replaces each comment of `text` by its line ends.
@@ -52,9 +52,13 @@ foreach(path IN LISTS SOURCES)
     file(READ "${path}" text)
     without_comments("${text}" text)
     string(REGEX REPLACE " *\n +" "\n" text "${text}")
-    foreach(operator "=" "+" "*" "<")
+    foreach(operator "=" "+" "*" "<" "/" "%" "?" ":" "&&" "||" "==" "!=" ">=" "<=" "+=" ">>" "<<")
         string(REPLACE " ${operator} " "${operator}" text "${text}")
     endforeach()
+    foreach(end "," ";")
+        string(REPLACE "${end} " "${end}" text "${text}")
+    endforeach()
+    string(REPLACE ") {" "){" text "${text}")
     string(HEX "${text}" hex)
     string(REGEX REPLACE "(................................................)" "\\1\n    " hex "${hex}")
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")

@@ -15,7 +15,8 @@
 
 #include <math.h>
 
-/* LSE is an f32 number. From here on its rounding is more than a tenth of the rounding of P to bf16. */
+/* LSE is an f32 number, which from 2^12 on is rounded by up to 2^-12: P is then off by an eighth of what it is rounded by as
+ * bf16, up to 2^-9, and by more for larger LSEs. */
 #define COARSE_LSE 4096.0f
 
 struct backward {
@@ -179,7 +180,7 @@ INLINE uint32_t attending(vint first, vint last, int32_t column) {
 
 /* Turns the scores and dP of a unit into P and dS, by key for products with queries, and dS by pairs of keys for the product with
  * keys, whose queries are in the order of spread_queries. `met` has a bit for each vector of the pair that attends the unit.
- * Columns before `from` belong to another unit. */
+ * Columns before `from` belong to another unit. No query of the block attends keys from `keys` on, whose weights are zeroed. */
 static void weigh_unit(const struct matrix *m, const struct backward *b, int32_t pair, uint32_t met,
                        int32_t column, int32_t from, int32_t keys, uint32_t *d_s_pairs) {
     const struct matrix_scratch *s = &m->s;

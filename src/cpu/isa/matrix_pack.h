@@ -121,8 +121,7 @@ static bool copy_rows(const struct rows *rows, int32_t first, int32_t count, int
     return !not_finite;
 }
 
-/* out[channel][x] = in[x][channel] for x in [0, count), and zeros up to the pitch. Of the last rows read, some are beyond
- * `count`; they count as zeros. */
+/* out[channel][x] = in[x][channel] for x in [0, count), and zeros from there up to the pitch. */
 static void transpose_halves(const uint16_t *in, int32_t count, int64_t width, uint16_t *out,
                              int64_t pitch) {
     for (int32_t x = 0; x < pitch; x += 16) {
