@@ -29,7 +29,9 @@ enum {
     NH_SLOTS_AROUND = 0,
 #endif
     /* the number of ways in which the lines of a box may be split by the ring's end */
-    NH_WRAPS = NH_SLOTS == 0 ? 1 : NH_FIRST_AXIS == 0 ? NH_K0 : NH_FIRST_AXIS == 1 ? NH_K1 : NH_K2
+    NH_WRAPS = NH_SLOTS == 0 ? 1 : NH_FIRST_AXIS == 0 ? NH_K0 : NH_FIRST_AXIS == 1 ? NH_K1 : NH_K2,
+    /* ways for each of which there are tables: with NH_PLANE_CHUNKS the ring's end is between chunks */
+    NH_TABLE_WRAPS = NH_PLANE_CHUNKS ? 1 : NH_WRAPS
 };
 
 struct nh_roll {

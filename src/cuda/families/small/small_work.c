@@ -4,6 +4,7 @@
 #include "dtype.h"
 #include "kernel_abi.h"
 #include "rates.h"
+#include "tile_count.h"
 
 #include <math.h>
 
@@ -32,7 +33,17 @@ static int64_t columns_of(const struct nh_small_launch *launch) {
     return 16 * chunks_of(launch) * pairs_of(launch);
 }
 
+/* The columns of which there are tables of masks and of rows in the halo: all, or those of one plane. */
+static int64_t table_columns_of(const struct nh_small_launch *launch) {
+    return launch->plane_chunks ? 16 * pairs_of(launch) : columns_of(launch);
+}
+
 /* ---- masks ---- */
+
+/* The first axis on which masks depend: NH_MASKED_AXIS of the kernels. */
+static int masked_axis(const struct nh_small_launch *launch) {
+    return launch->plane_chunks ? 1 : NH_AXES - launch->problem->rank;
+}
 
 /* The values of NH_ADDITIVE_MASK in small_additive_mask.cuh. */
 enum { NO_ADDITIVE_MASK, BY_STARTS, BY_COORDINATES, BY_KINDS };
@@ -42,9 +53,9 @@ static int64_t kinds_bytes(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
     int64_t kinds = 0;
-    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
-        kinds += 2 * nh_ceil_div(problem->axis[a].window, launch->warp_tile[a]) + 2;
-    return kinds * (BYTES_PER_PAIR * columns_of(launch) / 16 + SEEN_BYTES);
+    for (int a = masked_axis(launch); a < NH_AXES; a++)
+        kinds += 2 * nh_ceil_div(problem->axis[a].window + launch->shift[a], launch->warp_tile[a]) + 2;
+    return kinds * (BYTES_PER_PAIR * table_columns_of(launch) / 16 + SEEN_BYTES);
 }
 
 static struct nh_range queries_of(const struct nh_axis *axis, int64_t key) {
@@ -73,7 +84,7 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
     const int first = NH_AXES - launch->problem->rank;
     enum { PLACES = 8, MOST_BYTES = 16384 };
     int64_t places = 0;
-    for (int a = first; a < NH_AXES; a++) {
+    for (int a = masked_axis(launch); a < NH_AXES; a++) {
         const struct nh_axis *axis = &launch->problem->axis[a];
         int32_t warp_tile = launch->warp_tile[a], columns = launch->columns[a];
         bool rolls = launch->slots && a == first;
@@ -92,7 +103,7 @@ static int additive_mask_of(const struct nh_small_launch *launch) {
     int64_t starts = 0, coordinates = 0;
     bool runs = !launch->keys;
     if (launch->dense || !(problem->scale >= NH_SMALL_LEAST_SCALE)) return NO_ADDITIVE_MASK;
-    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+    for (int a = masked_axis(launch); a < NH_AXES; a++) {
         int64_t spread = launch->columns[a] - problem->axis[a].window;
         starts += spread > 0 ? spread + 1 : 0;
         coordinates += launch->columns[a];
@@ -118,10 +129,11 @@ void nh_small_set_masks(struct nh_small_launch *launch) {
 static int64_t additive_mask_bytes(const struct nh_small_launch *launch) {
     enum { OTHER_BYTES = 512 };
     const int32_t *columns = launch->columns;
-    int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
+    int32_t others = launch->plane_chunks ? 0 : columns[0];
+    int64_t steps = (others + columns[1] + columns[2]) / 16 + 1;
     int64_t per_column = launch->additive_mask == BY_COORDINATES ? 32 * steps : 16;
     return (launch->additive_mask == BY_KINDS ? kinds_bytes(launch)
-                                              : per_column * columns_of(launch)) +
+                                              : per_column * table_columns_of(launch)) +
            OTHER_BYTES;
 }
 
@@ -129,6 +141,8 @@ int64_t nh_small_statistics_box(const struct nh_small_launch *launch, int32_t *b
     for (int a = 0; a < NH_AXES; a++)
         box[a] = launch->halo[a];
     if (!launch->slots || launch->halo[0] > 1) return launch->fetched_rows;
+    if (nh_small_is_plane(launch->problem, launch->rows))
+        return nh_ceil_div(launch->fetched_rows, 8) * 8;
     box[2] += box[2] % 2;
     return (int64_t)box[1] * box[2];
 }
@@ -172,9 +186,10 @@ static int64_t table_bytes(const struct nh_small_launch *launch, int64_t infos) 
                    16 * chunks + 8 * q[first];
     if (nh_small_has_region(problem)) info += REGION_BYTES + 4 * (q[0] + q[1] + q[2]);
     int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
-    int64_t wraps = launch->slots ? k[first] : 1;
-    int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(launch), 4) | 1);
-    int64_t tables = wraps * (gathers + (launch->keys ? 4 * columns : 0));
+    int64_t wraps = launch->slots && !launch->plane_chunks ? k[first] : 1;
+    int64_t gathers = (launch->plane_chunks ? 1 : chunks) * 16 * 16 *
+                      (nh_ceil_div(pairs_of(launch), 4) | 1);
+    int64_t tables = wraps * (gathers + (launch->keys ? 4 * table_columns_of(launch) : 0));
     if (problem->has_bias) {
         info += 4 * problem->bias_count;
         int64_t step = 8;
@@ -297,7 +312,8 @@ static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
         {NH_KERNEL_SMALL_KEY, NH_KERNEL_SMALL_KEY_F32, NH_KERNEL_SMALL_KEY_BOXES,
          NH_KERNEL_SMALL_KEY_BOXES_F32, NH_KERNEL_SMALL_KEY_TURNS}};
     bool f32 = launch->problem->dtype == NHOOD_DTYPE_F32;
-    if (launch->slots && nh_small_is_plane(launch->problem, launch->rows))
+    if (launch->kernel == NH_SMALL_FORWARD && launch->slots &&
+        nh_small_is_plane(launch->problem, launch->rows))
         return f32 ? NH_KERNEL_SMALL_PLANES_F32 : NH_KERNEL_SMALL_PLANES;
     return kind[launch->kernel][launch->turns ? TURNS : (launch->stages ? BOXES : COPIES) + f32];
 }
@@ -319,6 +335,14 @@ static double mask_share(const struct nh_small_launch *launch) {
     return launch->dense ? 0 : launch->bits ? 2 : 1;
 }
 
+/* Blocks of columns that a warp tile multiplies: those of its box, or of the planes that its rows see on average. */
+static double blocks_of(const struct nh_small_launch *launch) {
+    const struct nh_axis *axis = &launch->problem->axis[0];
+    if (!launch->plane_chunks) return (double)launch->blocks;
+    double rows = (double)(launch->keys ? axis->key.length : axis->query.length);
+    return launch->chunk_blocks * nh_tile_count(axis, 1, 1, launch->keys).visits / rows;
+}
+
 /* Sets the units of work of a work tile; share: query heads that a key head goes over. */
 static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
@@ -329,7 +353,7 @@ static void set_units(const struct nh_small_launch *of, double share,
      * for others. */
     double there = of->warp_tiles / of->work_tiles, all = (double)(of->work_tile_rows / 16);
     double tiles = share * (there + absent * (all - there));
-    double scores = 16 * tiles * (8 * (double)of->blocks), bytes = work_tile_bytes(of, share);
+    double scores = 16 * tiles * (8 * blocks_of(of)), bytes = work_tile_bytes(of, share);
     double dims = product_dims(of), lanes = nh_cuda_lane_clocks(scores);
     /* In f32, rows that threads do not keep are read and split again for each pair of blocks. */
     double splits = of->turns || problem->dim <= WIDEST_KEPT ? 1 : (double)of->blocks / 2;
@@ -375,8 +399,8 @@ bool nh_small_add_work(const struct nh_small_launch *of, struct nh_work *work) {
     launch->boxes = share;
     launch->tiles = heads * of->warp_tiles;
     launch->masked_tiles = of->dense ? 0 : launch->tiles;
-    launch->scores = 16 * 8 * (double)of->blocks;
+    launch->scores = 16 * 8 * blocks_of(of);
     set_units(of, share, launch);
-    launch->flops = 2 * launch->tiles * 128 * (double)of->blocks * product_dims(of);
+    launch->flops = 2 * launch->tiles * 128 * blocks_of(of) * product_dims(of);
     return true;
 }
