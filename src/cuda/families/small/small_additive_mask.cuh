@@ -49,7 +49,7 @@ NH_DEVICE int nh_mask_pair(int chunk, int pair) {
 }
 
 NH_DEVICE bool nh_mask_hides(int column, int place) {
-    if (column >= NH_BOX) return NH_ADDITIVE_MASK == 1 || place == NH_PLACES;
+    if (column >= NH_TABLE_BOX) return NH_ADDITIVE_MASK == 1 || place == NH_PLACES;
     bool hidden = false;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {

@@ -88,7 +88,7 @@ NH_DEVICE unsigned nh_kind_word(const nh_kinds &kinds, int axis, int kind, int c
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const nh_range seen = kinds.seen[kind][row + i];
-        word |= (column >= NH_BOX || at < seen.begin || at >= seen.end ? lowest : 0u) << (16 * i);
+        word |= (column >= NH_TABLE_BOX || at < seen.begin || at >= seen.end ? lowest : 0u) << (16 * i);
     }
     return word;
 }

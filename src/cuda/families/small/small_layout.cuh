@@ -29,8 +29,9 @@
 #define NH_PASSES 0
 #endif
 
-/* Whether each chunk of columns is a plane of the box, of which warp tiles then multiply those that their rows see. As
- * these see the same planes, no mask concerns the first axis, and tables are those of one plane. */
+/* Whether each chunk of columns is a plane of the box, filled up to whole matrix loads. Warp tiles multiply the planes
+ * that their rows see, which are the same for all 16, so that no mask concerns the first axis. Tables are those of one
+ * plane. */
 #ifndef NH_PLANE_CHUNKS
 #define NH_PLANE_CHUNKS 0
 #endif
@@ -67,21 +68,27 @@ enum {
     NH_BOX = NH_K0 * NH_K1 * NH_K2,
     /* A product has 8 columns, a matrix load 16, and a thread's masks of a chunk are 32 bits. */
     NH_BOX_BLOCKS = (NH_BOX + 7) / 8,
-    NH_CHUNKS = (NH_BOX_BLOCKS + NH_CHUNK_BLOCKS - 1) / NH_CHUNK_BLOCKS,
-    NH_PAIRS = ((NH_BOX_BLOCKS + NH_CHUNKS - 1) / NH_CHUNKS + 1) / 2,
+    NH_CHUNKS = NH_PLANE_CHUNKS ? NH_K0 : (NH_BOX_BLOCKS + NH_CHUNK_BLOCKS - 1) / NH_CHUNK_BLOCKS,
+    NH_PAIRS = NH_PLANE_CHUNKS ? (NH_K1 * NH_K2 + 15) / 16 : ((NH_BOX_BLOCKS + NH_CHUNKS - 1) / NH_CHUNKS + 1) / 2,
     NH_BLOCKS = NH_CHUNKS == 1 ? NH_BOX_BLOCKS : 2 * NH_PAIRS,
     NH_CHUNK = 16 * NH_PAIRS,
     NH_COLUMNS = NH_CHUNKS * NH_CHUNK,
-    /* chunks of which there are tables, and the first axis on which masks depend */
+    /* chunks of which there are tables, their columns, and the first axis on which masks depend */
     NH_TABLE_CHUNKS = NH_PLANE_CHUNKS ? 1 : NH_CHUNKS,
+    NH_TABLE_BOX = NH_PLANE_CHUNKS ? NH_K1 * NH_K2 : NH_BOX,
     NH_MASKED_AXIS = NH_PLANE_CHUNKS ? 1 : NH_FIRST_AXIS,
     /* the chunk with the last column of the box's first plane */
     NH_PASSING_CHUNK = (NH_K1 * NH_K2 - 1) / NH_CHUNK,
     NH_LINE = NH_H0 * NH_H1 == 1 ? NH_H2 : NH_CONGRUENT(NH_H2, NH_K2),
-    NH_PLANE = NH_H0 == 1 ? NH_H1 * NH_LINE : NH_CONGRUENT(NH_H1 *NH_LINE, NH_K1 *NH_K2),
+    NH_PLANE = NH_PLANE_CHUNKS ? NH_CONGRUENT(NH_H1 *NH_LINE, 0)
+               : NH_H0 == 1    ? NH_H1 * NH_LINE
+                               : NH_CONGRUENT(NH_H1 *NH_LINE, NH_K1 *NH_K2),
     /* the part of the halo that is fetched at a time; with NH_SLOTS it has a work tile's extent along the first axis */
-    NH_FETCHED_ROWS = NH_SLOTS ? NH_H0 * NH_PLANE : (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
-    NH_HALO_ROWS = NH_SLOTS ? NH_SLOTS * NH_FETCHED_ROWS : NH_FETCHED_ROWS,
+    NH_FETCHED_ROWS = NH_PLANE_CHUNKS ? NH_H1 * NH_LINE
+                      : NH_SLOTS      ? NH_H0 * NH_PLANE
+                                      : (NH_H0 - 1) * NH_PLANE + (NH_H1 - 1) * NH_LINE + NH_H2,
+    NH_SLOT_ROWS = NH_PLANE_CHUNKS ? NH_PLANE : NH_FETCHED_ROWS,
+    NH_HALO_ROWS = NH_SLOTS ? NH_SLOTS * NH_SLOT_ROWS : NH_FETCHED_ROWS,
     /* Places for statistics of columns: the copy engine's boxes start at multiples of 128 bytes, so a slot of lines, or
      * a plane, has a multiple of 8 places. */
     NH_STATISTICS_LINE = NH_SLOTS && NH_RANK == 2 ? (NH_LINE + 1) / 2 * 2 : NH_LINE,
@@ -99,7 +106,7 @@ enum {
     NH_STAGE_ALIGNMENT = NH_STAGES ? 1024 : 128 /* boxes start where a period of the copy engine's swizzle does */
 };
 static_assert(NH_STAGES || NH_WARP_TILES % NH_WARPS == 0, "every warp has as many warp tiles");
-static_assert(!NH_PLANE_CHUNKS || (NH_PLANES && NH_CHUNK == NH_K1 * NH_K2), "a chunk is a plane");
+static_assert(!NH_PLANE_CHUNKS || NH_PLANES, "a chunk is a plane");
 
 /* ---- rows in shared memory: units of 16 bytes, two of which are a step of a product ---- */
 
@@ -166,7 +173,7 @@ NH_DEVICE constexpr int nh_prefixes_before(int axis) {
 
 /* Chunks that a warp tile multiplies; reach: columns up to the last line that any of its rows sees. */
 NH_DEVICE int nh_chunks_of(int reach) {
-    return NH_PLANE_CHUNKS ? reach / NH_CHUNK : NH_CHUNKS;
+    return NH_PLANE_CHUNKS ? reach / (NH_K1 * NH_K2) : NH_CHUNKS;
 }
 
 /* Coordinate of a column in its warp tile's box; the last axis is fastest. */

@@ -50,6 +50,7 @@ struct nh_roll {
  * one. */
 NH_DEVICE int nh_roll_touched(int seen) {
     if (NH_REGIONS && seen < 1) seen = 1;
+    if (NH_PLANE_CHUNKS) return seen;
     const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
     const int pairs = (seen * columns + 15) / 16;
     return NH_STOPS ? nh_least((16 * (pairs > NH_LEAST_PAIRS ? pairs : NH_LEAST_PAIRS) + columns - 1) / columns, lines)

@@ -189,6 +189,7 @@ static struct nh_range union_of(struct nh_range a, struct nh_range b) {
 /* The same as nh_roll_touched in small_roll.cuh. In the backward pass warp tiles stop at the last line that any of their
  * rows sees: NH_STOPS. */
 static int64_t touched(const struct chain *chain, int64_t seen) {
+    if (chain->launch->plane_chunks) return nh_max(seen, 1);
     int64_t pairs =
         nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->launch->least_pairs);
     return chain->launch->kernel == NH_SMALL_FORWARD
@@ -269,7 +270,7 @@ static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t aro
         int64_t others = chain->planes ? nh_min(held, own + 1) : held;
         if (chain->planes && chain->launch->keys && own != chain->tiles / 2) others = 1;
         for (int64_t i = 0; work_tile >= 0 && i < others; i++)
-            most = nh_max(most, slots.end - begin[i]);
+            most = nh_max(most, slots.end - begin[(work_tile + held - i) % held]);
     }
     return most;
 }
@@ -370,14 +371,18 @@ static void set_chunks_of_planes(struct nh_small_launch *launch) {
     launch->chunk_blocks = one ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
 }
 
-/* Makes chunks of the planes of boxes in the backward, if these are whole matrix loads and masks are products. */
+/* Makes chunks of the planes of boxes in the backward, if that adds few columns to fill up matrix loads and masks are
+ * products. */
 static void set_plane_chunks(struct nh_small_launch *launch) {
+    enum { MOST_PAIRS = 12 };
+    const double most_more = 1.15;
     const struct nh_small_launch before = *launch;
     int64_t columns = (int64_t)launch->columns[1] * launch->columns[2];
-    if (columns % 16 || columns > 8 * NH_SMALL_CHUNK_BLOCKS) return;
+    int64_t pairs = nh_ceil_div(columns, 16);
+    if (pairs > MOST_PAIRS || 16 * (double)pairs > most_more * (double)columns) return;
     launch->plane_chunks = true;
     launch->least_pairs = 0;
-    launch->chunk_blocks = (int32_t)(columns / 8);
+    launch->chunk_blocks = (int32_t)(2 * pairs);
     nh_small_set_masks(launch);
     if (launch->bits) *launch = before;
 }
@@ -406,9 +411,10 @@ void nh_small_roll(struct nh_small_launch *launch) {
         return;
     }
     if (forward) launch->fetchers = (int32_t)nh_min(launch->stages + 1, 4);
-    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     launch->halo[first] = (int32_t)chain.work_tile;
     launch->fetched_rows = slot_rows;
+    if (launch->plane_chunks) slot_rows = nh_ceil_div(slot_rows, 8) * 8;
+    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     launch->halo_rows = launch->slots * slot_rows;
     nh_small_set_masks(launch);
     /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */

@@ -171,7 +171,8 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
     for (int i = (int)threadIdx.x; i < table_columns * NH_TABLE_WRAPS; i += NH_THREADS) {
         /* Columns beyond the box, which no row sees, repeat earlier ones that are congruent modulo 8. */
         int c = i % table_columns, wrap = i / table_columns;
-        int column = c < NH_BOX ? c : NH_BOX - 8 + (c - NH_BOX) % 8, row = 0, statistics = 0, bias = 0;
+        int column = c < NH_TABLE_BOX ? c : NH_TABLE_BOX - 8 + (c - NH_TABLE_BOX) % 8;
+        int row = 0, statistics = 0, bias = 0;
         if (column < 0) column = 0;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {

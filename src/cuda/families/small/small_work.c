@@ -20,11 +20,13 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
 }
 
 static int64_t chunks_of(const struct nh_small_launch *launch) {
+    if (launch->plane_chunks) return launch->columns[0];
     return nh_ceil_div(launch->blocks, launch->chunk_blocks);
 }
 
 /* The number of pairs of blocks, 16 columns each, in one chunk. */
 static int64_t pairs_of(const struct nh_small_launch *launch) {
+    if (launch->plane_chunks) return launch->chunk_blocks / 2;
     return nh_ceil_div(nh_ceil_div(launch->blocks, chunks_of(launch)), 2);
 }
 
