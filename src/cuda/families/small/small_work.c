@@ -19,6 +19,11 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
+/* Whether planes roll. */
+static bool is_planes(const struct nh_small_launch *launch) {
+    return launch->slots && nh_small_is_plane(launch->problem, launch->rows);
+}
+
 static int64_t chunks_of(const struct nh_small_launch *launch) {
     if (launch->plane_chunks) return launch->columns[0];
     return nh_ceil_div(launch->blocks, launch->chunk_blocks);
@@ -222,7 +227,7 @@ int64_t nh_small_shared_bytes(const struct nh_small_launch *launch) {
     bytes += 16 * stages + 8 * (infos + launch->held) + 4 * warps + 8;
     if (nh_problem_periodic(problem)) bytes += 8 * launch->fetchers;
     /* with planes: barriers for passed planes, and which work tiles are the block's */
-    if (launch->slots && nh_small_is_plane(problem, launch->rows)) bytes += 8 * launch->held + 16;
+    if (is_planes(launch)) bytes += 8 * launch->held + 16;
     /* each warp's results, by keys dK and dV */
     return bytes + 16 * warps * nh_small_row_bytes(problem, problem->dim) * (launch->keys ? 2 : 1);
 }
@@ -314,8 +319,7 @@ static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
         {NH_KERNEL_SMALL_KEY, NH_KERNEL_SMALL_KEY_F32, NH_KERNEL_SMALL_KEY_BOXES,
          NH_KERNEL_SMALL_KEY_BOXES_F32, NH_KERNEL_SMALL_KEY_TURNS}};
     bool f32 = launch->problem->dtype == NHOOD_DTYPE_F32;
-    if (launch->kernel == NH_SMALL_FORWARD && launch->slots &&
-        nh_small_is_plane(launch->problem, launch->rows))
+    if (launch->kernel == NH_SMALL_FORWARD && is_planes(launch))
         return f32 ? NH_KERNEL_SMALL_PLANES_F32 : NH_KERNEL_SMALL_PLANES;
     return kind[launch->kernel][launch->turns ? TURNS : (launch->stages ? BOXES : COPIES) + f32];
 }
@@ -349,10 +353,11 @@ static double blocks_of(const struct nh_small_launch *launch) {
 static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
     enum { WIDEST_KEPT = 32, READ_BIAS = 8 };
-    const double absent = 0.7;
     const struct nh_problem *problem = of->problem;
     /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
-     * for others. */
+     * for others. All planes of a chain lack the same ones, so that no more work tiles are under way for those that are
+     * there: they count in full (docs/log/small.md, 2026-11-27). */
+    const double absent = of->kernel != NH_SMALL_FORWARD && is_planes(of) ? 1 : 0.7;
     double there = of->warp_tiles / of->work_tiles, all = (double)(of->work_tile_rows / 16);
     double tiles = share * (there + absent * (all - there));
     double scores = 16 * tiles * (8 * blocks_of(of)), bytes = work_tile_bytes(of, share);
