@@ -80,11 +80,8 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     nh_across<NH_DIM_V> d_outputs_across;
     const int first = nh_box_row(info.visibility, warp_tile), wrap = nh_box_wrap(info.visibility, warp_tile);
     const int reach = nh_visibility_reach(info.visibility, warp_tile);
-#if NH_REGIONS
-    if (reach <= 0) { /* these keys are in no window */
-        passed();
-        return;
-    }
+#if NH_REGIONS && !NH_PASSES
+    if (reach <= 0) return; /* these keys are in no window */
 #endif
     const float scale = tables.scale;
     /* -LSE / scale is larger than most scores: if it came first, f32 products added to it would lose their lower
@@ -110,6 +107,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
         nh_across_rows across;
         if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, chunk);
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
+        const unsigned ahead = (unsigned)nh_plane_ahead(wrap, chunk, NH_SLOT_STATISTICS, NH_STATISTICS) * 16u;
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             if (!NH_PLANE_CHUNKS && p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
@@ -120,8 +118,8 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
             unsigned query[2];
             nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p);
-            nh_statistics_load(query, statistics + nh_statistics_offset(tables.columns, wrap, chunk,
-                                                                        16 * p + (int)(threadIdx.x % 16)));
+            const int column = (NH_PLANE_CHUNKS ? 0 : chunk * NH_CHUNK) + 16 * p + (int)(threadIdx.x % 16);
+            nh_statistics_load(query, statistics + tables.columns.statistics[NH_PLANE_CHUNKS ? 0 : wrap][column] + ahead);
             const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * nh_mask_pair(chunk, p)] : uint2{0u, 0u};
 #pragma unroll
             for (int block = 0; block < 2; block++) {

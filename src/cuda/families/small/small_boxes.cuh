@@ -279,18 +279,15 @@ NH_DEVICE void nh_results_ready() {
 template <int LAYOUT>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                                 int slot, int warp_tile, const char *results, int head, int heads) {
-    int at[5], position[3];
-    bool before = false;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        position[a] = work_tile.row[a] + nh_row_at(warp_tile, 0, a);
-        before = before || (nh_axis_shift(a) && position[a] < 0);
-    }
-    if (NH_DILATED || before) {
+    if (NH_DILATED || nh_begins_before(work_tile, warp_tile)) {
         nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, slot, results, warp_tile);
         return;
     }
     if (threadIdx.x % 32) return;
+    int at[5], position[3];
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        position[a] = work_tile.row[a] + nh_row_at(warp_tile, 0, a);
     nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, false);
     nh_store_box(&map, at, nh_shared_address(results));
 }

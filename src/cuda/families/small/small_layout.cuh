@@ -42,6 +42,7 @@
 #ifndef NH_SHIFT2
 #define NH_SHIFT2 0
 #endif
+#define NH_SHIFTED (NH_SHIFT1 > 0 || NH_SHIFT2 > 0)
 
 /* Whether warp tiles stop at the last line that any of their rows sees. */
 #ifndef NH_STOPS
@@ -107,6 +108,7 @@ enum {
 };
 static_assert(NH_STAGES || NH_WARP_TILES % NH_WARPS == 0, "every warp has as many warp tiles");
 static_assert(!NH_PLANE_CHUNKS || NH_PLANES, "a chunk is a plane");
+static_assert(!NH_SHIFTED || (NH_PLANES && !NH_REGIONS), "planes of whole grids");
 
 /* ---- rows in shared memory: units of 16 bytes, two of which are a step of a product ---- */
 

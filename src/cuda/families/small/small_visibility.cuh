@@ -92,13 +92,6 @@ NH_DEVICE uint4 nh_rows_further(uint4 four, int ahead) {
     return make_uint4(four.x + by, four.y + by, four.z + by, four.w + by);
 }
 
-/* Byte offset of the statistics of a chunk's column from those of the box's first. */
-NH_DEVICE unsigned nh_statistics_offset(const nh_column_tables &columns, int wrap, int chunk, int column) {
-    if (!NH_PLANE_CHUNKS) return columns.statistics[wrap][chunk * NH_CHUNK + column];
-    return columns.statistics[0][column] +
-           (unsigned)nh_plane_ahead(wrap, chunk, NH_SLOT_STATISTICS, NH_STATISTICS) * (unsigned)sizeof(uint4);
-}
-
 /* Rows of one lane's columns in all pairs of a chunk. */
 NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables &columns, int wrap, int chunk,
                               int column) {

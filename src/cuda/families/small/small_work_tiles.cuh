@@ -252,11 +252,22 @@ NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_work_tile &
 NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int row) {
     bool exists = true;
 #pragma unroll
-    for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++) {
-        const int position = work_tile.row[a] + nh_row_at(warp_tile, row, a);
-        exists = exists && position < work_tile.length[a] && (!nh_axis_shift(a) || position >= 0);
-    }
+    for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
+        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) < work_tile.length[a];
+    if (!NH_SHIFTED) return exists;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) >= 0;
     return exists;
+}
+
+/* Whether the warp tile begins before the first row. */
+NH_DEVICE bool nh_begins_before(const nh_work_tile &work_tile, int warp_tile) {
+    bool before = false;
+#pragma unroll
+    for (int a = NH_SHIFTED ? 0 : 3; a < 3; a++)
+        before = before || work_tile.row[a] + nh_row_at(warp_tile, 0, a) < 0;
+    return before;
 }
 
 /* Offset of a row in a tensor, in elements. */
