@@ -41,6 +41,7 @@ static bool launch_of(const struct nh_problem *problem, const struct nh_cuda_dev
     if (!nh_small_set_shape(launch, value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), warp_tile))
         return false;
     if (launch->stages) nh_small_roll(launch);
+    nh_small_set_fetchers(launch);
     return true;
 }
 

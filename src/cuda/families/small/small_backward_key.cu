@@ -100,7 +100,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     const int chunks = nh_chunks_of(reach);
     if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
-#pragma unroll (NH_PLANE_CHUNKS ? 2 : 1)
+#pragma unroll 1
     for (int chunk = 0; chunk < chunks; chunk++) {
         unsigned seen[2];
         int row[4 * NH_GATHERS];

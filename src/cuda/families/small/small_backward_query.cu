@@ -100,7 +100,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     const int chunks = nh_chunks_of(reach);
     if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
-#pragma unroll (NH_PLANE_CHUNKS ? 2 : 1)
+#pragma unroll 1
     for (int chunk = 0; chunk < chunks; chunk++) {
         unsigned seen[2];
         int row[4 * NH_GATHERS];
@@ -110,7 +110,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
             /* keeps the compiler from loading so far ahead that registers spill */
-            if (NH_BIAS_COUNT || NH_DTYPE == NH_F32 ? p : p == NH_PAIRS / 2 && !NH_PLANE_CHUNKS) __syncwarp();
+            if (NH_BIAS_COUNT || NH_DTYPE == NH_F32 ? p : p == NH_PAIRS / 2) __syncwarp();
             int column = chunk * NH_CHUNK + 16 * p;
             nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (!NH_PLANE_CHUNKS && p >= NH_LEAST_PAIRS && column >= reach) {

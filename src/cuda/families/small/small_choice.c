@@ -235,6 +235,7 @@ static bool consider_stages(struct choice *choice, const struct box *box,
     if (!planes) consider(choice, &launch);
     for (int i = 0; i < MOST_CHOICES && warps[i]; i++) {
         launch.warps = planes ? warps[i] : warps[i] - launch.fetchers;
+        nh_small_set_fetchers(&launch);
         if (planes ? planes_pay(&launch, box) : launch.warps != box->warps)
             consider(choice, &launch);
     }
@@ -324,8 +325,8 @@ static int search_backward(const struct nh_problem *problem, const struct nh_dev
     const int32_t *own = &queries.config[0].value[NH_SMALL_S0];
     const int32_t taken[2] = {own[0], own[1]};
     int count = best.count;
-    for (size_t i = 0; queries.top.count && queries.boxes && problem->rank == 3 &&
-                       i < COUNT_OF(warp_tiles3);
+    for (size_t i = 0;
+         queries.top.count && queries.boxes && problem->rank == 3 && i < COUNT_OF(warp_tiles3);
          i++) {
         if (warp_tiles3[i][0] == taken[0] && warp_tiles3[i][1] == taken[1]) continue;
         choose(problem, device, NH_SMALL_BACKWARD_QUERY, warp_tiles3[i], &queries);

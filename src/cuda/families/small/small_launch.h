@@ -110,6 +110,9 @@ int64_t nh_small_shared_bytes(const struct nh_small_launch *launch);
 /* Blocks that are resident on a multiprocessor; 0: not even one fits. */
 int64_t nh_small_residents(const struct nh_small_launch *launch);
 
+/* Sets the producer warps if planes of the backward roll; the number of other warps is known. */
+void nh_small_set_fetchers(struct nh_small_launch *launch);
+
 /* Adds the work of the launch; false: not even one block fits. */
 bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *work);
 

@@ -410,7 +410,7 @@ void nh_small_roll(struct nh_small_launch *launch) {
         *launch = before;
         return;
     }
-    if (forward || chain.planes) launch->fetchers = (int32_t)nh_min(launch->stages + 1, 4);
+    if (forward) launch->fetchers = (int32_t)nh_min(launch->stages + 1, 4);
     launch->halo[first] = (int32_t)chain.work_tile;
     launch->fetched_rows = slot_rows;
     if (launch->plane_chunks) slot_rows = nh_ceil_div(slot_rows, 8) * 8;

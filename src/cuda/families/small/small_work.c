@@ -61,7 +61,8 @@ static int64_t kinds_bytes(const struct nh_small_launch *launch) {
     enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
     int64_t kinds = 0;
     for (int a = masked_axis(launch); a < NH_AXES; a++)
-        kinds += 2 * nh_ceil_div(problem->axis[a].window + launch->shift[a], launch->warp_tile[a]) + 2;
+        kinds +=
+            2 * nh_ceil_div(problem->axis[a].window + launch->shift[a], launch->warp_tile[a]) + 2;
     return kinds * (BYTES_PER_PAIR * table_columns_of(launch) / 16 + SEEN_BYTES);
 }
 
@@ -194,8 +195,8 @@ static int64_t table_bytes(const struct nh_small_launch *launch, int64_t infos) 
     if (nh_small_has_region(problem)) info += REGION_BYTES + 4 * (q[0] + q[1] + q[2]);
     int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
     int64_t wraps = launch->slots && !launch->plane_chunks ? k[first] : 1;
-    int64_t gathers = (launch->plane_chunks ? 1 : chunks) * 16 * 16 *
-                      (nh_ceil_div(pairs_of(launch), 4) | 1);
+    int64_t gathers =
+        (launch->plane_chunks ? 1 : chunks) * 16 * 16 * (nh_ceil_div(pairs_of(launch), 4) | 1);
     int64_t tables = wraps * (gathers + (launch->keys ? 4 * table_columns_of(launch) : 0));
     if (problem->has_bias) {
         info += 4 * problem->bias_count;
@@ -257,7 +258,9 @@ static int64_t registers_of(const struct nh_small_launch *launch) {
                                                                                 : !launch->bits ? 64
                                                                                 : f32           ? 72
                                                                                       : 100);
-    default: return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
+    default:
+        if (launch->plane_chunks && !f32) return 12 * (keys + values) + 104;
+        return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
     }
 }
 
@@ -279,6 +282,21 @@ int64_t nh_small_residents(const struct nh_small_launch *launch) {
     if (!by_registers && 3 * wanted > 4 * NH_CUDA_REGISTERS / (32 * warps)) return 0;
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
     return nh_max(1, nh_min(residents, MOST_RESIDENTS));
+}
+
+/* More than two producer warps, as far as they take neither registers nor shared memory that others need. Timed
+ * (docs/log/small.md, 2026-11-27): with four in place of two, 2 to 12 % less at head dim 32; but at head dim 64, where
+ * registers are left for one warp less per scheduler, a fifth more. */
+void nh_small_set_fetchers(struct nh_small_launch *launch) {
+    enum { LEAST = 2, MOST = 4 };
+    if (launch->kernel == NH_SMALL_FORWARD || !is_planes(launch)) return;
+    launch->fetchers = LEAST;
+    if (launch->kernel == NH_SMALL_FORWARD || !is_planes(launch)) return;
+    int64_t residents = nh_small_residents(launch);
+    int32_t most =
+        (int32_t)nh_min(launch->stages + 1, nh_min(MOST, block_warps(launch) - launch->warps));
+    for (launch->fetchers = most; launch->fetchers > LEAST; launch->fetchers--)
+        if (nh_small_residents(launch) >= residents) return;
 }
 
 /* The share of registers that a block's threads lack and the compiler therefore spills. */
