@@ -187,38 +187,17 @@ static void nan_stays_outside(nhood_context *context, const char *solver, const 
     free_tensors(&dirty);
 }
 
-/* Wisdom by which a solver takes a problem with a config. The last such wisdom counts. */
-static void prefer_config(nhood_context *context, const char *solver, const char *text,
-                          const char *config) {
+/* Wisdom by which a solver takes a problem with another value of a knob. The last such wisdom counts. */
+static void prefer(nhood_context *context, const char *solver, const char *text, const char *knob,
+                   int value) {
     static int ns = 1000;
     nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
     nhood_device_info device = {.struct_size = sizeof device};
     nhood_problem problem;
     nhood_plan *plan = NULL;
-    char wisdom[1000];
+    char wisdom[1000], knobs[300] = "", wanted[100];
     CHECK(!nhood_problem_parse(text, &problem) &&
-              !nhood_device_query(context, CUDA_DEVICE, &device),
-          "%s", nhood_last_error());
-    for (char *c = device.description; *c; c++)
-        if (*c == ' ') *c = '_';
-    snprintf(wisdom, sizeof wisdom, "nhood-wisdom 1\n%s %s %s %s %d 7\n", device.description, text,
-             solver, config, ns--);
-    CHECK(!nhood_wisdom_import(context, wisdom, NULL), "%s", nhood_last_error());
-    CHECK(!nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan), "%s",
-          nhood_last_error());
-    CHECK(plan && strstr(nhood_plan_description(plan), config), "%s: %s", config,
-          plan ? nhood_plan_description(plan) : "no plan");
-    nhood_plan_release(plan);
-}
-
-/* The same for the config that it would take, but another value of a knob. */
-static void prefer(nhood_context *context, const char *solver, const char *text, const char *knob,
-                   int value) {
-    nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
-    nhood_problem problem;
-    nhood_plan *plan = NULL;
-    char config[400], knobs[300] = "";
-    CHECK(!nhood_problem_parse(text, &problem) &&
+              !nhood_device_query(context, CUDA_DEVICE, &device) &&
               !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
           "%s", nhood_last_error());
     const char *described = plan ? strstr(nhood_plan_description(plan), solver) : NULL;
@@ -229,10 +208,19 @@ static void prefer(nhood_context *context, const char *solver, const char *text,
     if (!place) return;
     const char *rest = place + strlen(knob);
     rest += strspn(rest, "-0123456789");
-    /* a comma after the last knob that counts: `knobs` may end with one */
-    if (*rest == ',' && !rest[1]) rest++;
-    snprintf(config, sizeof config, "%.*s%s%d%s", (int)(place - knobs), knobs, knob, value, rest);
-    prefer_config(context, solver, text, config);
+    for (char *c = device.description; *c; c++)
+        if (*c == ' ') *c = '_';
+    snprintf(wanted, sizeof wanted, "%s%d,", knob, value);
+    /* after the last knob, too, there is a comma */
+    snprintf(wisdom, sizeof wisdom, "nhood-wisdom 1\n%s %s %s %.*s%s%s", device.description, text,
+             solver, (int)(place - knobs), knobs, wanted, *rest ? rest + 1 : "");
+    snprintf(strrchr(wisdom, ','), 20, " %d 7\n", ns--);
+    CHECK(!nhood_wisdom_import(context, wisdom, NULL), "%s", nhood_last_error());
+    CHECK(!nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan), "%s",
+          nhood_last_error());
+    CHECK(strstr(nhood_plan_description(plan), wanted), "%s: %s", wanted,
+          nhood_plan_description(plan));
+    nhood_plan_release(plan);
 }
 
 /* Where threads copy tensors of columns, which lie side by side in shared memory, and take turns there. */
@@ -292,15 +280,21 @@ static void check_queue(nhood_context *context) {
         free_tensors(&io[again]);
 }
 
-/* Planes that roll in the backward of a volume, and are overwritten once warps have passed them. In f16 a chunk of
+/* Planes that roll in the backward of a volume, and are overwritten once warps have passed them. In bf16 a chunk of
  * columns is a plane, in f32 all columns of a box make chunks. */
 static void check_planes(nhood_context *context) {
-    static const char *const texts[] = {"bwd:f16:b1h1d32:16x8x12:w3x5x5",
+    static const char *const texts[] = {"bwd:bf16:b1h1d32:16x8x12:w3x5x5",
                                         "bwd:f32:b1h1d32:16x8x12:w3x3x3"};
-    static const char *const config = "q0=1,q1=4,q2=12,s0=1,s1=4,warps=6,stages=2,"
-                                      "k0=1,k1=4,k2=12,key_warps=6,key_stages=2";
+    const nhood_plan_options options = {.struct_size = sizeof options, .solver = "cuda.small"};
     for (int i = 0; i < 2; i++) {
-        prefer_config(context, "cuda.small", texts[i], config);
+        nhood_problem problem;
+        nhood_plan *plan = NULL;
+        CHECK(!nhood_problem_parse(texts[i], &problem) &&
+                  !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
+              "%s", nhood_last_error());
+        const char *chosen = plan ? nhood_plan_description(plan) : "";
+        CHECK(strstr(chosen, " q0=1,") && strstr(chosen, ",k0=1,"), "no planes: %s", chosen);
+        nhood_plan_release(plan);
         for (int of_key = 0; of_key < 2; of_key++)
             for (int64_t poisoned = 700; poisoned < 1300; poisoned += 500)
                 nan_stays_outside(context, "cuda.small", texts[i], of_key, poisoned);

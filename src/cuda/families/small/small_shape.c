@@ -302,9 +302,10 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
 }
 
 /* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
- * them. A slot has a whole number of the swizzle's periods or, as the number of slots is then even, of half periods. An
- * axis that tensors do not cover, or that is periodic, must have one dilation group, and if periodic be covered and
- * divided by work tiles. MOST_TILES bounds the time in which the host looks at each work tile. */
+ * them. A slot has a whole number of the swizzle's periods, to which planes that are chunks are filled up, or, as the
+ * number of slots is then even, of half periods. An axis that tensors do not cover, or that is periodic, must have one
+ * dilation group, and if periodic be covered and divided by work tiles. MOST_TILES bounds the time in which the host
+ * looks at each work tile. */
 static bool rolls(const struct chain *chain, int64_t slot_rows) {
     enum { MOST_TILES = 4096 };
     const struct nh_small_launch *launch = chain->launch;
@@ -320,7 +321,7 @@ static bool rolls(const struct chain *chain, int64_t slot_rows) {
                          !(launch->kernel != NH_SMALL_FORWARD && problem->has_bias)
                    : chain->work_tile > 1) &&
            (!launch->keys || problem->heads == problem->kv_heads) &&
-           slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0 &&
+           (launch->plane_chunks || slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0) &&
            (chain->region || chain->tiles * chain->work_tile >= chain->lines);
 }
 
@@ -400,12 +401,11 @@ void nh_small_roll(struct nh_small_launch *launch) {
     const bool forward = launch->kernel == NH_SMALL_FORWARD;
     launch->held = launch->stages;
     launch->fetchers = (int32_t)nh_min(launch->stages, forward ? 3 : 2);
-    if (!rolls(&chain, slot_rows)) return;
     const struct nh_small_launch before = *launch;
     if (chain.planes && !forward) set_plane_chunks(launch);
     int32_t longer = !launch->keys ? HELD_LONGER : chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS;
     int32_t held = launch->stages + (chain.planes ? 0 : longer);
-    int64_t slots = place_slots(&chain, held, launch);
+    int64_t slots = rolls(&chain, slot_rows) ? place_slots(&chain, held, launch) : 0;
     if (!slots) {
         *launch = before;
         return;
