@@ -370,7 +370,7 @@ static double blocks_of(const struct nh_small_launch *launch) {
 /* Sets the units of work of a work tile; share: query heads that a key head goes over. */
 static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
-    enum { WIDEST_KEPT = 32, READ_BIAS = 8, PRODUCER_INSTRUCTIONS = 1440 };
+    enum { WIDEST_KEPT = 32, READ_BIAS = 8, PRODUCER_INSTRUCTIONS = 1440 / 2 };
     const struct nh_problem *problem = of->problem;
     /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
      * for others. All planes of a chain lack the same ones, so that no more work tiles are under way for those that are
@@ -394,8 +394,10 @@ static void set_units(const struct nh_small_launch *of, double share,
             lanes * (READ_BIAS + (of->kernel == NH_SMALL_BACKWARD_QUERY
                                       ? 1.2 * (double)problem->bias_count / (double)of->blocks
                                       : 0));
-    /* Instructions of the warp that prepares a plane, of four schedulers: a quarter of all that the launch by queries
-     * executes for work tiles of three warp tiles (Nsight Compute, docs/log/small.md, 2026-11-27). */
+    /* Issue slots, on four schedulers, of the warp that prepares a plane: some 1440 instructions, a quarter of all that
+     * the launch by queries executes for work tiles of three warp tiles (Nsight Compute). Half of them count, as more
+     * than half of the slots are free; with all of them, boxes were chosen that take a fifth longer than planes
+     * (docs/log/small.md, 2026-11-27). */
     if (of->kernel != NH_SMALL_FORWARD && is_planes(of))
         launch->unit[NH_WORK_VECTOR] += share * PRODUCER_INSTRUCTIONS / 4;
     launch->unit[NH_WORK_TILE] = tiles;
