@@ -58,7 +58,7 @@ static const struct box plane_boxes[] = {
 };
 
 /* Warp tiles of the boxes of three axes above. */
-static const int32_t warp_tiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
+static const int32_t warp_tiles3[2][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
 
 static_assert(COUNT_OF(query_boxes) + COUNT_OF(plane_boxes) + COUNT_OF(warp_tiles3) <= MOST_BOXES &&
                   sizeof key_boxes <= sizeof query_boxes,
@@ -98,7 +98,8 @@ static void add_group(const struct nh_problem *problem, bool keys, const int32_t
 }
 
 /* Lists the boxes of the problem's rank for kernels that own keys, or queries. In 3-D this includes boxes that hold all
- * rows of a dilation group and nothing else, as the halos of short groups overlap little, and planes. (In 1-D such boxes lose to longer ones, whose warps without a warp tile help with copies.) */
+ * rows of a dilation group and nothing else, as the halos of short groups overlap little, and planes. (In 1-D such boxes
+ * lose to longer ones, whose warps without a warp tile help with copies.) */
 static void list_boxes(const struct nh_problem *problem, bool keys, struct boxes *boxes) {
     const struct box *box = keys ? key_boxes : query_boxes;
     size_t count = keys ? COUNT_OF(key_boxes) : COUNT_OF(query_boxes);
@@ -296,7 +297,7 @@ static void combine(const struct nh_problem *problem, const struct nh_device *de
     static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
     const struct nh_config *best = queries->config;
     struct choice keys;
-    both->count = 0;
+    *both = (struct backward){.count = 0};
     if (!queries->top.count) return;
     choose(problem, device, NH_SMALL_BACKWARD_KEY, &best->value[NH_SMALL_S0], &keys);
     if (keys.top.count) both->ns = queries->top.ns[0] + keys.top.ns[0];
@@ -313,37 +314,35 @@ static void combine(const struct nh_problem *problem, const struct nh_device *de
     }
 }
 
+/* The other warp tile of volumes. */
+static const int32_t *other_warp_tile(const int32_t *warp_tile) {
+    return warp_tiles3[!memcmp(warp_tiles3[0], warp_tile, 2 * sizeof *warp_tile)];
+}
+
 /* Both launches have the same warp tile. Where planes may roll, the one that the fastest launch by queries has need not
- * be the best for both: others are tried, too, and add their fastest launches to the candidates. */
+ * be the best for both: the other one is tried, too, and adds its fastest launches to the candidates, unless they are
+ * estimated to take much longer. */
 static int search_backward(const struct nh_problem *problem, const struct nh_device *device,
                            struct nh_config config[MOST_CANDIDATES]) {
-    enum { OF_OTHERS = 2 };
+    enum { OF_OTHER = 2 };
+    const double much_longer = 1.3;
     struct choice queries;
-    struct backward best, other;
+    struct backward both[2];
     choose(problem, device, NH_SMALL_BACKWARD_QUERY, NULL, &queries);
-    combine(problem, device, &queries, &best);
-    const int32_t *own = &queries.config[0].value[NH_SMALL_S0];
-    const int32_t taken[2] = {own[0], own[1]};
-    int count = best.count;
-    for (size_t i = 0;
-         queries.top.count && queries.boxes && problem->rank == 3 && i < COUNT_OF(warp_tiles3);
-         i++) {
-        if (warp_tiles3[i][0] == taken[0] && warp_tiles3[i][1] == taken[1]) continue;
-        choose(problem, device, NH_SMALL_BACKWARD_QUERY, warp_tiles3[i], &queries);
-        combine(problem, device, &queries, &other);
-        if (!other.count) continue;
-        if (!best.count || other.ns < best.ns) {
-            const struct backward swapped = best;
-            best = other;
-            other = swapped;
-        }
-        int others = (int)nh_min(other.count, OF_OTHERS);
-        count = (int)nh_min(best.count, MOST_CANDIDATES - others);
-        memcpy(best.config + count, other.config, (size_t)others * sizeof *config);
-        count += others;
+    combine(problem, device, &queries, &both[0]);
+    both[1] = (struct backward){.count = 0};
+    if (queries.top.count && queries.boxes && problem->rank == 3) {
+        const int32_t *other = other_warp_tile(&queries.config[0].value[NH_SMALL_S0]);
+        choose(problem, device, NH_SMALL_BACKWARD_QUERY, other, &queries);
+        combine(problem, device, &queries, &both[1]);
     }
-    memcpy(config, best.config, (size_t)count * sizeof *config);
-    return count;
+    int best = both[1].count && (!both[0].count || both[1].ns < both[0].ns);
+    bool compete = both[!best].ns < much_longer * both[best].ns;
+    int others = compete ? (int)nh_min(both[!best].count, OF_OTHER) : 0;
+    int count = (int)nh_min(both[best].count, MOST_CANDIDATES - others);
+    memcpy(config, both[best].config, (size_t)count * sizeof *config);
+    memcpy(config + count, both[!best].config, (size_t)others * sizeof *config);
+    return count + others;
 }
 
 static int search(const struct nh_problem *problem, const struct nh_device *device,

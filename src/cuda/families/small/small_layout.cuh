@@ -24,7 +24,7 @@
 #define NH_PLANES (NH_RANK == 3 && NH_SLOTS > 0 && NH_Q0 == 1)
 
 /* Whether a plane is free as soon as the last warp tile that begins with it has passed it. If that warp tile then needs
- * repair, it reads keys from memory. In f16, whose sums overflow earlier, that is not rare enough. */
+ * repair, it reads columns from memory. Forward in f16, whose sums overflow earlier, that is not rare enough. */
 #ifndef NH_PASSES
 #define NH_PASSES 0
 #endif

@@ -86,10 +86,10 @@ static int64_t shifted_columns(const struct nh_axis *axis, int64_t tile, int64_t
 static void set_shift(struct nh_small_launch *launch, int a) {
     const struct nh_axis *axis = &launch->problem->axis[a];
     int32_t tile = launch->warp_tile[a];
-    double least = launch->columns[a] * tiles_of(axis, true, tile, 0);
     if (!launch->keys || !launch->stages || a == 0 || nh_small_has_region(launch->problem) ||
         !nh_small_is_plane(launch->problem, launch->rows))
         return;
+    double least = launch->columns[a] * tiles_of(axis, true, tile, 0);
     for (int32_t shift = 1; shift < tile; shift++) {
         int64_t columns = shifted_columns(axis, tile, shift);
         double all = (double)columns * tiles_of(axis, true, tile, shift);
@@ -417,7 +417,8 @@ void nh_small_roll(struct nh_small_launch *launch) {
     launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     launch->halo_rows = launch->slots * slot_rows;
     nh_small_set_masks(launch);
-    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
+    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it: in the backward in
+     * all types, as rows that need repair are read from memory. */
     bool passes = !forward || launch->problem->dtype != NHOOD_DTYPE_F16;
     launch->held = chain.planes ? held + passes : held + 1;
     if (chain.planes && forward) set_chunks_of_planes(launch);
