@@ -373,9 +373,9 @@ static void set_units(const struct nh_small_launch *of, double share,
     enum { WIDEST_KEPT = 32, READ_BIAS = 8, PRODUCER_INSTRUCTIONS = 1440 / 2 };
     const struct nh_problem *problem = of->problem;
     /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
-     * for others. All planes of a chain lack the same ones, so that no more work tiles are under way for those that are
-     * there: they count in full (docs/log/small.md, 2026-11-27). */
-    const double absent = of->kernel != NH_SMALL_FORWARD && is_planes(of) ? 1 : 0.7;
+     * for others. All planes of a chain lack the same ones, so that fewer warp tiles are in flight all along it: 1.5 is
+     * what boxes of more and of less padding take (docs/log/small.md, 2026-11-27). */
+    const double absent = of->kernel != NH_SMALL_FORWARD && is_planes(of) ? 1.5 : 0.7;
     double there = of->warp_tiles / of->work_tiles, all = (double)(of->work_tile_rows / 16);
     double tiles = share * (there + absent * (all - there));
     double scores = 16 * tiles * (8 * blocks_of(of)), bytes = work_tile_bytes(of, share);
