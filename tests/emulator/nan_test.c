@@ -34,7 +34,7 @@ static uint16_t random_bits(uint64_t *state) {
                       (test_between(state, 0, 1) ? 0x8000 : 0));
 }
 
-/* Tensors of a problem of one head in one dimension, all random; LSE far above all scores keeps weights small. */
+/* Tensors of a problem of one head, all random; LSE far above all scores keeps weights small. */
 static void make_tensors(const nhood_problem *problem, nhood_io *io) {
     uint64_t state = 7;
     for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
@@ -80,23 +80,45 @@ static void run(nhood_context *context, const char *solver, const nhood_problem 
     nhood_plan_release(plan);
 }
 
+/* Positions along an axis that the tensors of keys, or of queries, have. */
+static int64_t positions_of(const nhood_problem *problem, int axis, bool keys) {
+    const nhood_region *region = &problem->region[axis];
+    int64_t covered = keys ? region->key_length : region->query_length;
+    return covered ? covered : problem->axis[axis].length;
+}
+
 /* Tokens of the tensors of keys, or of queries. */
 static int64_t tokens_of(const nhood_problem *problem, bool keys) {
-    const nhood_region *region = problem->region;
-    int64_t covered = keys ? region->key_length : region->query_length;
-    return covered ? covered : problem->axis[0].length;
+    int64_t tokens = 1;
+    for (int axis = 0; axis < problem->rank; axis++)
+        tokens *= positions_of(problem, axis, keys);
+    return tokens;
+}
+
+/* Whether a query's window has a key along an axis, each at a position of its tensors. */
+static bool attends_along(const nhood_problem *problem, int number, int64_t query, int64_t key) {
+    const nhood_axis *axis = &problem->axis[number];
+    const nhood_region *region = &problem->region[number];
+    int64_t first = 0, count = 0;
+    nhood_window(axis, (query + region->query_offset) % axis->length, &first, &count);
+    for (int64_t n = 0; n < count; n++) {
+        int64_t apart = first + n * axis->dilation - region->key_offset - key;
+        if (axis->periodic ? apart % axis->length == 0 : apart == 0) return true;
+    }
+    return false;
 }
 
 /* Whether a query attends a key, each a token of its tensors. */
 static bool attends(const nhood_problem *problem, int64_t query, int64_t key) {
-    const nhood_axis *axis = problem->axis;
-    int64_t first = 0, count = 0;
-    nhood_window(axis, (query + problem->region->query_offset) % axis->length, &first, &count);
-    for (int64_t n = 0; n < count; n++) {
-        int64_t apart = first + n * axis->dilation - problem->region->key_offset - key;
-        if (axis->periodic ? apart % axis->length == 0 : apart == 0) return true;
+    bool all = true;
+    for (int axis = problem->rank - 1; axis >= 0; axis--) {
+        int64_t queries = positions_of(problem, axis, false),
+                keys = positions_of(problem, axis, true);
+        all = all && attends_along(problem, axis, query % queries, key % keys);
+        query /= queries;
+        key /= keys;
     }
-    return false;
+    return all;
 }
 
 /* Tokens of an output that have to do with the poisoned one (reached[token]) are not finite, all others as they are
@@ -137,7 +159,7 @@ static void check_bias(const char *what, const nhood_problem *problem, bool of_k
  * a query, which are in its own dQ and in dK and dV of its keys. */
 static void nan_stays_outside(nhood_context *context, const char *solver, const char *text,
                               bool of_key, int64_t poisoned) {
-    enum { MOST_TOKENS = 100 };
+    enum { MOST_TOKENS = 1600 };
     bool query[MOST_TOKENS] = {false}, key[MOST_TOKENS] = {false};
     char what[200];
     nhood_problem problem;
@@ -258,7 +280,30 @@ static void check_queue(nhood_context *context) {
         free_tensors(&io[again]);
 }
 
-int main(void) {
+/* Planes that roll in the backward of a volume, and are overwritten once warps have passed them. In bf16 a chunk of
+ * columns is a plane, in f32 all columns of a box make chunks. */
+static void check_planes(nhood_context *context) {
+    static const char *const texts[] = {"bwd:bf16:b1h1d32:16x8x12:w3x5x5",
+                                        "bwd:f32:b1h1d32:16x8x12:w3x3x3"};
+    const nhood_plan_options options = {.struct_size = sizeof options, .solver = "cuda.small"};
+    for (int i = 0; i < 2; i++) {
+        nhood_problem problem;
+        nhood_plan *plan = NULL;
+        CHECK(!nhood_problem_parse(texts[i], &problem) &&
+                  !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
+              "%s", nhood_last_error());
+        const char *chosen = plan ? nhood_plan_description(plan) : "";
+        CHECK(strstr(chosen, " q0=1,") && strstr(chosen, ",k0=1,"), "no planes: %s", chosen);
+        nhood_plan_release(plan);
+        for (int of_key = 0; of_key < 2; of_key++)
+            for (int64_t poisoned = 700; poisoned < 1300; poisoned += 500)
+                nan_stays_outside(context, "cuda.small", texts[i], of_key, poisoned);
+    }
+}
+
+/* With the argument "planes": those alone, which take more than one work tile only on a device of few
+ * multiprocessors. */
+int main(int count, char **argument) {
     static const char *const long_calls[] = {"fwd:bf16:b1h1d32:70:w9:rpb",
                                              "fwd:bf16:b1h1d32:60:w8:c1"};
     static const char *const in_turns[] = {"fwd:f32:b1h1d128:70:w9:rpb", "fwd:f32:b1h1d64:60:w8:c1",
@@ -275,6 +320,11 @@ int main(void) {
     if (nhood_context_create(NULL, &context)) {
         printf("%s\n", nhood_last_error());
         return EXIT_FAILURE;
+    }
+    if (count > 1 && !strcmp(argument[1], "planes")) {
+        check_planes(context);
+        nhood_context_destroy(context);
+        return test_result();
     }
     for (int64_t poisoned = 0; poisoned < 60; poisoned += 29) {
         for (size_t i = 0; i < sizeof forward / sizeof *forward; i++) {

@@ -39,6 +39,8 @@ static const char *const problems[] = {
     /* warpgroup skipping in the backward */
     "bwd:bf16:b1h1d32:12x12x12:w5x5x5",
     "bwd:bf16:b1h1d32:24x33:w13x13",
+    /* planes that roll, with keys in tiles that begin before the first */
+    "bwd:bf16:b1h3d32:20x10x13:w5x5x5",
     /* parts of a grid, periodic axes */
     "fwd:bf16:b1h1d32:50x50:w19x21:q5+30x20+30:k0+40x25+20",
     "fwd:bf16:b1h2d32:385:w17:d3:q100+200:k150+101:x70",

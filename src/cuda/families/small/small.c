@@ -41,6 +41,7 @@ static bool launch_of(const struct nh_problem *problem, const struct nh_cuda_dev
     if (!nh_small_set_shape(launch, value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), warp_tile))
         return false;
     if (launch->stages) nh_small_roll(launch);
+    nh_small_set_fetchers(launch);
     return true;
 }
 
@@ -101,7 +102,7 @@ static bool whole(const struct nh_small_launch *launch) {
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &launch->problem->axis[a];
         int64_t length = launch->keys ? axis->key.length : axis->query.length;
-        all = all && length % (axis->dilation * launch->rows[a]) == 0;
+        all = all && length % (axis->dilation * launch->rows[a]) == 0 && !launch->shift[a];
     }
     return all;
 }
@@ -179,6 +180,9 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
         nh_kernel_define(&spec, "NH_SLOTS_AROUND", launch->slots_around);
     }
     if (fetches_lines(launch)) nh_kernel_define(&spec, "NH_SEAM_LINES", 1);
+    if (launch->plane_chunks) nh_kernel_define(&spec, "NH_PLANE_CHUNKS", 1);
+    if (launch->shift[1]) nh_kernel_define(&spec, "NH_SHIFT1", launch->shift[1]);
+    if (launch->shift[2]) nh_kernel_define(&spec, "NH_SHIFT2", launch->shift[2]);
     if (launch->chunk_blocks != NH_SMALL_CHUNK_BLOCKS)
         nh_kernel_define(&spec, "NH_CHUNK_BLOCKS", launch->chunk_blocks);
     nh_kernel_define(&spec, "NH_LEAST_PAIRS", launch->least_pairs);
@@ -228,6 +232,20 @@ static void bind_bias_sums(struct nh_cuda_operation *operation,
         .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, bytes)};
 }
 
+/* Counts the work tiles that there are more because they begin before the first row. False if there are too many. */
+static bool add_shifted_tiles(const struct nh_small_launch *launch, struct nh_cuda_tiling *tiling) {
+    int64_t work_tiles = tiling->work_tiles;
+    for (int a = 0; a < NH_AXES; a++) {
+        int64_t longest = nh_longest_rows(&launch->problem->axis[a], launch->keys);
+        int64_t tiles = nh_ceil_div(longest + launch->shift[a], launch->rows[a]);
+        work_tiles = work_tiles / tiling->tiles[a] * tiles;
+        tiling->tiles[a] = (int)tiles;
+    }
+    if (work_tiles > MOST_LENGTH) return false;
+    tiling->work_tiles = (int)work_tiles;
+    return true;
+}
+
 static nhood_status add_launch(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, enum nh_small_kernel kernel,
                                const int32_t *value, struct nh_cuda_step *step) {
@@ -239,7 +257,7 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
     int32_t shared_by = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
     if (nh_tiling_set(problem, launch.rows, shared_by, keys, 0, tiling) ||
-        tiling->work_tiles > MOST_LENGTH)
+        !add_shifted_tiles(&launch, tiling) || tiling->work_tiles > MOST_LENGTH)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 boxes of rows");
     memset(tiling->order, 0, sizeof tiling->order); /* the order is the kernels' own */
     step->work_tiles = tiling->work_tiles;

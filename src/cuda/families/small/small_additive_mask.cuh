@@ -17,7 +17,7 @@ NH_DEVICE constexpr int nh_axis_window(int axis) {
 }
 /* The number of places of an axis; 0 if all rows see the same columns along it. */
 NH_DEVICE constexpr int nh_axis_places(int axis) {
-    return axis < NH_FIRST_AXIS || NH_ADDITIVE_MASK == 0          ? 0
+    return axis < NH_MASKED_AXIS || NH_ADDITIVE_MASK == 0         ? 0
            : NH_ADDITIVE_MASK == 3                                ? nh_axis_warp_tile(axis)
            : NH_ADDITIVE_MASK == 2                                ? nh_axis_columns(axis)
            : nh_axis_columns(axis) > nh_axis_window(axis)   ? nh_axis_columns(axis) - nh_axis_window(axis) + 1
@@ -39,12 +39,17 @@ struct alignas(4 * NH_ADDITIVE_MASK_WORDS) nh_additive_mask_operand {
     unsigned word[NH_ADDITIVE_MASK_WORDS];
 };
 struct nh_additive_masks {
-    nh_additive_mask_operand operand[NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3 ? NH_PAIRS * NH_CHUNKS : 1]
+    nh_additive_mask_operand operand[NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3 ? NH_PAIRS * NH_TABLE_CHUNKS : 1]
                                     [NH_STEPS_PLACES][32];
 };
 
+/* The index of a pair of a chunk in tables of masks. */
+NH_DEVICE int nh_mask_pair(int chunk, int pair) {
+    return (NH_PLANE_CHUNKS ? 0 : chunk * NH_PAIRS) + pair;
+}
+
 NH_DEVICE bool nh_mask_hides(int column, int place) {
-    if (column >= NH_BOX) return NH_ADDITIVE_MASK == 1 || place == NH_PLACES;
+    if (column >= NH_TABLE_BOX) return NH_ADDITIVE_MASK == 1 || place == NH_PLACES;
     bool hidden = false;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {

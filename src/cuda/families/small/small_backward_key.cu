@@ -5,6 +5,7 @@
 #define NH_INVERSE 1
 #define NH_STOPS 1
 #define NH_BIAS_STARTS 1
+#define NH_PASSES NH_PLANES
 #include "overlap.cuh"
 #include "small_repair_gradient.cuh"
 #include "small_copy_statistics.cuh"
@@ -69,15 +70,17 @@ NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float 
     }
 }
 
+/* Adds what a warp tile's columns contribute to its sums. Calls passed() when its first plane may be overwritten. */
+template <typename Passed>
 NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
                                 const nh_additive_masks &additive_masks, const nh_kinds &kinds, const nh_halo &halo,
-                                int warp_tile, nh_key_sums &sums) {
+                                int warp_tile, nh_key_sums &sums, const Passed &passed) {
     unsigned queries[NH_STEPS], d_outputs[NH_STEPS_V], places[NH_STEPS_PLACES][4];
     nh_across<NH_DIM> queries_across;
     nh_across<NH_DIM_V> d_outputs_across;
     const int first = nh_box_row(info.visibility, warp_tile), wrap = nh_box_wrap(info.visibility, warp_tile);
     const int reach = nh_visibility_reach(info.visibility, warp_tile);
-#if NH_REGIONS
+#if NH_REGIONS && !NH_PASSES
     if (reach <= 0) return; /* these keys are in no window */
 #endif
     const float scale = tables.scale;
@@ -95,16 +98,19 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     if (NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
     const float *table = info.bias;
     if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
+    const int chunks = nh_chunks_of(reach);
+    if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
 #pragma unroll 1
-    for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
+    for (int chunk = 0; chunk < chunks; chunk++) {
         unsigned seen[2];
         int row[4 * NH_GATHERS];
         nh_across_rows across;
         if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, chunk);
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
+        const unsigned ahead = (unsigned)nh_plane_ahead(wrap, chunk, NH_SLOT_STATISTICS, NH_STATISTICS) * 16u;
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
-            if (p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
+            if (!NH_PLANE_CHUNKS && p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
             /* keeps the compiler from loading so far ahead that registers spill */
             if ((NH_BIAS_COUNT || NH_DTYPE == NH_F32) && p) __syncwarp();
             float weights[2][4] = {}, d_scores[2][4] = {};
@@ -112,16 +118,16 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
             unsigned query[2];
             nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p);
-            const int column = chunk * NH_CHUNK + 16 * p + (int)(threadIdx.x % 16);
-            nh_statistics_load(query, statistics + tables.columns.statistics[wrap][column]);
-            const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * (chunk * NH_PAIRS + p)] : uint2{0u, 0u};
+            const int column = (NH_PLANE_CHUNKS ? 0 : chunk * NH_CHUNK) + 16 * p + (int)(threadIdx.x % 16);
+            nh_statistics_load(query, statistics + tables.columns.statistics[NH_PLANE_CHUNKS ? 0 : wrap][column] + ahead);
+            const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * nh_mask_pair(chunk, p)] : uint2{0u, 0u};
 #pragma unroll
             for (int block = 0; block < 2; block++) {
                 if (!shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
                 nh_add_deltas(d_scores[block], query[block]);
             }
             if (NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3)
-                nh_add_mask(weights, places, additive_masks, chunk * NH_PAIRS + p, true);
+                nh_add_mask(weights, places, additive_masks, nh_mask_pair(chunk, p), true);
             nh_multiply_columns(weights, sums.keys, queries, row[p], true);
 #pragma unroll
             for (int block = 0; block < 2; block++)
@@ -133,6 +139,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
             nh_pack_weights(operand, d_scores, true);
             nh_add_columns(sums.d_keys, operand, queries_across, nh_rows_of_pair(across, p), true);
         }
+        if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
     }
 }
 
@@ -179,7 +186,7 @@ NH_DEVICE void nh_copy_statistic_lines(const nh_tiled_args &args, const nh_work_
     for (int i = lane; i < nh_halo_lines(work_tile) * NH_H2; i += 32) {
         const nh_halo_line line = nh_halo_line_of(work_tile, i / NH_H2);
         const int at[3] = {line.at[0], line.at[1], nh_column_around(work_tile, 2, line.at[2] + i % NH_H2)};
-        const int row = line.box * NH_FETCHED_STATISTICS + line.place[0] * nh_statistics_pitch(0) +
+        const int row = line.box * NH_SLOT_STATISTICS + line.place[0] * nh_statistics_pitch(0) +
                         line.place[1] * nh_statistics_pitch(1) + i % NH_H2;
         long long offset = work_tile.origin[NH_DELTA] + member * delta.head;
 #pragma unroll
@@ -193,7 +200,7 @@ NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_wor
                                          nh_halo &halo, const nh_seam_column &column) {
     const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
     long long offset = work_tile.origin[NH_DELTA] + member * delta.head;
-    int row = column.box * NH_FETCHED_STATISTICS;
+    int row = column.box * NH_SLOT_STATISTICS;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         row += column.place[a] * nh_statistics_pitch(a);
@@ -239,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_fetch_rows<NH_V_MAP>(args, work_tile, maps.v, barrier, rows.values, work_tile.head, kv_heads);
             nh_fetch_halo<NH_Q_MAP>(args, work_tile, maps.q, barrier, halo.queries, head, heads);
             nh_fetch_halo<NH_D_O_MAP>(args, work_tile, maps.d_o, barrier, halo.d_outputs, head, heads);
-            nh_fetch_halo<NH_STATISTICS_MAP, STATISTICS_BYTES>(args, work_tile, maps.statistics, barrier,
+            nh_fetch_halo<NH_STATISTICS_MAP, NH_SLOT_STATISTICS * (int)sizeof(uint4)>(args, work_tile, maps.statistics, barrier,
                                                                (char *)halo.statistics, head, heads);
         };
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
@@ -262,7 +269,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             if (member == 0) nh_key_sums_start(sums, shared.rows[turn], warp_tile);
             nh_rows_taken(shared.ring, turn);
             nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds,
-                             shared.halo[turn % NH_HALOS], warp_tile, sums);
+                             shared.halo[turn % NH_HALOS], warp_tile, sums,
+                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).work_tile); });
             if (member + 1 < share) return;
             nh_finish(args, info.work_tile, warp_tile, sums, keys, values);
             nh_results_ready();
@@ -313,7 +321,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             __syncthreads();
             nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {
                 if (member == 0) nh_key_sums_start(sums, rows, warp_tile);
-                nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds, halo, warp_tile, sums);
+                nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds, halo, warp_tile, sums,
+                                 [] {});
                 if (member + 1 < share) return;
                 nh_finish(args, work_tile, warp_tile, sums, rows.keys, rows.values);
                 __syncwarp();

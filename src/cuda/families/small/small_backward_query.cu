@@ -6,6 +6,7 @@
 #define NH_HEAD_SLOWEST (NH_BIAS_COUNT > 0)
 #define NH_BIAS_STARTS 1
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
+#define NH_PASSES NH_PLANES
 #include "small_bias_gradient.cuh"
 #include "overlap.cuh"
 #include "small_repair_gradient.cuh"
@@ -65,13 +66,13 @@ NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights
     }
 }
 
-/* Computes dQ of a warp tile. Calls taken() when the rows may be overwritten; where threads copy, the queries' places
- * are still used for results. */
-template <typename Taken>
+/* Computes dQ of a warp tile. Calls taken() when the rows may be overwritten (where threads copy, the queries' places
+ * are still used for results), and passed() when its first plane may be. */
+template <typename Taken, typename Passed>
 NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
                                 const nh_additive_masks &additive_masks, const nh_key_halo &halo, const nh_rows &rows,
                                 nh_bias_sums &sums, nh_bias_products &products, int warp_tile, char *results,
-                                const Taken &taken) {
+                                const Taken &taken, const Passed &passed) {
     nh_row_operand<NH_DIM> queries;
     nh_row_operand<NH_DIM_V> d_outputs;
     unsigned places[NH_STEPS_PLACES][4];
@@ -97,8 +98,10 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     const float scale = tables.scale;
     const float *table = info.bias;
     if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
+    const int chunks = nh_chunks_of(reach);
+    if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
 #pragma unroll 1
-    for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
+    for (int chunk = 0; chunk < chunks; chunk++) {
         unsigned seen[2];
         int row[4 * NH_GATHERS];
         nh_across_rows across;
@@ -110,7 +113,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
             if (NH_BIAS_COUNT || NH_DTYPE == NH_F32 ? p : p == NH_PAIRS / 2) __syncwarp();
             int column = chunk * NH_CHUNK + 16 * p;
             nh_gather_across(across, tables.columns, wrap, chunk, p);
-            if (p >= NH_LEAST_PAIRS && column >= reach) {
+            if (!NH_PLANE_CHUNKS && p >= NH_LEAST_PAIRS && column >= reach) {
                 const nh_weights none = {};
                 if (bias_wanted) nh_bias_lay(sums, column, none);
                 continue;
@@ -120,7 +123,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
                                      {start[0], start[1], start[2], start[3]}};
             nh_weights d_scores;
             if (NH_BIAS_COUNT) nh_bias_pair(scores, tables.columns, table, column);
-            if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, additive_masks, column / 16, true);
+            if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, additive_masks, nh_mask_pair(chunk, p), true);
             nh_multiply_columns(scores, queries, keys, row[p], true);
             nh_multiply_columns(d_weights, d_outputs, values, row[p], true);
             nh_score_gradients(scores, d_weights, scale, lse, seen, p);
@@ -128,6 +131,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
             if (bias_wanted) nh_bias_lay(sums, column, d_scores);
             nh_add_columns(d_queries, d_scores, keys_across, nh_rows_of_pair(across, p), true);
         }
+        if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
     }
     if (bias_wanted) nh_bias_gather(args, info, warp_tile, sums, products);
 #if NH_STAGES
@@ -199,7 +203,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_bias_head(args, bias_turn, info.work_tile.head, shared.sums, products);
             nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
                              shared.rows[stage], shared.sums, products, warp_tile, results,
-                             [&] { nh_rows_taken(shared.ring, stage); });
+                             [&] { nh_rows_taken(shared.ring, stage); },
+                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).work_tile); });
             nh_results_ready();
             if (args.tensor[NH_D_Q].data)
                 nh_store_results<NH_D_Q_MAP>(args, info.work_tile, maps.d_q, NH_D_Q, warp_tile, results,
@@ -244,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         __syncthreads();
         nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {
             nh_differentiate(args, info, shared.tables, shared.additive_masks, halo, rows, shared.sums, products,
-                             warp_tile, rows.queries, [] {});
+                             warp_tile, rows.queries, [] {}, [] {});
             __syncwarp();
             if (args.tensor[NH_D_Q].data)
                 nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, NH_D_Q, rows.queries, warp_tile);

@@ -166,8 +166,8 @@ NH_DEVICE int nh_slot_position(const nh_work_tile &work_tile, int slot) {
     return position;
 }
 
-/* Fetches the part of the work tile's halo in a tensor that is not in shared memory yet. */
-template <int LAYOUT, int BYTES = NH_FETCHED_ROWS *nh_row_bytes(NH_DIM)>
+/* Fetches the part of the work tile's halo in a tensor that is not in shared memory yet. BYTES: of a slot. */
+template <int LAYOUT, int BYTES = NH_SLOT_ROWS *nh_row_bytes(NH_DIM)>
 NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
     if (NH_SEAM_LINES && nh_has_seam(work_tile)) return;
@@ -243,7 +243,7 @@ NH_DEVICE void nh_fetch_lines(const nh_tiled_args &args, const nh_work_tile &wor
 #pragma unroll 1
     for (int i = lane; i < 2 * nh_halo_lines(work_tile); i += 32) {
         const nh_halo_line line = nh_halo_line_of(work_tile, i / 2);
-        const int row = line.box * NH_FETCHED_ROWS + line.place[0] * NH_PLANE + line.place[1] * NH_LINE;
+        const int row = line.box * NH_SLOT_ROWS + line.place[0] * NH_PLANE + line.place[1] * NH_LINE;
         const int at[5] = {head * NH_DIM, line.at[2], 0, line.at[1], work_tile.batch * planes + line.at[0]};
         nh_copy_pixels(nh_shared_address(i % 2 ? second : first) + row * nh_row_bytes(NH_DIM), &maps[i % 2], barrier,
                        at);
@@ -274,11 +274,12 @@ NH_DEVICE void nh_results_ready() {
 }
 
 /* A warp stores its warp tile's results, which are ready. Where axes are dilated, rows have gaps between them and
- * threads store them: a tensor map with element strides can only be used for fetching. */
+ * threads store them: a tensor map with element strides can only be used for fetching. Threads also store warp tiles
+ * that begin before the first row, as stores of the copy engine must not. */
 template <int LAYOUT>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                                 int slot, int warp_tile, const char *results, int head, int heads) {
-    if (NH_DILATED) {
+    if (NH_DILATED || nh_begins_before(work_tile, warp_tile)) {
         nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, slot, results, warp_tile);
         return;
     }

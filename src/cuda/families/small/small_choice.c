@@ -58,7 +58,7 @@ static const struct box plane_boxes[] = {
 };
 
 /* Warp tiles of the boxes of three axes above. */
-static const int32_t warp_tiles3[][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
+static const int32_t warp_tiles3[2][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
 
 static_assert(COUNT_OF(query_boxes) + COUNT_OF(plane_boxes) + COUNT_OF(warp_tiles3) <= MOST_BOXES &&
                   sizeof key_boxes <= sizeof query_boxes,
@@ -98,8 +98,8 @@ static void add_group(const struct nh_problem *problem, bool keys, const int32_t
 }
 
 /* Lists the boxes of the problem's rank for kernels that own keys, or queries. In 3-D this includes boxes that hold all
- * rows of a dilation group and nothing else, as the halos of short groups overlap little, and for the forward pass
- * planes. (In 1-D such boxes lose to longer ones, whose warps without a warp tile help with copies.) */
+ * rows of a dilation group and nothing else, as the halos of short groups overlap little, and planes. (In 1-D such boxes
+ * lose to longer ones, whose warps without a warp tile help with copies.) */
 static void list_boxes(const struct nh_problem *problem, bool keys, struct boxes *boxes) {
     const struct box *box = keys ? key_boxes : query_boxes;
     size_t count = keys ? COUNT_OF(key_boxes) : COUNT_OF(query_boxes);
@@ -110,7 +110,7 @@ static void list_boxes(const struct nh_problem *problem, bool keys, struct boxes
     if (problem->rank < 3) return;
     for (size_t i = 0; i < COUNT_OF(warp_tiles3); i++)
         add_group(problem, keys, warp_tiles3[i], boxes);
-    for (size_t i = 0; problem->op == NHOOD_OP_FWD && i < COUNT_OF(plane_boxes); i++)
+    for (size_t i = 0; i < COUNT_OF(plane_boxes); i++)
         boxes->box[boxes->count++] = plane_boxes[i];
 }
 
@@ -217,7 +217,7 @@ static bool planes_pay(const struct nh_small_launch *launch, const struct box *b
     double blocks = (double)launch->cuda->multiprocessors * (double)nh_small_residents(launch);
     double length = (double)nh_longest_rows(&problem->axis[0], false);
     double tiles = (double)(problem->batch * problem->heads) * launch->work_tiles / blocks;
-    double planes = ceil(tiles / length) * (double)(launch->columns[0] - 1);
+    double planes = ceil(tiles / length) * (double)(problem->axis[0].window - 1);
     return planes < most_planes * tiles;
 }
 
@@ -236,6 +236,7 @@ static bool consider_stages(struct choice *choice, const struct box *box,
     if (!planes) consider(choice, &launch);
     for (int i = 0; i < MOST_CHOICES && warps[i]; i++) {
         launch.warps = planes ? warps[i] : warps[i] - launch.fetchers;
+        nh_small_set_fetchers(&launch);
         if (planes ? planes_pay(&launch, box) : launch.warps != box->warps)
             consider(choice, &launch);
     }
@@ -259,11 +260,10 @@ static void consider_box(struct choice *choice, const struct box *box) {
     if (!planes && stages == LEAST_STAGES && !seams) consider_stages(choice, box, launch, 1);
 }
 
-/* Searches the launches of one kernel. like: a config whose warp tile the boxes must have, or NULL. Boxes that stick out
- * are tried only if no other one fits, as on small grids. */
+/* Searches the launches of one kernel. warp_tile: what the boxes' warp tiles must be, or NULL. Boxes that stick out are
+ * tried only if no other one fits, as on small grids. */
 static void choose(const struct nh_problem *problem, const struct nh_device *device,
-                   enum nh_small_kernel kernel, const struct nh_config *like,
-                   struct choice *choice) {
+                   enum nh_small_kernel kernel, const int32_t *warp_tile, struct choice *choice) {
     struct boxes boxes;
     bool keys = kernel == NH_SMALL_BACKWARD_KEY;
     choice->launch = (struct nh_small_launch){
@@ -275,39 +275,84 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
         for (int i = 0; i < boxes.count; i++) {
             const struct box *box = &boxes.box[i];
             if (sticks_out(problem, keys, box) == out &&
-                (!like || (like->value[NH_SMALL_S0] == box->warp_tile[0] &&
-                           like->value[NH_SMALL_S1] == box->warp_tile[1])))
+                (!warp_tile ||
+                 (warp_tile[0] == box->warp_tile[0] && warp_tile[1] == box->warp_tile[1])))
                 consider_box(choice, box);
         }
 }
 
 /* ---- configs ---- */
 
-static int search(const struct nh_problem *problem, const struct nh_device *device,
-                  struct nh_config config[MOST_CANDIDATES]) {
-    /* Which choices of the two backward launches are combined: the best of both, then each with variants of the other. */
+/* Launches of the backward, both with the same warp tile. */
+struct backward {
+    struct nh_config config[MOST_CANDIDATES];
+    int count;
+    double ns; /* of the fastest, estimated */
+};
+
+/* Searches launches by keys for those by queries that have the warp tile of the fastest one, and combines them. */
+static void combine(const struct nh_problem *problem, const struct nh_device *device,
+                    const struct choice *queries, struct backward *both) {
+    /* Which choices of the two launches are combined: the best of both, then each with variants of the other. */
     static const int pairs[MOST_CANDIDATES][2] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {0, 2}};
-    struct choice queries, keys;
-    bool forward = problem->op == NHOOD_OP_FWD;
-    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
-    choose(problem, device, forward ? NH_SMALL_FORWARD : NH_SMALL_BACKWARD_QUERY, NULL, &queries);
-    const struct nh_config *best = queries.config;
-    if (forward) memcpy(config, best, (size_t)queries.top.count * sizeof *config);
-    if (forward || !queries.top.count) return queries.top.count;
-    choose(problem, device, NH_SMALL_BACKWARD_KEY, best, &keys);
-    int count = 0;
+    const struct nh_config *best = queries->config;
+    struct choice keys;
+    *both = (struct backward){.count = 0};
+    if (!queries->top.count) return;
+    choose(problem, device, NH_SMALL_BACKWARD_KEY, &best->value[NH_SMALL_S0], &keys);
+    if (keys.top.count) both->ns = queries->top.ns[0] + keys.top.ns[0];
     for (int i = 0; i < MOST_CANDIDATES; i++) {
         int q = pairs[i][0], k = pairs[i][1];
-        if (q >= queries.top.count || k >= keys.top.count ||
+        if (q >= queries->top.count || k >= keys.top.count ||
             best[q].value[NH_SMALL_S0] != best->value[NH_SMALL_S0] ||
             best[q].value[NH_SMALL_S1] != best->value[NH_SMALL_S1])
             continue;
-        config[count] = best[q];
+        struct nh_config *config = &both->config[both->count++];
+        *config = best[q];
         for (int knob = NH_SMALL_K0; knob <= NH_SMALL_KEY_STAGES; knob++)
-            config[count].value[knob] = keys.config[k].value[knob];
-        count++;
+            config->value[knob] = keys.config[k].value[knob];
     }
-    return count;
+}
+
+/* The other warp tile of volumes. */
+static const int32_t *other_warp_tile(const int32_t *warp_tile) {
+    return warp_tiles3[!memcmp(warp_tiles3[0], warp_tile, 2 * sizeof *warp_tile)];
+}
+
+/* Both launches have the same warp tile. Where planes may roll, the one that the fastest launch by queries has need not
+ * be the best for both: the other one is tried, too, and adds its fastest launches to the candidates, unless they are
+ * estimated to take much longer. */
+static int search_backward(const struct nh_problem *problem, const struct nh_device *device,
+                           struct nh_config config[MOST_CANDIDATES]) {
+    enum { OF_OTHER = 2 };
+    const double much_longer = 1.3;
+    struct choice queries;
+    struct backward both[2];
+    choose(problem, device, NH_SMALL_BACKWARD_QUERY, NULL, &queries);
+    combine(problem, device, &queries, &both[0]);
+    both[1] = (struct backward){.count = 0};
+    if (queries.top.count && queries.boxes && problem->rank == 3) {
+        const int32_t *other = other_warp_tile(&queries.config[0].value[NH_SMALL_S0]);
+        choose(problem, device, NH_SMALL_BACKWARD_QUERY, other, &queries);
+        combine(problem, device, &queries, &both[1]);
+    }
+    int best = both[1].count && (!both[0].count || both[1].ns < both[0].ns);
+    bool compete = both[!best].ns < much_longer * both[best].ns;
+    int others = compete ? (int)nh_min(both[!best].count, OF_OTHER) : 0;
+    int count = (int)nh_min(both[best].count, MOST_CANDIDATES - others);
+    memcpy(config, both[best].config, (size_t)count * sizeof *config);
+    memcpy(config + count, both[!best].config, (size_t)others * sizeof *config);
+    return count + others;
+}
+
+static int search(const struct nh_problem *problem, const struct nh_device *device,
+                  struct nh_config config[MOST_CANDIDATES]) {
+    struct choice queries;
+    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
+    if (problem->op != NHOOD_OP_FWD) return search_backward(problem, device, config);
+    choose(problem, device, NH_SMALL_FORWARD, NULL, &queries);
+    memcpy(config, queries.config, (size_t)queries.top.count * sizeof *config);
+    return queries.top.count;
 }
 
 /* A solver is first asked whether it refuses and then for its candidates: each thread remembers its last search, as

@@ -49,12 +49,9 @@ struct nh_warp_tile {
 #error "chunks of other sizes have additive masks"
 #endif
 
-/* The chunk with the last column of the first plane, and the pair of it after which the plane is free. If there are
- * several chunks it is the last pair, as a branch in the middle of a chunk would hinder the compiler. */
-enum {
-    NH_PASSING_CHUNK = (NH_K1 * NH_K2 - 1) / NH_CHUNK,
-    NH_PASSING_PAIR = NH_CHUNKS == 1 && NH_AHEAD ? (NH_K1 * NH_K2 - 1) / 16 : NH_PAIRS - 1
-};
+/* The pair of the chunk with the first plane's last column after which that plane is free. If there are several chunks
+ * it is the last pair, as a branch in the middle of a chunk would hinder the compiler. */
+enum { NH_PASSING_PAIR = NH_CHUNKS == 1 && NH_AHEAD ? (NH_K1 * NH_K2 - 1) / 16 : NH_PAIRS - 1 };
 
 /* Operands that are the same for all pairs of a warp tile's scores. */
 struct nh_score_start {

@@ -14,17 +14,17 @@
 /* The number of kinds at the front: of warp tiles with a row that is nearer to it than a window. At the back there may
  * be one more. */
 NH_DEVICE constexpr int nh_front_kinds(int axis) {
-    return (nh_axis_window(axis) + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
+    return (nh_axis_window(axis) + nh_axis_shift(axis) + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
 NH_DEVICE constexpr int nh_axis_kinds(int axis) {
-    return NH_ADDITIVE_MASK != 3 || axis < NH_FIRST_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
+    return NH_ADDITIVE_MASK != 3 || axis < NH_MASKED_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
 }
 NH_DEVICE constexpr int nh_kinds_before(int axis) {
     return (axis > 0 ? nh_axis_kinds(0) : 0) + (axis > 1 ? nh_axis_kinds(1) : 0) + (axis > 2 ? nh_axis_kinds(2) : 0);
 }
 enum {
     NH_KINDS = NH_ADDITIVE_MASK == 3 ? nh_kinds_before(3) : 1,
-    NH_KIND_PAIRS = NH_ADDITIVE_MASK == 3 ? NH_PAIRS * NH_CHUNKS : 1
+    NH_KIND_PAIRS = NH_ADDITIVE_MASK == 3 ? NH_PAIRS * NH_TABLE_CHUNKS : 1
 };
 
 struct nh_kinds {
@@ -52,9 +52,9 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
  * columns. length: the position behind the last row. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, const nh_group &group, int length, int position) {
     if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, group, length, position).begin;
-    const int first = nh_group_first(group), rows = nh_axis_rows(axis);
-    const int work_tile = first + (position - first) / rows * rows;
-    return nh_least(nh_columns_of(args.axis[axis], group, position, nh_axis_wraps(axis)).begin,
+    const int first = nh_group_first(group) - nh_axis_shift(axis), rows = nh_axis_rows(axis);
+    const int work_tile = nh_shifted_row(axis, first + (position - first) / rows * rows);
+    return nh_least(nh_columns_of(args.axis[axis], group, nh_shifted_row(axis, position), nh_axis_wraps(axis)).begin,
                     nh_columns_of(args.axis[axis], group, work_tile, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -
                         nh_axis_columns(axis));
 }
@@ -68,14 +68,15 @@ NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kin
 #else
     const nh_group group = length;
 #endif
-    const int first = nh_group_first(group), count = nh_warp_tile_count(axis, length - first);
+    const int first = nh_group_first(group) - nh_axis_shift(axis), count = nh_warp_tile_count(axis, length - first);
     for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
         const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
         if (number < 0 || number >= count) continue;
         const int position = first + number * rows;
         const int begin = nh_kind_box(args, axis, group, length, position);
         const nh_range own =
-            nh_columns_of(args.axis[axis], group, nh_least(position + i % rows, length - 1), nh_axis_wraps(axis));
+            nh_columns_of(args.axis[axis], group, nh_shifted_row(axis, nh_least(position + i % rows, length - 1)),
+                          nh_axis_wraps(axis));
         kinds.seen[nh_kinds_before(axis) + kind][i % rows] = {own.begin - begin, own.end - begin};
     }
 }
@@ -87,7 +88,7 @@ NH_DEVICE unsigned nh_kind_word(const nh_kinds &kinds, int axis, int kind, int c
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const nh_range seen = kinds.seen[kind][row + i];
-        word |= (column >= NH_BOX || at < seen.begin || at >= seen.end ? lowest : 0u) << (16 * i);
+        word |= (column >= NH_TABLE_BOX || at < seen.begin || at >= seen.end ? lowest : 0u) << (16 * i);
     }
     return word;
 }
@@ -95,11 +96,11 @@ NH_DEVICE unsigned nh_kind_word(const nh_kinds &kinds, int axis, int kind, int c
 /* Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    for (int a = NH_MASKED_AXIS; a < 3; a++)
         nh_kind_ranges(args, a, kinds);
     __syncthreads();
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    for (int a = NH_MASKED_AXIS; a < 3; a++) {
         const int pairs_of_rows = nh_axis_warp_tile(a) / 2, first = nh_places_before(a) / 2;
         for (int i = (int)threadIdx.x; i < nh_axis_kinds(a) * NH_KIND_PAIRS * 8 * pairs_of_rows; i += NH_THREADS) {
             const int local = i % pairs_of_rows, g = i / pairs_of_rows % 8;
@@ -138,7 +139,7 @@ NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *k
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
     int number = 0, slot = 0;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    for (int a = NH_MASKED_AXIS; a < 3; a++) {
         const int pairs_of_rows = nh_axis_warp_tile(a) / 2, first = nh_places_before(a) / 2;
         if (t < first) continue;
         number = (int)kind[nh_rows_before(a) + nh_row_at(warp_tile, 0, a)].word[0];

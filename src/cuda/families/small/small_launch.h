@@ -38,6 +38,8 @@ struct nh_small_launch {
     /* Set by nh_small_set_shape: extents of a work tile and of a warp tile in rows; the most columns that a warp tile,
      * and a work tile, sees. */
     int32_t rows[NH_AXES], warp_tile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
+    /* rows by which work tiles begin before the first row, where that lets their warp tiles see fewer columns */
+    int32_t shift[NH_AXES];
     bool dense; /* every row sees all columns of its warp tile */
     /* rows in shared memory: of all slots or of the halo, of what is fetched at a time, and of a work tile */
     int64_t halo_rows, fetched_rows, work_tile_rows;
@@ -55,6 +57,7 @@ struct nh_small_launch {
      * is fetched as a whole. A slot has as many positions there as a work tile has rows, and `halo` then counts those of
      * one slot. */
     int32_t slots;
+    bool plane_chunks; /* each chunk is a plane of the box: NH_PLANE_CHUNKS of the kernels */
     /* With NH_REGIONS, of a chain: positions of its slots before its first row, and how many more slots it has than
      * work tiles. Either may be negative. */
     int32_t lines_before, slots_around;
@@ -106,6 +109,9 @@ int64_t nh_small_shared_bytes(const struct nh_small_launch *launch);
 
 /* Blocks that are resident on a multiprocessor; 0: not even one fits. */
 int64_t nh_small_residents(const struct nh_small_launch *launch);
+
+/* Sets the producer warps if planes of the backward roll; the number of other warps is known. */
+void nh_small_set_fetchers(struct nh_small_launch *launch);
 
 /* Adds the work of the launch; false: not even one block fits. */
 bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *work);

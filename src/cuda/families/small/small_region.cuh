@@ -19,6 +19,11 @@ NH_DEVICE int nh_least(int a, int b) {
     return a < b ? a : b;
 }
 
+/* The row, or the first one if the row is one of those by which work tiles begin before it. */
+NH_DEVICE int nh_shifted_row(int axis, int row) {
+    return nh_axis_shift(axis) && row < 0 ? 0 : row;
+}
+
 /* Whether the axis is periodic. */
 NH_DEVICE bool nh_axis_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;

@@ -29,7 +29,9 @@ enum {
     NH_SLOTS_AROUND = 0,
 #endif
     /* the number of ways in which the lines of a box may be split by the ring's end */
-    NH_WRAPS = NH_SLOTS == 0 ? 1 : NH_FIRST_AXIS == 0 ? NH_K0 : NH_FIRST_AXIS == 1 ? NH_K1 : NH_K2
+    NH_WRAPS = NH_SLOTS == 0 ? 1 : NH_FIRST_AXIS == 0 ? NH_K0 : NH_FIRST_AXIS == 1 ? NH_K1 : NH_K2,
+    /* ways for each of which there are tables: with NH_PLANE_CHUNKS the ring's end is between chunks */
+    NH_TABLE_WRAPS = NH_PLANE_CHUNKS ? 1 : NH_WRAPS
 };
 
 struct nh_roll {
@@ -48,6 +50,7 @@ struct nh_roll {
  * one. */
 NH_DEVICE int nh_roll_touched(int seen) {
     if (NH_REGIONS && seen < 1) seen = 1;
+    if (NH_PLANE_CHUNKS) return seen;
     const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
     const int pairs = (seen * columns + 15) / 16;
     return NH_STOPS ? nh_least((16 * (pairs > NH_LEAST_PAIRS ? pairs : NH_LEAST_PAIRS) + columns - 1) / columns, lines)

@@ -106,7 +106,7 @@ NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_
                                        char *halo, const nh_seam_column &column, int unit) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     long long offset = work_tile.origin[slot] + member * tensor.head + NH_PER_UNIT * unit;
-    int row = column.box * NH_FETCHED_ROWS;
+    int row = column.box * NH_SLOT_ROWS;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         row += column.place[a] * nh_axis_pitch(a);

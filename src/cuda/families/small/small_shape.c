@@ -4,6 +4,8 @@
 #include "small_launch.h"
 #include "tile_count.h"
 
+#include <string.h>
+
 enum { MOST_HALO_ROWS = 4096 };
 
 /* Whether all windows of a group's queries lie in the keys that tensors have. It is enough to look at the first and the
@@ -44,12 +46,59 @@ static bool all_see(const struct nh_axis *axis, bool keys, int64_t columns) {
            nh_tile_count(axis, 1, 1, keys).visits == (double)axis->length * (double)columns;
 }
 
-static double tiles_of(const struct nh_axis *axis, bool keys, int64_t tile) {
+static double tiles_of(const struct nh_axis *axis, bool keys, int64_t tile, int64_t shift) {
     const struct nh_box *own = keys ? &axis->key : &axis->query;
     int64_t longest = nh_longest_rows(axis, keys);
     int64_t shorter = longest * axis->dilation - own->length;
-    return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest, tile) +
-           (double)shorter * (double)nh_ceil_div(longest - 1, tile);
+    return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest + shift, tile) +
+           (double)shorter * (double)nh_ceil_div(longest - 1 + shift, tile);
+}
+
+/* A shorter length that has the same patterns: away from borders, what rows see repeats, so that a group as long as
+ * both borders and two periods is enough. */
+static int64_t representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
+    int64_t period = tile / nh_common_divisor(tile, axis->stride) * axis->stride;
+    int64_t enough = 4 * axis->window + 2 * period;
+    return length > enough ? length - (length - enough) / period * period : length;
+}
+
+/* The most columns that a tile of keys sees if the first tile of a dilation group begins `shift` keys before it. */
+static int64_t shifted_columns(const struct nh_axis *axis, int64_t tile, int64_t shift) {
+    int64_t most = 0;
+    for (int64_t less = 0; less <= (axis->length % axis->dilation != 0); less++) {
+        int64_t length = representative_length(axis, nh_longest_group(axis) - less, tile);
+        for (int64_t first = -shift; first < length; first += tile) {
+            struct nh_range of_first = nh_seen_range(length, axis->window, axis->stride,
+                                                     axis->causal, 0, true, nh_max(first, 0));
+            struct nh_range of_last =
+                nh_seen_range(length, axis->window, axis->stride, axis->causal, 0, true,
+                              nh_min(first + tile, length) - 1);
+            most = nh_max(most, of_last.end - of_first.begin);
+        }
+    }
+    return most;
+}
+
+/* Sets the shift of an axis, and with it the columns of a warp tile and of a work tile, if warp tiles then multiply fewer
+ * columns altogether. The queries nearest to a border attend the same keys, so that some of these are attended by many
+ * queries: 4 keys with a window of 5 by up to 10, but by 8 if none of their warp tiles has both keys 4 and 7. Only for
+ * planes of keys, of which fewer columns let more fit shared memory. */
+static void set_shift(struct nh_small_launch *launch, int a) {
+    const struct nh_axis *axis = &launch->problem->axis[a];
+    int32_t tile = launch->warp_tile[a];
+    if (!launch->keys || !launch->stages || a == 0 || nh_small_has_region(launch->problem) ||
+        !nh_small_is_plane(launch->problem, launch->rows))
+        return;
+    double least = launch->columns[a] * tiles_of(axis, true, tile, 0);
+    for (int32_t shift = 1; shift < tile; shift++) {
+        int64_t columns = shifted_columns(axis, tile, shift);
+        double all = (double)columns * tiles_of(axis, true, tile, shift);
+        if (columns >= launch->columns[a] || all > least) continue;
+        least = all;
+        launch->shift[a] = shift;
+        launch->columns[a] = (int32_t)columns;
+        launch->halo[a] = (int32_t)shifted_columns(axis, launch->rows[a], shift);
+    }
 }
 
 /* The same as NH_CONGRUENT in small_layout.cuh. */
@@ -84,22 +133,25 @@ bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile
     const bool keys = launch->keys;
     int64_t columns = 1;
     launch->dense = true;
+    launch->plane_chunks = false;
     launch->chunk_blocks = NH_SMALL_CHUNK_BLOCKS;
     launch->work_tile_rows = 1;
     launch->work_tiles = launch->warp_tiles = 1;
+    memcpy(launch->rows, work_tile, sizeof launch->rows);
+    memcpy(launch->warp_tile, warp_tile, sizeof launch->warp_tile);
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &launch->problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
         int64_t halo = nh_tile_count(axis, work_tile[a], 1, keys).halo;
         if (halo > MOST_HALO_ROWS) return false;
-        launch->rows[a] = work_tile[a];
-        launch->warp_tile[a] = warp_tile[a];
         launch->columns[a] = (int32_t)nh_tile_count(axis, warp_tile[a], 1, keys).halo;
         launch->halo[a] = (int32_t)halo;
+        launch->shift[a] = 0;
+        set_shift(launch, a);
         launch->dense = launch->dense && all_see(axis, keys, launch->columns[a]);
         launch->work_tile_rows *= work_tile[a];
-        launch->work_tiles *= tiles_of(axis, keys, work_tile[a]);
-        launch->warp_tiles *= tiles_of(axis, keys, warp_tile[a]);
+        launch->work_tiles *= tiles_of(axis, keys, work_tile[a], launch->shift[a]);
+        launch->warp_tiles *= tiles_of(axis, keys, warp_tile[a], launch->shift[a]);
         columns *= launch->columns[a];
     }
     set_halo_rows(launch);
@@ -137,6 +189,7 @@ static struct nh_range union_of(struct nh_range a, struct nh_range b) {
 /* The same as nh_roll_touched in small_roll.cuh. In the backward pass warp tiles stop at the last line that any of their
  * rows sees: NH_STOPS. */
 static int64_t touched(const struct chain *chain, int64_t seen) {
+    if (chain->launch->plane_chunks) return nh_max(seen, 1);
     int64_t pairs =
         nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->launch->least_pairs);
     return chain->launch->kernel == NH_SMALL_FORWARD
@@ -204,7 +257,8 @@ static bool advances(const struct chain *chain) {
 }
 
 /* The most slots that are in use when a work tile's slots are fetched while the last `held` work tiles are unfinished.
- * around: slots that a chain has beside those of its work tiles. */
+ * Planes of keys near a border are attended by more planes of queries than others; work tiles there wait for those
+ * before them instead. around: slots that a chain has beside those of its work tiles. */
 static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t around) {
     enum { MOST_HELD = 16 };
     int64_t begin[MOST_HELD], most = 1;
@@ -214,18 +268,11 @@ static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t aro
         int64_t before = (work_tile - own) / chain->tiles * (chain->tiles + around);
         begin[(work_tile + held) % held] = before + slots.begin;
         int64_t others = chain->planes ? nh_min(held, own + 1) : held;
+        if (chain->planes && chain->launch->keys && own != chain->tiles / 2) others = 1;
         for (int64_t i = 0; work_tile >= 0 && i < others; i++)
-            most = nh_max(most, slots.end - begin[i]);
+            most = nh_max(most, slots.end - begin[(work_tile + held - i) % held]);
     }
     return most;
-}
-
-/* A shorter length that has the same patterns: away from borders, what rows see repeats, so that a group as long as
- * both borders and two periods is enough. */
-static int64_t representative_length(const struct nh_axis *axis, int64_t length, int64_t tile) {
-    int64_t period = tile / nh_common_divisor(tile, axis->stride) * axis->stride;
-    int64_t enough = 4 * axis->window + 2 * period;
-    return length > enough ? length - (length - enough) / period * period : length;
 }
 
 static struct chain chain_of(const struct nh_small_launch *launch) {
@@ -255,9 +302,10 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
 }
 
 /* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
- * them. A slot has a whole number of the swizzle's periods or, as the number of slots is then even, of half periods. An
- * axis that tensors do not cover, or that is periodic, must have one dilation group, and if periodic be covered and
- * divided by work tiles. MOST_TILES bounds the time in which the host looks at each work tile. */
+ * them. A slot has a whole number of the swizzle's periods, to which planes that are chunks are filled up, or, as the
+ * number of slots is then even, of half periods. An axis that tensors do not cover, or that is periodic, must have one
+ * dilation group, and if periodic be covered and divided by work tiles. MOST_TILES bounds the time in which the host
+ * looks at each work tile. */
 static bool rolls(const struct chain *chain, int64_t slot_rows) {
     enum { MOST_TILES = 4096 };
     const struct nh_small_launch *launch = chain->launch;
@@ -269,10 +317,11 @@ static bool rolls(const struct chain *chain, int64_t slot_rows) {
     if (axis->periodic && (!chain->whole || axis->length % chain->work_tile)) return false;
     return problem->rank > 1 && chain->work_tile == launch->warp_tile[first] &&
            chain->work_tile <= launch->halo[first] &&
-           (planes ? problem->op == NHOOD_OP_FWD && launch->halo[first] > 1 && !chain->shorter
+           (planes ? launch->halo[first] > 1 && !chain->shorter &&
+                         !(launch->kernel != NH_SMALL_FORWARD && problem->has_bias)
                    : chain->work_tile > 1) &&
            (!launch->keys || problem->heads == problem->kv_heads) &&
-           slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0 &&
+           (launch->plane_chunks || slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0) &&
            (chain->region || chain->tiles * chain->work_tile >= chain->lines);
 }
 
@@ -323,6 +372,22 @@ static void set_chunks_of_planes(struct nh_small_launch *launch) {
     launch->chunk_blocks = one ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
 }
 
+/* Makes chunks of the planes of boxes in the backward, if that adds few columns to fill up matrix loads and masks are
+ * products. */
+static void set_plane_chunks(struct nh_small_launch *launch) {
+    enum { MOST_PAIRS = 12 };
+    const double most_more = 1.15;
+    const struct nh_small_launch before = *launch;
+    int64_t columns = (int64_t)launch->columns[1] * launch->columns[2];
+    int64_t pairs = nh_ceil_div(columns, 16);
+    if (pairs > MOST_PAIRS || 16 * (double)pairs > most_more * (double)columns) return;
+    launch->plane_chunks = true;
+    launch->least_pairs = 0;
+    launch->chunk_blocks = (int32_t)(2 * pairs);
+    nh_small_set_masks(launch);
+    if (launch->bits) *launch = before;
+}
+
 /* Slots are for so many work tiles ("held"). Warps load their rows into registers first, which frees a stage, so that
  * more work tiles use the halo than there are stages. By keys, statistics take room as well, so that there are fewer
  * extra ones, and none on a periodic axis, which takes a slot more. Away from the ends of chains the slots are enough
@@ -336,19 +401,25 @@ void nh_small_roll(struct nh_small_launch *launch) {
     const bool forward = launch->kernel == NH_SMALL_FORWARD;
     launch->held = launch->stages;
     launch->fetchers = (int32_t)nh_min(launch->stages, forward ? 3 : 2);
-    if (!rolls(&chain, slot_rows)) return;
+    const struct nh_small_launch before = *launch;
+    if (chain.planes && !forward) set_plane_chunks(launch);
     int32_t longer = !launch->keys ? HELD_LONGER : chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS;
     int32_t held = launch->stages + (chain.planes ? 0 : longer);
-    int64_t slots = place_slots(&chain, held, launch);
-    if (!slots) return;
+    int64_t slots = rolls(&chain, slot_rows) ? place_slots(&chain, held, launch) : 0;
+    if (!slots) {
+        *launch = before;
+        return;
+    }
     if (forward) launch->fetchers = (int32_t)nh_min(launch->stages + 1, 4);
-    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     launch->halo[first] = (int32_t)chain.work_tile;
     launch->fetched_rows = slot_rows;
+    if (launch->plane_chunks) slot_rows = nh_ceil_div(slot_rows, 8) * 8;
+    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
     launch->halo_rows = launch->slots * slot_rows;
     nh_small_set_masks(launch);
-    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it. */
-    bool passes = launch->problem->dtype != NHOOD_DTYPE_F16;
+    /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it: in the backward in
+     * all types, as rows that need repair are read from memory. */
+    bool passes = !forward || launch->problem->dtype != NHOOD_DTYPE_F16;
     launch->held = chain.planes ? held + passes : held + 1;
-    if (chain.planes) set_chunks_of_planes(launch);
+    if (chain.planes && forward) set_chunks_of_planes(launch);
 }

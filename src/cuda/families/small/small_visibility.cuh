@@ -74,19 +74,32 @@ enum { NH_GATHERS = ((NH_PAIRS + 3) / 4) | 1 };
  * first column. */
 struct nh_column_tables {
     /* Rows by column of a pair and by pair, in the order in which matrix loads need them, for boxes with 1 .. NH_WRAPS
-     * lines before the end of the ring. */
-    uint4 gather[NH_WRAPS][NH_CHUNKS][16][NH_GATHERS];
+     * lines before the end of the ring; with NH_PLANE_CHUNKS for any plane. */
+    uint4 gather[NH_TABLE_WRAPS][NH_TABLE_CHUNKS][16][NH_GATHERS];
     alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
     /* byte offset of a column's statistics */
-    unsigned statistics[NH_INVERSE ? NH_WRAPS : 1][NH_INVERSE ? NH_COLUMNS : 1];
+    unsigned statistics[NH_INVERSE ? NH_TABLE_WRAPS : 1][NH_INVERSE ? NH_TABLE_CHUNKS * NH_CHUNK : 1];
 };
+
+/* With NH_PLANE_CHUNKS: how far a chunk is from the box's first in a ring of `count` rows, `pitch` rows per plane. */
+NH_DEVICE int nh_plane_ahead(int wrap, int chunk, int pitch, int count) {
+    return NH_PLANE_CHUNKS ? chunk * pitch - (chunk > wrap ? count : 0) : 0;
+}
+/* Four entries of a table of one plane, `ahead` rows further. */
+NH_DEVICE uint4 nh_rows_further(uint4 four, int ahead) {
+    if (!NH_PLANE_CHUNKS) return four;
+    const unsigned by = (unsigned)ahead;
+    return make_uint4(four.x + by, four.y + by, four.z + by, four.w + by);
+}
 
 /* Rows of one lane's columns in all pairs of a chunk. */
 NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables &columns, int wrap, int chunk,
                               int column) {
+    const int ahead = nh_plane_ahead(wrap, chunk, NH_PLANE, NH_HALO_ROWS);
 #pragma unroll
     for (int i = 0; 4 * i < NH_PAIRS; i++) {
-        uint4 four = columns.gather[wrap][chunk][column][i];
+        uint4 four = nh_rows_further(columns.gather[NH_PLANE_CHUNKS ? 0 : wrap][NH_PLANE_CHUNKS ? 0 : chunk][column][i],
+                                     ahead);
         row[4 * i] = (int)four.x;
         row[4 * i + 1] = (int)four.y;
         row[4 * i + 2] = (int)four.z;
@@ -107,10 +120,12 @@ struct nh_across_rows {
 /* Called before a pair's products: loads the rows that this pair and the next ones need. */
 NH_DEVICE void nh_gather_across(nh_across_rows &rows, const nh_column_tables &columns, int wrap, int chunk, int pair) {
 #if NH_DTYPE == NH_F32
-    const int t = (int)(nh_thread_again() % 4);
+    const int t = (int)(nh_thread_again() % 4), ahead = nh_plane_ahead(wrap, chunk, NH_PLANE, NH_HALO_ROWS);
 #pragma unroll
     for (int i = 0; i < (pair % 4 ? 0 : 4); i++)
-        rows.column[i] = columns.gather[wrap][chunk][2 * t + i % 2 + i / 2 * 8][pair / 4];
+        rows.column[i] = nh_rows_further(columns.gather[NH_PLANE_CHUNKS ? 0 : wrap][NH_PLANE_CHUNKS ? 0 : chunk]
+                                                       [2 * t + i % 2 + i / 2 * 8][pair / 4],
+                                         ahead);
 #else
     if (pair == 0) nh_gather_rows(rows.pair, columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
 #endif
@@ -145,10 +160,12 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
             }
             prefixes.bits[nh_prefixes_before(a) + below][chunk][t] = bits;
         }
-    for (int i = (int)threadIdx.x; i < NH_COLUMNS * NH_WRAPS; i += NH_THREADS) {
+    const int table_columns = NH_TABLE_CHUNKS * NH_CHUNK;
+    for (int i = (int)threadIdx.x; i < table_columns * NH_TABLE_WRAPS; i += NH_THREADS) {
         /* Columns beyond the box, which no row sees, repeat earlier ones that are congruent modulo 8. */
-        int c = i % NH_COLUMNS, wrap = i / NH_COLUMNS;
-        int column = c < NH_BOX ? c : NH_BOX - 8 + (c - NH_BOX) % 8, row = 0, statistics = 0, bias = 0;
+        int c = i % table_columns, wrap = i / table_columns;
+        int column = c < NH_TABLE_BOX ? c : NH_TABLE_BOX - 8 + (c - NH_TABLE_BOX) % 8;
+        int row = 0, statistics = 0, bias = 0;
         if (column < 0) column = 0;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
@@ -178,13 +195,14 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
         const nh_cuda_axis &axis = args.axis[a];
         const bool wraps = nh_axis_wraps(a);
         const auto &group = nh_group_of(work_tile, a);
-        const int length = work_tile.length[a], last = length - 1, position = work_tile.row[a] + at;
-        const int first = position - at % nh_axis_warp_tile(a);
+        const int length = work_tile.length[a], last = length - 1, shift = nh_axis_shift(a);
+        const int position = work_tile.row[a] + at, first = position - at % nh_axis_warp_tile(a);
         const bool rolls = NH_SLOTS && a == NH_FIRST_AXIS;
-        int begin = nh_columns_of(axis, group, nh_least(first, last), wraps).begin - work_tile.column[a];
+        int begin = nh_columns_of(axis, group, nh_shifted_row(a, nh_least(first, last)), wraps).begin -
+                    work_tile.column[a];
         begin = rolls ? nh_roll_box(args, group, length, first).begin - work_tile.column[a]
                       : nh_least(begin, nh_axis_halo(a) - nh_axis_columns(a));
-        const nh_range own = nh_columns_of(axis, group, nh_least(position, last), wraps);
+        const nh_range own = nh_columns_of(axis, group, nh_shifted_row(a, nh_least(position, last)), wraps);
         const int from = own.begin - work_tile.column[a] - begin, to = own.end - work_tile.column[a] - begin;
         if (NH_STOPS && t == 0 && a == NH_FIRST_AXIS) {
             const int end = nh_columns_of(axis, group, nh_least(first + nh_axis_warp_tile(a) - 1, last), wraps).end;
@@ -203,8 +221,8 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
             const int before_rows = nh_first_row(work_tile, a);
             if (NH_ADDITIVE_MASK == 3)
                 visibility.places[place].word[0] =
-                    (unsigned)nh_kind_of(a, (first - before_rows) / nh_axis_warp_tile(a),
-                                         nh_warp_tile_count(a, length - before_rows));
+                    (unsigned)nh_kind_of(a, (first - before_rows + shift) / nh_axis_warp_tile(a),
+                                         nh_warp_tile_count(a, length - before_rows + shift));
         }
         for (int c = 0; c < (NH_BITS ? NH_CHUNKS : 0); c++)
             visibility.bits[place][c][t] = prefixes.bits[nh_prefixes_before(a) + to][c][t] &

@@ -4,6 +4,7 @@
 #include "dtype.h"
 #include "kernel_abi.h"
 #include "rates.h"
+#include "tile_count.h"
 
 #include <math.h>
 
@@ -18,12 +19,19 @@ int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width) {
     return 16 * (units & (units - 1) ? units + 1 : units);
 }
 
+/* Whether planes roll. */
+static bool is_planes(const struct nh_small_launch *launch) {
+    return launch->slots && nh_small_is_plane(launch->problem, launch->rows);
+}
+
 static int64_t chunks_of(const struct nh_small_launch *launch) {
+    if (launch->plane_chunks) return launch->columns[0];
     return nh_ceil_div(launch->blocks, launch->chunk_blocks);
 }
 
 /* The number of pairs of blocks, 16 columns each, in one chunk. */
 static int64_t pairs_of(const struct nh_small_launch *launch) {
+    if (launch->plane_chunks) return launch->chunk_blocks / 2;
     return nh_ceil_div(nh_ceil_div(launch->blocks, chunks_of(launch)), 2);
 }
 
@@ -32,7 +40,17 @@ static int64_t columns_of(const struct nh_small_launch *launch) {
     return 16 * chunks_of(launch) * pairs_of(launch);
 }
 
+/* The columns of which there are tables of masks and of rows in the halo: all, or those of one plane. */
+static int64_t table_columns_of(const struct nh_small_launch *launch) {
+    return launch->plane_chunks ? 16 * pairs_of(launch) : columns_of(launch);
+}
+
 /* ---- masks ---- */
+
+/* The first axis on which masks depend: NH_MASKED_AXIS of the kernels. */
+static int masked_axis(const struct nh_small_launch *launch) {
+    return launch->plane_chunks ? 1 : NH_AXES - launch->problem->rank;
+}
 
 /* The values of NH_ADDITIVE_MASK in small_additive_mask.cuh. */
 enum { NO_ADDITIVE_MASK, BY_STARTS, BY_COORDINATES, BY_KINDS };
@@ -42,9 +60,10 @@ static int64_t kinds_bytes(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     enum { BYTES_PER_PAIR = 128, SEEN_BYTES = 32 };
     int64_t kinds = 0;
-    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++)
-        kinds += 2 * nh_ceil_div(problem->axis[a].window, launch->warp_tile[a]) + 2;
-    return kinds * (BYTES_PER_PAIR * columns_of(launch) / 16 + SEEN_BYTES);
+    for (int a = masked_axis(launch); a < NH_AXES; a++)
+        kinds +=
+            2 * nh_ceil_div(problem->axis[a].window + launch->shift[a], launch->warp_tile[a]) + 2;
+    return kinds * (BYTES_PER_PAIR * table_columns_of(launch) / 16 + SEEN_BYTES);
 }
 
 static struct nh_range queries_of(const struct nh_axis *axis, int64_t key) {
@@ -73,7 +92,7 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
     const int first = NH_AXES - launch->problem->rank;
     enum { PLACES = 8, MOST_BYTES = 16384 };
     int64_t places = 0;
-    for (int a = first; a < NH_AXES; a++) {
+    for (int a = masked_axis(launch); a < NH_AXES; a++) {
         const struct nh_axis *axis = &launch->problem->axis[a];
         int32_t warp_tile = launch->warp_tile[a], columns = launch->columns[a];
         bool rolls = launch->slots && a == first;
@@ -92,7 +111,7 @@ static int additive_mask_of(const struct nh_small_launch *launch) {
     int64_t starts = 0, coordinates = 0;
     bool runs = !launch->keys;
     if (launch->dense || !(problem->scale >= NH_SMALL_LEAST_SCALE)) return NO_ADDITIVE_MASK;
-    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+    for (int a = masked_axis(launch); a < NH_AXES; a++) {
         int64_t spread = launch->columns[a] - problem->axis[a].window;
         starts += spread > 0 ? spread + 1 : 0;
         coordinates += launch->columns[a];
@@ -118,10 +137,11 @@ void nh_small_set_masks(struct nh_small_launch *launch) {
 static int64_t additive_mask_bytes(const struct nh_small_launch *launch) {
     enum { OTHER_BYTES = 512 };
     const int32_t *columns = launch->columns;
-    int64_t steps = (columns[0] + columns[1] + columns[2]) / 16 + 1;
+    int32_t others = launch->plane_chunks ? 0 : columns[0];
+    int64_t steps = (others + columns[1] + columns[2]) / 16 + 1;
     int64_t per_column = launch->additive_mask == BY_COORDINATES ? 32 * steps : 16;
     return (launch->additive_mask == BY_KINDS ? kinds_bytes(launch)
-                                              : per_column * columns_of(launch)) +
+                                              : per_column * table_columns_of(launch)) +
            OTHER_BYTES;
 }
 
@@ -129,6 +149,8 @@ int64_t nh_small_statistics_box(const struct nh_small_launch *launch, int32_t *b
     for (int a = 0; a < NH_AXES; a++)
         box[a] = launch->halo[a];
     if (!launch->slots || launch->halo[0] > 1) return launch->fetched_rows;
+    if (nh_small_is_plane(launch->problem, launch->rows))
+        return nh_ceil_div(launch->fetched_rows, 8) * 8;
     box[2] += box[2] % 2;
     return (int64_t)box[1] * box[2];
 }
@@ -172,9 +194,10 @@ static int64_t table_bytes(const struct nh_small_launch *launch, int64_t infos) 
                    16 * chunks + 8 * q[first];
     if (nh_small_has_region(problem)) info += REGION_BYTES + 4 * (q[0] + q[1] + q[2]);
     int64_t prefixes = (bits ? k[0] + k[1] + k[2] + 3 : 1) * 16 * chunks;
-    int64_t wraps = launch->slots ? k[first] : 1;
-    int64_t gathers = chunks * 16 * 16 * (nh_ceil_div(pairs_of(launch), 4) | 1);
-    int64_t tables = wraps * (gathers + (launch->keys ? 4 * columns : 0));
+    int64_t wraps = launch->slots && !launch->plane_chunks ? k[first] : 1;
+    int64_t gathers =
+        (launch->plane_chunks ? 1 : chunks) * 16 * 16 * (nh_ceil_div(pairs_of(launch), 4) | 1);
+    int64_t tables = wraps * (gathers + (launch->keys ? 4 * table_columns_of(launch) : 0));
     if (problem->has_bias) {
         info += 4 * problem->bias_count;
         int64_t step = 8;
@@ -205,7 +228,7 @@ int64_t nh_small_shared_bytes(const struct nh_small_launch *launch) {
     bytes += 16 * stages + 8 * (infos + launch->held) + 4 * warps + 8;
     if (nh_problem_periodic(problem)) bytes += 8 * launch->fetchers;
     /* with planes: barriers for passed planes, and which work tiles are the block's */
-    if (launch->slots && nh_small_is_plane(problem, launch->rows)) bytes += 8 * launch->held + 16;
+    if (is_planes(launch)) bytes += 8 * launch->held + 16;
     /* each warp's results, by keys dK and dV */
     return bytes + 16 * warps * nh_small_row_bytes(problem, problem->dim) * (launch->keys ? 2 : 1);
 }
@@ -235,7 +258,9 @@ static int64_t registers_of(const struct nh_small_launch *launch) {
                                                                                 : !launch->bits ? 64
                                                                                 : f32           ? 72
                                                                                       : 100);
-    default: return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
+    default:
+        if (launch->plane_chunks && !f32) return 12 * (keys + values) + 104;
+        return f32 ? rows + rows2 + 4 * (keys + values) + 72 : 12 * (keys + values) + 80;
     }
 }
 
@@ -257,6 +282,21 @@ int64_t nh_small_residents(const struct nh_small_launch *launch) {
     if (!by_registers && 3 * wanted > 4 * NH_CUDA_REGISTERS / (32 * warps)) return 0;
     int64_t residents = nh_min(nh_min(by_shared, by_registers), MOST_WARPS / warps);
     return nh_max(1, nh_min(residents, MOST_RESIDENTS));
+}
+
+/* More than two producer warps, as far as they take neither registers nor shared memory that others need. Timed
+ * (docs/log/small.md, 2026-11-27): with four in place of two, 2 to 12 % less at head dim 32; but at head dim 64, where
+ * registers are left for one warp less per scheduler, a fifth more. */
+void nh_small_set_fetchers(struct nh_small_launch *launch) {
+    enum { LEAST = 2, MOST = 4 };
+    if (launch->kernel == NH_SMALL_FORWARD || !is_planes(launch)) return;
+    launch->fetchers = LEAST;
+    if (launch->kernel == NH_SMALL_FORWARD || !is_planes(launch)) return;
+    int64_t residents = nh_small_residents(launch);
+    int32_t most =
+        (int32_t)nh_min(launch->stages + 1, nh_min(MOST, block_warps(launch) - launch->warps));
+    for (launch->fetchers = most; launch->fetchers > LEAST; launch->fetchers--)
+        if (nh_small_residents(launch) >= residents) return;
 }
 
 /* The share of registers that a block's threads lack and the compiler therefore spills. */
@@ -297,7 +337,7 @@ static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
         {NH_KERNEL_SMALL_KEY, NH_KERNEL_SMALL_KEY_F32, NH_KERNEL_SMALL_KEY_BOXES,
          NH_KERNEL_SMALL_KEY_BOXES_F32, NH_KERNEL_SMALL_KEY_TURNS}};
     bool f32 = launch->problem->dtype == NHOOD_DTYPE_F32;
-    if (launch->slots && nh_small_is_plane(launch->problem, launch->rows))
+    if (launch->kernel == NH_SMALL_FORWARD && is_planes(launch))
         return f32 ? NH_KERNEL_SMALL_PLANES_F32 : NH_KERNEL_SMALL_PLANES;
     return kind[launch->kernel][launch->turns ? TURNS : (launch->stages ? BOXES : COPIES) + f32];
 }
@@ -319,17 +359,26 @@ static double mask_share(const struct nh_small_launch *launch) {
     return launch->dense ? 0 : launch->bits ? 2 : 1;
 }
 
+/* Blocks of columns that a warp tile multiplies: those of its box, or of the planes that its rows see on average. */
+static double blocks_of(const struct nh_small_launch *launch) {
+    const struct nh_axis *axis = &launch->problem->axis[0];
+    if (!launch->plane_chunks) return (double)launch->blocks;
+    double rows = (double)(launch->keys ? axis->key.length : axis->query.length);
+    return launch->chunk_blocks * nh_tile_count(axis, 1, 1, launch->keys).visits / rows;
+}
+
 /* Sets the units of work of a work tile; share: query heads that a key head goes over. */
 static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
-    enum { WIDEST_KEPT = 32, READ_BIAS = 8 };
-    const double absent = 0.7;
+    enum { WIDEST_KEPT = 32, READ_BIAS = 8, PRODUCER_INSTRUCTIONS = 1440 / 2 };
     const struct nh_problem *problem = of->problem;
     /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
-     * for others. */
+     * for others. All planes of a chain lack the same ones, so that fewer warp tiles are in flight all along it: 1.5 is
+     * what boxes of more and of less padding take (docs/log/small.md, 2026-11-27). */
+    const double absent = of->kernel != NH_SMALL_FORWARD && is_planes(of) ? 1.5 : 0.7;
     double there = of->warp_tiles / of->work_tiles, all = (double)(of->work_tile_rows / 16);
     double tiles = share * (there + absent * (all - there));
-    double scores = 16 * tiles * (8 * (double)of->blocks), bytes = work_tile_bytes(of, share);
+    double scores = 16 * tiles * (8 * blocks_of(of)), bytes = work_tile_bytes(of, share);
     double dims = product_dims(of), lanes = nh_cuda_lane_clocks(scores);
     /* In f32, rows that threads do not keep are read and split again for each pair of blocks. */
     double splits = of->turns || problem->dim <= WIDEST_KEPT ? 1 : (double)of->blocks / 2;
@@ -345,6 +394,12 @@ static void set_units(const struct nh_small_launch *of, double share,
             lanes * (READ_BIAS + (of->kernel == NH_SMALL_BACKWARD_QUERY
                                       ? 1.2 * (double)problem->bias_count / (double)of->blocks
                                       : 0));
+    /* Issue slots, on four schedulers, of the warp that prepares a plane: some 1440 instructions, a quarter of all that
+     * the launch by queries executes for work tiles of three warp tiles (Nsight Compute). Half of them count, as more
+     * than half of the slots are free; with all of them, boxes were chosen that take a fifth longer than planes
+     * (docs/log/small.md, 2026-11-27). */
+    if (of->kernel != NH_SMALL_FORWARD && is_planes(of))
+        launch->unit[NH_WORK_VECTOR] += share * PRODUCER_INSTRUCTIONS / 4;
     launch->unit[NH_WORK_TILE] = tiles;
     launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(of->cuda, bytes);
     if (problem->dtype == NHOOD_DTYPE_F32 && !of->stages)
@@ -375,8 +430,8 @@ bool nh_small_add_work(const struct nh_small_launch *of, struct nh_work *work) {
     launch->boxes = share;
     launch->tiles = heads * of->warp_tiles;
     launch->masked_tiles = of->dense ? 0 : launch->tiles;
-    launch->scores = 16 * 8 * (double)of->blocks;
+    launch->scores = 16 * 8 * blocks_of(of);
     set_units(of, share, launch);
-    launch->flops = 2 * launch->tiles * 128 * (double)of->blocks * product_dims(of);
+    launch->flops = 2 * launch->tiles * 128 * blocks_of(of) * product_dims(of);
     return true;
 }

@@ -146,7 +146,7 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
     if (NH_SLOTS) row[NH_FIRST_AXIS] = nh_digit(&rest, digits.tiles[NH_FIRST_AXIS]) * nh_axis_rows(NH_FIRST_AXIS);
 #pragma unroll
     for (int a = 2; a >= NH_FIRST_AXIS + (NH_SLOTS > 0); a--)
-        row[a] = nh_digit(&rest, digits.tiles[a]) * nh_axis_rows(a);
+        row[a] = nh_digit(&rest, digits.tiles[a]) * nh_axis_rows(a) - nh_axis_shift(a);
 #pragma unroll
     for (int a = 2; a >= NH_FIRST_AXIS; a--) {
         const nh_cuda_axis &axis = args.axis[a];
@@ -163,7 +163,7 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
         span[a] = nh_halo_span_of(axis, covered[a], column[a], last, nh_wraps(a));
         seam |= nh_wraps(a) && !(NH_SLOTS && a == NH_FIRST_AXIS) && nh_has_seam(covered[a], span[a]);
 #else
-        column[a] = nh_columns_of(axis, length[a], nh_least(row[a], length[a] - 1), false).begin;
+        column[a] = nh_columns_of(axis, length[a], nh_shifted_row(a, nh_least(row[a], length[a] - 1)), false).begin;
 #endif
     }
     nh_roll roll = {0, {0, 0}, !NH_PLANES};
@@ -254,7 +254,20 @@ NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int r
 #pragma unroll
     for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
         exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) < work_tile.length[a];
+    if (!NH_SHIFTED) return exists;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) >= 0;
     return exists;
+}
+
+/* Whether the warp tile begins before the first row. */
+NH_DEVICE bool nh_begins_before(const nh_work_tile &work_tile, int warp_tile) {
+    bool before = false;
+#pragma unroll
+    for (int a = NH_SHIFTED ? 0 : 3; a < 3; a++)
+        before = before || work_tile.row[a] + nh_row_at(warp_tile, 0, a) < 0;
+    return before;
 }
 
 /* Offset of a row in a tensor, in elements. */
