@@ -7,7 +7,8 @@
  * one warp longer than the others need for the work tile; it is done before there is room for the boxes. The other
  * warps, any number of them, are consumers, and take the warp tiles of all work tiles in turn.
  *
- * At barriers every lane arrives for what it has read or written itself.
+ * At barriers every lane arrives for what it has read or written itself. In the forward pass, one lane of a consumer
+ * warp arrives for all of them, behind a __syncwarp.
  *
  * Phases of a barrier are told apart by parity, so nobody may be two phases ahead. A stage becomes full only after the
  * one before: whoever has seen one work tile full knows that all before it have been.
@@ -18,7 +19,21 @@
 #include "small_visibility.cuh"
 #include "tma.cuh"
 
+/* Arrivals of a consumer warp at a barrier: 1 or 32. One was faster in the forward pass, but not in the backward pass,
+ * where it takes another __syncwarp (docs/log/small.md, 2026-11-27). */
+#ifndef NH_ARRIVALS
+#define NH_ARRIVALS 32
+#endif
+
 enum { NH_TILE_INFOS = NH_HELD + NH_FETCHERS };
+
+/* A warp tile of a consumer warp. */
+struct alignas(16) nh_place {
+    unsigned number; /* among the warp tiles of all work tiles of the block */
+    unsigned done;   /* address of the barrier at which the warp arrives when it is done with the warp tile */
+    int warp_tile;   /* in the work tile */
+    int info;        /* the index of the work tile's info */
+};
 
 struct nh_ring {
     nh_tile_info info[NH_TILE_INFOS];
@@ -31,7 +46,7 @@ struct nh_ring {
     unsigned long long passed[NH_HELD]; /* all warp tiles of the work tile are past their first plane */
     unsigned own, dealt, rest; /* set by nh_deal_chains */
 #endif
-    unsigned at[NH_WARPS]; /* the number of the warp tile that each warp computes */
+    nh_place at[NH_WARPS]; /* the warp tile that each warp computes */
 #if NH_PERIODIC
     unsigned long long landed[NH_FETCHERS]; /* for each producer warp: boxes of a halo with a seam have landed */
 #endif
@@ -107,7 +122,7 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
 #endif
     for (int i = 0; i < NH_STAGES; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
-        nh_barrier_init(nh_shared_address(&ring.free[i]), 32 * NH_WARP_TILES);
+        nh_barrier_init(nh_shared_address(&ring.free[i]), NH_ARRIVALS * NH_WARP_TILES);
     }
     for (int i = 0; i < NH_TILE_INFOS; i++)
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
@@ -116,23 +131,31 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
         nh_barrier_init(nh_shared_address(&ring.landed[i]), 1);
 #endif
     for (int i = 0; i < NH_HELD; i++)
-        nh_barrier_init(nh_shared_address(&ring.done[i]), 32 * NH_WARP_TILES);
+        nh_barrier_init(nh_shared_address(&ring.done[i]), NH_ARRIVALS * NH_WARP_TILES);
 #if NH_PLANES
     for (int i = 0; i < NH_HELD; i++)
-        nh_barrier_init(nh_shared_address(&ring.passed[i]), 32 * NH_WARP_TILES);
+        nh_barrier_init(nh_shared_address(&ring.passed[i]), NH_ARRIVALS * NH_WARP_TILES);
 #endif
     nh_barrier_init_done();
 }
 
-/* Called by a warp that has loaded its warp tile's rows. */
-NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
-    if (NH_EARLY) nh_barrier_arrive(nh_shared_address(&ring.free[stage]));
+/* A warp arrives at a barrier for what all its lanes have read: one lane for all of them behind a __syncwarp, or each
+ * lane for itself. */
+NH_DEVICE void nh_warp_arrive(unsigned barrier) {
+    if (NH_ARRIVALS == 1) __syncwarp();
+    if (NH_ARRIVALS == 32 || threadIdx.x % 32 == 0) nh_barrier_arrive(barrier);
 }
 
-/* Called by a warp whose warp tile is past the first plane of its box. */
-NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned work_tile) {
+/* Called by a warp that has loaded its warp tile's rows. */
+NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
+    if (NH_EARLY) nh_warp_arrive(nh_shared_address(&ring.free[stage]));
+}
+
+/* Called by a warp whose warp tile is past the first plane of its box. done: the warp tile's barrier. */
+NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned done) {
 #if NH_PLANES
-    if (NH_PASSES) nh_barrier_arrive(nh_shared_address(&ring.passed[work_tile % NH_HELD]));
+    const unsigned ahead = nh_shared_address(&ring.passed[0]) - nh_shared_address(&ring.done[0]);
+    if (NH_PASSES) nh_warp_arrive(done + ahead);
 #endif
 }
 
@@ -144,7 +167,7 @@ NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_work_
     int token[3];
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + work_tile.group[a];
+        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + (NH_DILATED ? work_tile.group[a] : 0);
 #if NH_REGIONS
         const nh_cuda_region &region = args.region[a];
         if (a >= NH_FIRST_AXIS) token[a] -= (int)(columns == (NH_INVERSE != 0) ? region.query : region.key).offset;
@@ -275,12 +298,14 @@ NH_DEVICE void nh_results_ready() {
 
 /* A warp stores its warp tile's results, which are ready. Where axes are dilated, rows have gaps between them and
  * threads store them: a tensor map with element strides can only be used for fetching. Threads also store warp tiles
- * that begin before the first row, as stores of the copy engine must not. */
-template <int LAYOUT>
+ * that begin before the first row, as stores of the copy engine must not. LAST: nothing else is left to do for the warp
+ * tile, whose barrier is `done`. */
+template <int LAYOUT, bool LAST = false>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
-                                int slot, int warp_tile, const char *results, int head, int heads) {
+                                int slot, int warp_tile, const char *results, int head, int heads, unsigned done = 0) {
     if (NH_DILATED || nh_begins_before(work_tile, warp_tile)) {
         nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, slot, results, warp_tile);
+        if (LAST) nh_warp_arrive(done);
         return;
     }
     if (threadIdx.x % 32) return;
@@ -290,6 +315,7 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
         position[a] = work_tile.row[a] + nh_row_at(warp_tile, 0, a);
     nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, false);
     nh_store_box(&map, at, nh_shared_address(results));
+    if (LAST) nh_barrier_arrive(done);
 }
 
 /* The loop of a producer warp. A work tile is fetched for each of `members` heads that share its rows. fetch(work_tile,
@@ -382,47 +408,50 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
 static_assert(NH_WARPS <= NH_STAGES * NH_WARP_TILES, "a warp would be two phases ahead of the first stage");
 static_assert(NH_SLOTS || NH_FETCHERS <= NH_STAGES, "a fetching warp would wait for the phase after the next");
 
-/* A warp tile, by its number among those of all work tiles of the block. */
-struct nh_place {
-    unsigned number, work_tile;
-    int warp_tile;
-};
-NH_DEVICE nh_place nh_place_of(unsigned number) {
-    return {number, number / NH_WARP_TILES, (int)(number % NH_WARP_TILES)};
-}
-
-/* The warp tile that this warp computes. It is read from shared memory by each call, so that the compiler computes
- * again what depends on it instead of keeping it in registers through a warp tile, where it would be spilled to local
- * memory. */
+/* The warp tile that this warp computes. Each call reads it from shared memory, so that the compiler does not keep what
+ * depends on it in registers through a warp tile, where it would be spilled to local memory. */
 NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
-    return nh_place_of(*(const volatile unsigned *)&ring.at[nh_thread_again() / 32]);
+    unsigned word[4];
+    nh_load_words_at(word, nh_shared_address(&ring.at[nh_thread_again() / 32]));
+    return {word[0], word[1], (int)word[2], (int)word[3]};
 }
 
-/* The loop of a consumer warp: calls work(info, stage, warp_tile, member) for each of its warp tiles and each
- * member. */
-template <typename Work>
+/* The loop of a consumer warp: calls work(info, stage, warp_tile, member) for each of its warp tiles and each member.
+ * ENDS: work() itself arrives at the warp tile's barrier when it is done, and returns the warp tile's number. */
+template <bool ENDS = false, typename Work>
 NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
+    unsigned number = threadIdx.x / 32;
 #pragma unroll 1
-    for (unsigned number = threadIdx.x / 32; number < ring.warp_tiles;
-         number = nh_place_again(ring).number + NH_WARPS) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) ring.at[threadIdx.x / 32] = number;
-        __syncwarp();
-        const nh_place place = nh_place_of(number);
+    while (number < ring.warp_tiles) {
+        const unsigned work_tile = number / NH_WARP_TILES;
+        const int warp_tile = (int)(number % NH_WARP_TILES);
         for (unsigned member = 0; member < members; member++) {
-            const unsigned turn = place.work_tile * members + member, stage = turn % NH_STAGES;
+            const unsigned turn = work_tile * members + member, stage = turn % NH_STAGES;
             const nh_tile_info &info = nh_tile_info_of(ring, turn);
+            const unsigned done = nh_shared_address(NH_EARLY ? &ring.done[turn % NH_HELD] : &ring.free[stage]);
+            /* If one lane arrives for all, they have read the place before this one by then. */
+            if (NH_ARRIVALS == 32) __syncwarp();
+            if (threadIdx.x % 32 == 0)
+                ring.at[threadIdx.x / 32] = {number, done, warp_tile, (int)(turn % NH_TILE_INFOS)};
             nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / NH_STAGES & 1);
-            if (nh_warp_tile_exists(info.work_tile, place.warp_tile)) {
-                nh_note_warp_tile(args, info.work_tile.number, place.warp_tile);
-                work(info, (int)stage, place.warp_tile, (int)member);
+            __syncwarp();
+            if (nh_warp_tile_exists(info.work_tile, warp_tile)) {
+                nh_note_warp_tile(args, info.work_tile.number, warp_tile);
+                if constexpr (ENDS) {
+                    number = work(info, (int)stage, warp_tile, (int)member);
+                    continue;
+                } else {
+                    work(info, (int)stage, warp_tile, (int)member);
+                }
             } else {
                 nh_rows_taken(ring, (int)stage);
-                nh_plane_passed(ring, turn);
+                nh_plane_passed(ring, done);
             }
-            const unsigned done = nh_place_again(ring).work_tile * members + member;
-            nh_barrier_arrive(nh_shared_address(NH_EARLY ? &ring.done[done % NH_HELD] : &ring.free[done % NH_STAGES]));
+            const nh_place place = nh_place_again(ring);
+            number = place.number;
+            nh_warp_arrive(place.done);
         }
+        number += NH_WARPS;
     }
     nh_results_free();
 }

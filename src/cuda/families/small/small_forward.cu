@@ -3,6 +3,7 @@
  * one overlap with the products of the others. See small.cuh. */
 #define NH_INVERSE 0
 #define NH_PASSES (NH_PLANES && NH_DTYPE != NH_F16)
+#define NH_ARRIVALS 1
 #include "small_repair.cuh"
 #include "small_state.cuh"
 #if NH_STAGES
@@ -266,6 +267,18 @@ static __device__ __noinline__ float2 nh_repair_passed(const nh_tiled_args &args
     return lse;
 }
 
+/* Whether this thread's sums are all finite: one test without branches for both rows, as it is true almost always. */
+NH_DEVICE bool nh_all_finite(const float (&output)[NH_SUMS_V][4]) {
+    float first = output[0][0] + output[0][1], second = output[0][2] + output[0][3];
+#pragma unroll
+    for (int u = 1; u < NH_SUMS_V; u++) {
+        first += output[u][0] + output[u][1];
+        second += output[u][2] + output[u][3];
+    }
+    const float total = first + second;
+    return total - total == 0.f;
+}
+
 /* Computes the sums of a warp tile with weights relative to 1. Calls taken() when the queries may be overwritten (where
  * threads copy, this warp tile's are still used for its results), and passed() when its first plane may be.
  *
@@ -287,7 +300,8 @@ NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_tile_info &info, co
     const bool held = state.sum[0] > NH_LEAST_SUM && state.sum[0] < NH_MOST_SUM && state.sum[1] > NH_LEAST_SUM &&
                       state.sum[1] < NH_MOST_SUM;
 #endif
-    return __all_sync(~0u, held && !nh_needs_repair(output, 0) && !nh_needs_repair(output, 1));
+    /* With && the compiler would branch, and spill more. */
+    return __all_sync(~0u, held & nh_all_finite(output));
 }
 
 #if NH_STAGES
@@ -334,9 +348,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
                                         shared.rows[stage], warp_tile, state, output,
                                         [&] { nh_rows_taken(shared.ring, stage); },
-                                        [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).work_tile); });
+                                        [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
             const nh_place now = nh_place_again(shared.ring);
-            const nh_tile_info &same = nh_tile_info_of(shared.ring, now.work_tile);
+            const nh_tile_info &same = shared.ring.info[now.info];
             char *results = shared.results[nh_thread_again() / 32];
 #if NH_PASSES
             float2 lse = nh_finish(now.warp_tile, results, state, output);
@@ -349,14 +363,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             const float2 lse =
                 held ? nh_finish(now.warp_tile, results, state, output)
                      : nh_repair_attention(args, same, shared.tables, shared.additive_masks,
-                                           shared.halo[now.work_tile % NH_STAGES % NH_HALOS], now.warp_tile, results);
+                                           shared.halo[now.number / NH_WARP_TILES % NH_STAGES % NH_HALOS],
+                                           now.warp_tile, results);
 #endif
-            nh_results_ready();
-            nh_store_results<NH_O_MAP>(args, same.work_tile, maps.o, NH_O, now.warp_tile, results, same.work_tile.head,
-                                       heads);
+            /* Between the two halves of nh_results_ready, so that its fence does not wait for LSE. */
+            if (!NH_DILATED) nh_show_shared();
             nh_store_lse(shared.lse, same.work_tile, now.warp_tile, lse);
+            __syncwarp();
+            nh_store_results<NH_O_MAP, true>(args, same.work_tile, maps.o, NH_O, now.warp_tile, results,
+                                             same.work_tile.head, heads, now.done);
+            return now.number;
         };
-        nh_do_work_tiles(args, shared.ring, 1, work);
+        nh_do_work_tiles<true>(args, shared.ring, 1, work);
     }
 }
 

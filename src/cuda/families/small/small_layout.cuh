@@ -186,7 +186,9 @@ NH_DEVICE int nh_column_at(int column, int axis) {
 /* Coordinate in the work tile of row 0 .. 15 of a warp tile. */
 NH_DEVICE int nh_row_at(unsigned warp_tile, unsigned row, int axis) {
     const unsigned across = NH_Q2 / NH_S2, down = NH_Q1 / NH_S1;
-    return (int)(axis == 2   ? warp_tile % across * NH_S2 + row % NH_S2
+    /* The compiler does not know that there are no more warp tiles than these. */
+    const unsigned along = across == NH_WARP_TILES ? warp_tile : warp_tile % across;
+    return (int)(axis == 2   ? along * NH_S2 + row % NH_S2
                  : axis == 1 ? warp_tile / across % down * NH_S1 + row / NH_S2 % NH_S1
                              : warp_tile / (across * down) * NH_S0 + row / (NH_S2 * NH_S1));
 }

@@ -224,8 +224,8 @@ int64_t nh_small_shared_bytes(const struct nh_small_launch *launch) {
                          4 * problem->bias_count);
     }
     if (!stages) return bytes;
-    /* struct nh_ring: barriers of stages, tile infos and held work tiles, and the position of each warp */
-    bytes += 16 * stages + 8 * (infos + launch->held) + 4 * warps + 8;
+    /* struct nh_ring: barriers of stages, tile infos and held work tiles, and the place of each warp */
+    bytes += 16 * stages + 8 * (infos + launch->held) + 16 * warps + 8;
     if (nh_problem_periodic(problem)) bytes += 8 * launch->fetchers;
     /* with planes: barriers for passed planes, and which work tiles are the block's */
     if (is_planes(launch)) bytes += 8 * launch->held + 16;

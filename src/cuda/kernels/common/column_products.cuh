@@ -52,9 +52,13 @@ NH_DEVICE void nh_multiply_columns(float (*c)[4], const nh_row_operand<WIDTH, KE
                                    const unsigned (&start)[STEPS], int ahead, bool both) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        unsigned word[4];
+        unsigned word[4] = {0, 0, 0, 0};
         nh_right columns;
-        nh_load_matrices_at(word, start[s] + ahead * nh_row_bytes(WIDTH));
+        const unsigned from = start[s] + ahead * nh_row_bytes(WIDTH);
+        if (both)
+            nh_load_matrices_at(word, from);
+        else
+            nh_load_two_matrices_at(word, from);
         nh_right_set(&columns, word);
         const nh_left &own = nh_row_step(rows, s);
         nh_multiply_half(c[0], &own, &columns, 0);
