@@ -119,7 +119,8 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
             nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p);
             const int column = (NH_PLANE_CHUNKS ? 0 : chunk * NH_CHUNK) + 16 * p + (int)(threadIdx.x % 16);
-            nh_statistics_load(query, statistics + tables.columns.statistics[NH_PLANE_CHUNKS ? 0 : wrap][column] + ahead);
+            nh_statistics_load(query, statistics + tables.columns.statistics[NH_PLANE_CHUNKS ? 0 : wrap][column] +
+                                          ahead);
             const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * nh_mask_pair(chunk, p)] : uint2{0u, 0u};
 #pragma unroll
             for (int block = 0; block < 2; block++) {
@@ -174,7 +175,11 @@ struct nh_maps {
     nh_tensor_map lines[2];
 #endif
 };
-enum { NH_STATISTICS_MAP = 3, STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(uint4) };
+enum {
+    NH_STATISTICS_MAP = 3,
+    STATISTICS_BYTES = NH_FETCHED_STATISTICS * (int)sizeof(uint4),
+    SLOT_BYTES = NH_SLOT_STATISTICS * (int)sizeof(uint4)
+};
 
 #if NH_SEAM_LINES
 /* The lanes of a warp copy the statistics of the queries of a halo with a seam: lines of statistics do not start at
@@ -246,8 +251,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_fetch_rows<NH_V_MAP>(args, work_tile, maps.v, barrier, rows.values, work_tile.head, kv_heads);
             nh_fetch_halo<NH_Q_MAP>(args, work_tile, maps.q, barrier, halo.queries, head, heads);
             nh_fetch_halo<NH_D_O_MAP>(args, work_tile, maps.d_o, barrier, halo.d_outputs, head, heads);
-            nh_fetch_halo<NH_STATISTICS_MAP, NH_SLOT_STATISTICS * (int)sizeof(uint4)>(args, work_tile, maps.statistics, barrier,
-                                                               (char *)halo.statistics, head, heads);
+            nh_fetch_halo<NH_STATISTICS_MAP, SLOT_BYTES>(args, work_tile, maps.statistics, barrier,
+                                                         (char *)halo.statistics, head, heads);
         };
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(NH_DIM) + STATISTICS_BYTES,
                             2 * NH_ROWS * nh_row_bytes(NH_DIM), NH_SEAM_LINES ? STATISTICS_BYTES : 0>(
