@@ -275,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_rows_taken(shared.ring, turn);
             nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds,
                              shared.halo[turn % NH_HALOS], warp_tile, sums,
-                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).work_tile); });
+                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
             if (member + 1 < share) return;
             nh_finish(args, info.work_tile, warp_tile, sums, keys, values);
             nh_results_ready();

@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
                              shared.rows[stage], shared.sums, products, warp_tile, results,
                              [&] { nh_rows_taken(shared.ring, stage); },
-                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).work_tile); });
+                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
             nh_results_ready();
             if (args.tensor[NH_D_Q].data)
                 nh_store_results<NH_D_Q_MAP>(args, info.work_tile, maps.d_q, NH_D_Q, warp_tile, results,

@@ -254,9 +254,8 @@ NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int r
 #pragma unroll
     for (int a = NH_WHOLE ? 3 : NH_FIRST_AXIS; a < 3; a++)
         exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) < work_tile.length[a];
-    if (!NH_SHIFTED) return exists;
 #pragma unroll
-    for (int a = 0; a < 3; a++)
+    for (int a = 0; NH_SHIFTED && a < 3; a++)
         exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) >= 0;
     return exists;
 }
