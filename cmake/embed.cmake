@@ -1,6 +1,6 @@
 # cmake -DOUTPUT=file.c -DSOURCES="a.cu;b.cuh" -P embed.cmake: writes every file's text as a byte array, and the tables
-# of them that compiler.h declares, by file name. Comments, indentation and most spaces, a third, are for who reads
-# the files; lines keep their numbers, which compilers name.
+# of them that compiler.h declares, by file name. Comments, indentation and spaces around operators are for who reads the
+# files; what is in strings, as instructions are, stays. Lines keep their numbers, which compilers name.
 
 # Replaces each comment of `text` by its line ends.
 function(without_comments text output)
@@ -54,9 +54,6 @@ foreach(path IN LISTS SOURCES)
     string(REGEX REPLACE " *\n +" "\n" text "${text}")
     foreach(operator "=" "+" "*" "<" "/" "%" "?" ":" "&&" "||" "==" "!=" ">=" "<=" "+=" ">>" "<<")
         string(REPLACE " ${operator} " "${operator}" text "${text}")
-    endforeach()
-    foreach(end "," ";")
-        string(REPLACE "${end} " "${end}" text "${text}")
     endforeach()
     string(REPLACE ") {" "){" text "${text}")
     string(HEX "${text}" hex)
