@@ -10,26 +10,25 @@
 
 void target_init(struct target *target) {
     *target = (struct target){.device_name = "cpu"};
-    const struct option options[] = {
-        {.name = "device",
-         .text = &target->device_name,
-         .argument = "NAME",
-         .help = "device, by its name in 'nhood info' (cpu)"},
-        {.name = "isa",
-         .text = &target->isa,
-         .argument = "NAME",
-         .help =
-             "highest CPU instruction set: generic, avx2, avx512, amx; neon, sve256, sve512 (the best)"},
-        {.name = "threads",
-         .integer = &target->threads,
-         .low = 1,
-         .high = 1024,
-         .argument = "N",
-         .help = "CPU threads, the calling one included (all)"},
-        {.name = "verbose",
-         .flag = &target->verbose,
-         .help = "say more, and show the library's log"},
-        {.name = NULL}};
+    const struct option options[] = {{.name = "device",
+                                      .text = &target->device_name,
+                                      .argument = "NAME",
+                                      .help = "device, by its name in 'nhood info' (cpu)"},
+                                     {.name = "isa",
+                                      .text = &target->isa,
+                                      .argument = "NAME",
+                                      .help = "highest CPU instruction set: generic, avx2, avx512, "
+                                              "amx; neon, sve256, sve512 (the best)"},
+                                     {.name = "threads",
+                                      .integer = &target->threads,
+                                      .low = 1,
+                                      .high = 1024,
+                                      .argument = "N",
+                                      .help = "CPU threads, the calling one included (all)"},
+                                     {.name = "verbose",
+                                      .flag = &target->verbose,
+                                      .help = "say more, and show the library's log"},
+                                     {.name = NULL}};
     static_assert(sizeof options == sizeof target->options, "room for every row");
     memcpy(target->options, options, sizeof options);
 }
