@@ -151,9 +151,8 @@ static void pack_backward_row(struct matrix *m, int32_t slow, int32_t middle, co
     const int32_t first = m->tile.box.key[2], count = m->tile.box.keys[2];
     uint16_t *k_rows = s->k_rows + row * s->row_columns * s->width_k;
     uint16_t *v_rows = s->v_rows + row * s->row_columns * s->width_v;
-    const bool finite = copy_rows(k, first, count, s->width_k, k_rows) &
-                        copy_rows(v, first, count, s->width_v, v_rows);
-    m->not_finite |= !finite;
+    if (!copy_rows(k, first, count, s->width_k, k_rows)) m->not_finite = true;
+    if (!copy_rows(v, first, count, s->width_v, v_rows)) m->not_finite = true;
     transpose_halves(k_rows, count, s->width_k,
                      s->k_transposed + row * s->width_k * s->channel_pitch, s->channel_pitch);
     empty_partial_row(&m->tile, partial_row(&m->tile, slow, middle));

@@ -291,7 +291,6 @@ void nh_small_set_fetchers(struct nh_small_launch *launch) {
     enum { LEAST = 2, MOST = 4 };
     if (launch->kernel == NH_SMALL_FORWARD || !is_planes(launch)) return;
     launch->fetchers = LEAST;
-    if (launch->kernel == NH_SMALL_FORWARD || !is_planes(launch)) return;
     int64_t residents = nh_small_residents(launch);
     int32_t most =
         (int32_t)nh_min(launch->stages + 1, nh_min(MOST, block_warps(launch) - launch->warps));
