@@ -106,8 +106,6 @@ class Sample:
         self.config = [row[2] or "" for row in rows]
         self.kernel = [kernel_of(row[1], row[2] or "") for row in rows]
         self.measured = np.array([float(row[4]) for row in rows])
-        self.fastest = np.full(len(records), np.inf)
-        np.minimum.at(self.fastest, self.problem, self.measured)
         asked = "".join(f"{self.problems[row[0]]} {row[1]} {row[2] or ''}\n" for row in rows)
         answer = subprocess.run([program, gpu], input=asked, capture_output=True, text=True, check=True).stdout.splitlines()
         device = answer[0].split()
@@ -115,6 +113,17 @@ class Sample:
         self.byte_clocks = float(device[1]) / float(device[2])
         self.work = [line.split() for line in answer[1:]]
         self.estimate = np.array([float(words[0]) for words in self.work])
+        self.leave_out(~np.isfinite(self.estimate))
+
+    def leave_out(self, gone: np.ndarray) -> None:
+        """Leaves out configs that kernels no longer have, for example because a halo and tables now exceed shared memory."""
+        print(f"timings: {gone.size}, of them {gone.sum()} of configs that no longer exist")
+        kept = np.flatnonzero(~gone)
+        self.problem, self.measured, self.estimate = self.problem[kept], self.measured[kept], self.estimate[kept]
+        self.solver, self.config = [self.solver[row] for row in kept], [self.config[row] for row in kept]
+        self.kernel, self.work = [self.kernel[row] for row in kept], [self.work[row] for row in kept]
+        self.fastest = np.full(len(self.problems), np.inf)
+        np.minimum.at(self.fastest, self.problem, self.measured)
 
     def choose(self, predicted: np.ndarray, preferred: dict, rows: np.ndarray) -> int:
         """The planner's choice among the rows of one problem: each solver's preferred config, of these the least prediction."""
