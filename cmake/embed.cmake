@@ -1,6 +1,7 @@
 # cmake -DOUTPUT=file.c -DSOURCES="a.cu;b.cuh" -P embed.cmake: writes every file's text as a byte array, and the tables
 # of them that compiler.h declares, by file name. Comments, indentation and spaces around operators are for who reads the
-# files; what is in strings, as instructions are, stays. Lines keep their numbers, which compilers name.
+# files. Spaces behind commas and semicolons stay, as the emulator reads those of instructions, which are strings. Lines keep
+# their numbers, which compilers name.
 
 # Replaces each comment of `text` by its line ends.
 function(without_comments text output)

@@ -101,28 +101,22 @@ class Sample:
         self.problems = [record["problem"] for record in records]
         self.rank = np.array([text.split(":")[3].count("x") + 1 for text in self.problems])
         rows = [(p, *candidate) for p, record in enumerate(records) for candidate in record["candidates"]]
-        self.problem = np.array([row[0] for row in rows])
-        self.solver = [row[1] for row in rows]
-        self.config = [row[2] or "" for row in rows]
-        self.kernel = [kernel_of(row[1], row[2] or "") for row in rows]
-        self.measured = np.array([float(row[4]) for row in rows])
         asked = "".join(f"{self.problems[row[0]]} {row[1]} {row[2] or ''}\n" for row in rows)
         answer = subprocess.run([program, gpu], input=asked, capture_output=True, text=True, check=True).stdout.splitlines()
         device = answer[0].split()
         self.multiprocessors, self.clocks_per_ns = int(device[0]), float(device[1]) * 1e-9
         self.byte_clocks = float(device[1]) / float(device[2])
-        self.work = [line.split() for line in answer[1:]]
+        # Configs that kernels no longer have, for example because a halo and tables now exceed shared memory, take forever.
+        found = [(row, work) for row, work in zip(rows, map(str.split, answer[1:]), strict=True) if np.isfinite(float(work[0]))]
+        print(f"timings: {len(rows)}, of them {len(rows) - len(found)} of configs that no longer exist")
+        rows, self.work = [row for row, _ in found], [work for _, work in found]
         self.estimate = np.array([float(words[0]) for words in self.work])
-        self.leave_out(~np.isfinite(self.estimate))
-
-    def leave_out(self, gone: np.ndarray) -> None:
-        """Leaves out configs that kernels no longer have, for example because a halo and tables now exceed shared memory."""
-        print(f"timings: {gone.size}, of them {gone.sum()} of configs that no longer exist")
-        kept = np.flatnonzero(~gone)
-        self.problem, self.measured, self.estimate = self.problem[kept], self.measured[kept], self.estimate[kept]
-        self.solver, self.config = [self.solver[row] for row in kept], [self.config[row] for row in kept]
-        self.kernel, self.work = [self.kernel[row] for row in kept], [self.work[row] for row in kept]
-        self.fastest = np.full(len(self.problems), np.inf)
+        self.problem = np.array([row[0] for row in rows])
+        self.solver = [row[1] for row in rows]
+        self.config = [row[2] or "" for row in rows]
+        self.kernel = [kernel_of(row[1], row[2] or "") for row in rows]
+        self.measured = np.array([float(row[4]) for row in rows])
+        self.fastest = np.full(len(records), np.inf)
         np.minimum.at(self.fastest, self.problem, self.measured)
 
     def choose(self, predicted: np.ndarray, preferred: dict, rows: np.ndarray) -> int:

@@ -1,28 +1,24 @@
 /* bf16 on tile registers beside the f32 kernels: where a work tile has numbers that are not finite, or scores that make LSE
  * coarse, results are the same; elsewhere they differ by rounding. On a machine without tile registers both are the same kernels. */
 #include "case.h"
+#include "dtype.h"
 
 #include <math.h>
 #include <stdbool.h>
 
-static float get(const struct test_case *c, int tensor, int64_t i) {
-    const uint32_t bits = (uint32_t)((const uint16_t *)c->io.data[tensor])[i] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+static double get(const struct test_case *c, int tensor, int64_t i) {
+    return nh_load_f64(NHOOD_DTYPE_BF16, c->io.data[tensor], i);
 }
 
-static void set(struct test_case *c, int tensor, int64_t i, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    ((uint16_t *)c->io.data[tensor])[i] = (uint16_t)(bits >> 16);
+static void set(struct test_case *c, int tensor, int64_t i, double value) {
+    nh_store_f64(NHOOD_DTYPE_BF16, c->io.data[tensor], i, value);
 }
 
 /* What one token of a tensor becomes. */
 struct spoilt {
     int tensor;
     int64_t row;
-    float value;
+    double value;
 };
 
 static void create(struct test_case *c, const char *op, const char *shape, struct spoilt spoilt) {
@@ -37,7 +33,7 @@ static void create(struct test_case *c, const char *op, const char *shape, struc
         if (!c->elements[tensor]) continue;
         c->io.data[tensor] = calloc((size_t)c->elements[tensor], sizeof(float));
         for (int64_t i = 0; tensor != NHOOD_LSE && i < c->elements[tensor]; i++)
-            set(c, tensor, i, (float)test_uniform(&state));
+            set(c, tensor, i, test_uniform(&state));
     }
     free(c->io.data[NHOOD_D_LSE]);
     c->io.data[NHOOD_D_LSE] = NULL;
@@ -111,7 +107,7 @@ int main(void) {
                                   "bf16:b1h1d32:32x32x32:w9x9x9"};
     const struct spoilt spoilt[] = {
         {NHOOD_BIAS, 0, 0},        {NHOOD_K, 50, NAN},   {NHOOD_V, 399, INFINITY},
-        {NHOOD_Q, 0, NAN},         {NHOOD_D_O, 70, NAN}, {NHOOD_Q, 200, 3e4f}, /* a coarse LSE */
+        {NHOOD_Q, 0, NAN},         {NHOOD_D_O, 70, NAN}, {NHOOD_Q, 200, 3e4}, /* a coarse LSE */
         {NHOOD_K, 120, -INFINITY},
     };
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)

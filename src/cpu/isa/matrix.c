@@ -26,23 +26,12 @@ static int32_t choose_shift(const struct tile *tile) {
     return (tile->box.key[2] - vector->start) & 15;
 }
 
-static void run_forward(struct matrix *m) {
-    m->is_short = m->tile.geometry->order[2].window <= SHORT_WINDOW;
-    m->offset[0] = -1;
-    matrix_pack_extra(m);
-    for (int64_t i = 0; i < m->tile.group; i++) {
-        m->tile.head = m->tile.box.kv_head * m->tile.group + i;
-        each_matrix_block(m, forward_block);
-    }
-}
-
-static void run_backward(struct matrix *m) {
-    clear_partial_rest(&m->tile);
+/* Visits the blocks of all query heads, until some number is not finite. */
+static void each_head(struct matrix *m, matrix_block_fn *visit) {
     for (int64_t i = 0; i < m->tile.group && !m->not_finite; i++) {
         m->tile.head = m->tile.box.kv_head * m->tile.group + i;
-        each_matrix_block(m, backward_block);
+        each_matrix_block(m, visit);
     }
-    if (!m->not_finite) store_last_key_rows(&m->tile);
 }
 
 static void tile_run(const struct nh_tile_run *run, int64_t item, int32_t worker) {
@@ -51,19 +40,20 @@ static void tile_run(const struct nh_tile_run *run, int64_t item, int32_t worker
     matrix_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals, &m.s);
     const bool backward = run->geometry->problem.op == NHOOD_OP_BWD;
     m.shift = backward ? 0 : choose_shift(&m.tile);
-    m.is_short = m.not_finite = false;
+    m.is_short = !backward && run->geometry->order[2].window <= SHORT_WINDOW;
+    m.not_finite = false;
+    m.offset[0] = -1;
     if (backward) {
         m.tile.scratch.filled_k = m.s.filled_k;
         m.tile.scratch.filled_v = m.s.filled_v;
+        clear_partial_rest(&m.tile);
     }
     tile_open();
     if (!run->geometry->rolling)
         matrix_pack_keys(&m, m.tile.box.key[1], m.tile.box.key[1] + m.tile.box.keys[1]);
-    if (backward) {
-        run_backward(&m);
-    } else {
-        run_forward(&m);
-    }
+    matrix_pack_extra(&m); /* the backward takes none */
+    each_head(&m, backward ? backward_block : forward_block);
+    if (backward && !m.not_finite) store_last_key_rows(&m.tile);
     tile_close();
     if (m.not_finite) f32_kernels->tile(run, item, worker);
 }

@@ -37,33 +37,23 @@ static int32_t pair_count(const struct block *block) {
 
 /* ---- a block's queries ---- */
 
-/* Packs one vector's rows of a tensor by channel, and checks them. */
-static void pack_query_channels(struct matrix *m, const struct block *block, int32_t v,
-                                int32_t tensor, int64_t dim, int64_t width, uint32_t *out) {
-    const struct rows rows = vector_rows(m, block, v, tensor, dim);
-    const struct nh_vector *vector = block->vector[v];
-    const char *row[16];
-    bool not_finite = false;
-    for (int32_t lane = 0; lane < 16; lane++) {
-        row[lane] =
-            row_at(&rows, vector->first + (lane < vector->count ? lane : vector->count - 1));
-        for (int32_t c = 0; c < rows.dim; c += 32)
-            not_finite |= any_not_finite(load_halves(row[lane] + (int64_t)c * 2, rows.dim - c));
-    }
-    m->not_finite |= not_finite;
-    transpose_pairs(&rows, row, width, out, 16);
-}
-
-/* Packs a vector's rows by pairs of queries. Lanes without a query are zeros. */
-static void pack_query_pairs(const struct matrix *m, const struct block *block, int32_t v,
-                             int32_t tensor, int64_t dim, int64_t width, uint32_t *out) {
+/* Packs one vector's rows of a tensor by pairs of channels, where two vectors lie side by side, and by pairs of queries, and checks
+ * them. */
+static void pack_queries(struct matrix *m, const struct block *block, int32_t v, int32_t tensor,
+                         int64_t dim, int64_t width, uint32_t *channels, uint32_t *pairs) {
     struct rows rows = vector_rows(m, block, v, tensor, dim);
     const struct nh_vector *vector = block->vector[v];
-    rows.ahead = 0; /* pack_query_channels has asked for them */
-    for (int32_t lane = 0; lane < 16; lane += 2, out += width)
-        zip_rows(&rows, lane < vector->count ? row_at(&rows, vector->first + lane) : NULL,
-                 lane + 1 < vector->count ? row_at(&rows, vector->first + lane + 1) : NULL, width,
-                 out);
+    pack_channels(&rows, vector->first, vector->count, 0, width,
+                  channels + v / 2 * 16 * width + v % 2 * 16, PAIR_QUERIES);
+    rows.ahead = 0; /* they have been asked for */
+    pack_pairs(&rows, vector->first, vector->count, 0, width, pairs + v * 8 * width, 16);
+    bool not_finite = false;
+    for (int32_t lane = 0; lane < vector->count; lane++)
+        for (int32_t c = 0; c < rows.dim; c += 32) {
+            const char *at = row_at(&rows, vector->first + lane) + (int64_t)c * 2;
+            not_finite |= any_not_finite(load_halves(at, rows.dim - c));
+        }
+    m->not_finite |= not_finite;
 }
 
 /* Loads one number per query from a tensor of LSE's shape; 0 for lanes without a query. */
@@ -116,13 +106,8 @@ static void pack_block(struct matrix *m, const struct block *block, struct backw
     const struct matrix_scratch *s = &m->s;
     const int64_t dim = m->tile.problem->dim, dim_v = m->tile.problem->dim_v;
     for (int32_t v = 0; v < block->vectors; v++) {
-        pack_query_channels(m, block, v, NHOOD_Q, dim, s->width_k,
-                            s->q_channels + v * 8 * s->width_k);
-        pack_query_channels(m, block, v, NHOOD_D_O, dim_v, s->width_v,
-                            s->d_o_channels + v * 8 * s->width_v);
-        pack_query_pairs(m, block, v, NHOOD_Q, dim, s->width_k, s->q_pairs + v * 8 * s->width_k);
-        pack_query_pairs(m, block, v, NHOOD_D_O, dim_v, s->width_v,
-                         s->d_o_pairs + v * 8 * s->width_v);
+        pack_queries(m, block, v, NHOOD_Q, dim, s->width_k, s->q_channels, s->q_pairs);
+        pack_queries(m, block, v, NHOOD_D_O, dim_v, s->width_v, s->d_o_channels, s->d_o_pairs);
         set_vector(m, block, b, v);
     }
     if (block->vectors % 2 == 0) return;
@@ -133,32 +118,6 @@ static void pack_block(struct matrix *m, const struct block *block, struct backw
 }
 
 /* ---- scores of a unit ---- */
-
-/* score[key][query] = rows . columns for the keys of a unit and one or two query vectors. */
-INLINE void key_scores(const uint16_t *rows, const uint32_t *columns, int64_t width, const bool two,
-                       float *score) {
-    const int64_t row_bytes = width * 2, score_bytes = PAIR_QUERIES * 4;
-    TILE_ZERO(0);
-    TILE_ZERO(2);
-    if (two) TILE_ZERO(1);
-    if (two) TILE_ZERO(3);
-    for (int64_t c = 0; c < width; c += 32) {
-        TILE_LOAD(4, rows + c, row_bytes);
-        TILE_LOAD(5, rows + 16 * width + c, row_bytes);
-        TILE_LOAD(6, columns + c * 8, 64);
-        TILE_MULTIPLY(0, 4, 6);
-        TILE_MULTIPLY(2, 5, 6);
-        if (!two) continue;
-        TILE_LOAD(7, columns + (c + width) * 8, 64);
-        TILE_MULTIPLY(1, 4, 7);
-        TILE_MULTIPLY(3, 5, 7);
-    }
-    TILE_STORE(0, score, score_bytes);
-    TILE_STORE(2, score + 16 * PAIR_QUERIES, score_bytes);
-    if (!two) return;
-    TILE_STORE(1, score + 16, score_bytes);
-    TILE_STORE(3, score + 16 * PAIR_QUERIES + 16, score_bytes);
-}
 
 /* P and dS of one key and a query vector whose lanes in the mask attend it. */
 INLINE void weigh_key(uint32_t mask, const float *score, const float *d_p, float factor,
@@ -238,20 +197,10 @@ static int32_t spread_queries(int32_t at) {
  * each pair of vectors. */
 static void add_to_keys(const uint16_t *weights, const uint32_t *queries, int64_t queries_width,
                         uint32_t met, int64_t width, bool fresh, float *sums) {
-    const int64_t bytes = width * 4, source_bytes = queries_width * 4;
+    const int64_t source_bytes = queries_width * 4;
     for (int64_t c = 0; c < width; c += 32) {
         const bool both = width - c > 16;
-        float *low = sums + c, *high = sums + 16 * width + c;
-        TILE_ZERO(0);
-        TILE_ZERO(1);
-        TILE_ZERO(2);
-        TILE_ZERO(3);
-        if (!fresh) {
-            TILE_LOAD(0, low, bytes);
-            TILE_LOAD(2, high, bytes);
-            if (both) TILE_LOAD(1, low + 16, bytes);
-            if (both) TILE_LOAD(3, high + 16, bytes);
-        }
+        begin_sums(sums + c, width, fresh, true, both);
         for (int32_t pair = 0; met >> pair; pair++) {
             if (!(met >> pair & 1)) continue;
             const uint16_t *weight = weights + pair * UNIT_KEYS * PAIR_QUERIES;
@@ -265,31 +214,17 @@ static void add_to_keys(const uint16_t *weights, const uint32_t *queries, int64_
             TILE_MULTIPLY(1, 4, 7);
             TILE_MULTIPLY(3, 5, 7);
         }
-        TILE_STORE(0, low, bytes);
-        TILE_STORE(2, high, bytes);
-        if (both) TILE_STORE(1, low + 16, bytes);
-        if (both) TILE_STORE(3, high + 16, bytes);
+        end_sums(sums + c, width, true, both);
     }
 }
 
 /* dQᵀ of a pair of vectors += sum over the kept units of transposed keys . dS. */
 static void add_to_queries(const struct matrix *m, struct backward *b, int32_t pair) {
     const struct matrix_scratch *s = &m->s;
-    const int64_t bytes = PAIR_QUERIES * 4, key_bytes = s->channel_pitch * 2;
+    const int64_t key_bytes = s->channel_pitch * 2;
     for (int64_t c = 0; c < s->width_k; c += 32) {
-        float *low = s->d_q + (pair * s->width_k + c) * PAIR_QUERIES,
-              *high = low + 16 * PAIR_QUERIES;
-        if (b->fresh[pair]) {
-            TILE_ZERO(0);
-            TILE_ZERO(1);
-            TILE_ZERO(2);
-            TILE_ZERO(3);
-        } else {
-            TILE_LOAD(0, low, bytes);
-            TILE_LOAD(1, low + 16, bytes);
-            TILE_LOAD(2, high, bytes);
-            TILE_LOAD(3, high + 16, bytes);
-        }
+        float *sums = s->d_q + (pair * s->width_k + c) * PAIR_QUERIES;
+        begin_sums(sums, PAIR_QUERIES, b->fresh[pair], true, true);
         for (int32_t u = 0; u < b->units; u++) {
             if (!(b->met[u] >> pair & 1)) continue;
             const uint32_t *d_s = s->d_s_pairs + (u * MOST_PAIRS + pair) * UNIT_KEYS * 16;
@@ -302,10 +237,7 @@ static void add_to_queries(const struct matrix *m, struct backward *b, int32_t p
             TILE_MULTIPLY(1, 4, 7);
             TILE_MULTIPLY(3, 5, 7);
         }
-        TILE_STORE(0, low, bytes);
-        TILE_STORE(1, low + 16, bytes);
-        TILE_STORE(2, high, bytes);
-        TILE_STORE(3, high + 16, bytes);
+        end_sums(sums, PAIR_QUERIES, true, true);
     }
     b->fresh[pair] = false;
 }
@@ -349,13 +281,10 @@ static void backward_unit(struct matrix *m, const struct block *block, struct ba
         pairs |= 1u << pair;
         const uint32_t *q = s->q_channels + 2 * pair * 8 * s->width_k;
         const uint32_t *d_o = s->d_o_channels + 2 * pair * 8 * s->width_v;
-        if (2 * pair + 1 < block->vectors) {
-            key_scores(s->k_rows + at * s->width_k, q, s->width_k, true, s->s_keys);
-            key_scores(s->v_rows + at * s->width_v, d_o, s->width_v, true, s->d_p_keys);
-        } else {
-            key_scores(s->k_rows + at * s->width_k, q, s->width_k, false, s->s_keys);
-            key_scores(s->v_rows + at * s->width_v, d_o, s->width_v, false, s->d_p_keys);
-        }
+        const bool both = 2 * pair + 1 < block->vectors;
+        unit_scores(s->k_rows + at * s->width_k, q, PAIR_QUERIES, s->width_k, 3, both, s->s_keys);
+        unit_scores(s->v_rows + at * s->width_v, d_o, PAIR_QUERIES, s->width_v, 3, both,
+                    s->d_p_keys);
         weigh_unit(m, b, pair, own, column, from,
                    (int32_t)nh_min(block->end_column - column, UNIT_KEYS),
                    s->d_s_pairs + (b->units * MOST_PAIRS + pair) * UNIT_KEYS * 16);

@@ -167,14 +167,37 @@ static uint32_t column_mask(int32_t low, int32_t high) {
 
 /* ---- products ---- */
 
-/* score[vector][query][column] = rows . columns, for one or two query vectors and 16 or 32 columns. */
+/* Tiles 0 to 3 sum up products of two tiles of rows with two tiles of columns, [rows][columns]. They begin with `sums`, rows of so
+ * many floats, or if `fresh` with zeros. Unless there are two tiles of rows, or of columns (`wide`), the others are not used. */
+INLINE void begin_sums(const float *sums, int64_t pitch, bool fresh, bool two, bool wide) {
+    const float *low = sums, *high = sums + 16 * pitch;
+    if (fresh) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+        return;
+    }
+    TILE_LOAD(0, low, pitch * 4);
+    if (wide) TILE_LOAD(1, low + 16, pitch * 4);
+    if (two) TILE_LOAD(2, high, pitch * 4);
+    if (two && wide) TILE_LOAD(3, high + 16, pitch * 4);
+}
+
+INLINE void end_sums(float *sums, int64_t pitch, bool two, bool wide) {
+    float *low = sums, *high = sums + 16 * pitch;
+    TILE_STORE(0, low, pitch * 4);
+    if (wide) TILE_STORE(1, low + 16, pitch * 4);
+    if (two) TILE_STORE(2, high, pitch * 4);
+    if (two && wide) TILE_STORE(3, high + 16, pitch * 4);
+}
+
+/* score[row][column] = rows . columns, for one or two tiles of rows and 16 or 32 columns: queries and keys in the forward, keys and
+ * queries in the backward. */
 INLINE void score_tiles(const uint16_t *rows, const uint32_t *columns, int64_t pitch, int64_t width,
                         const bool two, const bool wide, float *score) {
-    const int64_t row_bytes = width * 2, column_bytes = pitch * 4, score_bytes = UNIT_KEYS * 4;
-    TILE_ZERO(0);
-    if (wide) TILE_ZERO(1);
-    if (two) TILE_ZERO(2);
-    if (two && wide) TILE_ZERO(3);
+    const int64_t row_bytes = width * 2, column_bytes = pitch * 4;
+    begin_sums(score, UNIT_KEYS, true, two, wide);
     for (int64_t c = 0; c < width; c += 32) {
         TILE_LOAD(6, columns + c / 2 * pitch, column_bytes);
         TILE_LOAD(4, rows + c, row_bytes);
@@ -189,13 +212,10 @@ INLINE void score_tiles(const uint16_t *rows, const uint32_t *columns, int64_t p
             if (two) TILE_MULTIPLY(3, 5, 7);
         }
     }
-    TILE_STORE(0, score, score_bytes);
-    if (wide) TILE_STORE(1, score + 16, score_bytes);
-    if (two) TILE_STORE(2, score + 16 * UNIT_KEYS, score_bytes);
-    if (two && wide) TILE_STORE(3, score + 16 * UNIT_KEYS + 16, score_bytes);
+    end_sums(score, UNIT_KEYS, two, wide);
 }
 
-/* Computes the scores of a pair of query vectors. Bits 0 and 1 of `met` tell which of the two attend the unit. */
+/* Computes the scores of a pair of tiles of rows. Bits 0 and 1 of `met` tell which of the two are wanted. */
 static void unit_scores(const uint16_t *rows, const uint32_t *columns, int64_t pitch, int64_t width,
                         uint32_t met, bool wide, float *score) {
     if (met == 2) {
@@ -226,20 +246,7 @@ static void add_product(const struct product *product, const uint16_t *weights,
                         int64_t vector_halves, int64_t width, bool fresh, bool two, float *out) {
     const int64_t bytes = width * 4;
     for (int64_t c = 0; c < width; c += 32) {
-        float *first = out + c, *second = out + 16 * width + c;
-        if (fresh) {
-            TILE_ZERO(0);
-            TILE_ZERO(1);
-            TILE_ZERO(2);
-            TILE_ZERO(3);
-        } else {
-            TILE_LOAD(0, first, bytes);
-            TILE_LOAD(1, first + 16, bytes);
-            if (two) {
-                TILE_LOAD(2, second, bytes);
-                TILE_LOAD(3, second + 16, bytes);
-            }
-        }
+        begin_sums(out + c, width, fresh, two, true);
         for (int32_t u = 0; u < product->units; u++) {
             const uint16_t *weight = weights + u * (TILE_BYTES / 2);
             TILE_LOAD(6, product->source[u] + c, bytes);
@@ -255,12 +262,7 @@ static void add_product(const struct product *product, const uint16_t *weights,
                 TILE_MULTIPLY(3, 5, 7);
             }
         }
-        TILE_STORE(0, first, bytes);
-        TILE_STORE(1, first + 16, bytes);
-        if (two) {
-            TILE_STORE(2, second, bytes);
-            TILE_STORE(3, second + 16, bytes);
-        }
+        end_sums(out + c, width, two, true);
     }
 }
 
@@ -282,10 +284,7 @@ static void pack_vector(const struct matrix *m, const struct block *block, int32
     for (int32_t lane = 0; lane < 16; lane++, out += width) {
         const char *row =
             row_at(&rows, vector->first + (lane < vector->count ? lane : vector->count - 1));
-        for (int32_t c = 0; c < width; c += 32) {
-            ask_ahead(&rows, row + (int64_t)c * 2);
-            *(halves_anywhere *)(out + c) = load_halves(row + (int64_t)c * 2, rows.dim - c);
-        }
+        copy_row(&rows, row, width, out);
     }
 }
 

@@ -61,6 +61,24 @@ INLINE void zip_rows(const struct rows *rows, const char *even, const char *odd,
     }
 }
 
+/* Whether any of the numbers is infinite or NaN. */
+INLINE bool any_not_finite(halves v) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512((__m512i)v, exponent), exponent) != 0;
+}
+
+/* Copies a row; channels beyond the tensor's are zeros. Returns whether any of its numbers is infinite or NaN. */
+INLINE bool copy_row(const struct rows *rows, const char *row, int64_t width, uint16_t *out) {
+    bool not_finite = false;
+    for (int32_t c = 0; c < width; c += 32) {
+        ask_ahead(rows, row + (int64_t)c * 2);
+        const halves v = load_halves(row + (int64_t)c * 2, rows->dim - c);
+        not_finite |= any_not_finite(v);
+        *(halves_anywhere *)(out + c) = v;
+    }
+    return not_finite;
+}
+
 /* Packs `count` rows from place `first` on by channel, in columns from `shift` on. Columns without a row repeat some row. */
 static void pack_channels(const struct rows *rows, int32_t first, int32_t count, int32_t shift,
                           int64_t width, uint32_t *out, int64_t pitch) {
@@ -99,28 +117,6 @@ static int64_t ring_row(const struct matrix *m, int32_t slow, int32_t middle) {
 
 /* ---- keys, for the backward ---- */
 
-/* Whether any of the numbers is infinite or NaN. */
-INLINE bool any_not_finite(halves v) {
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    return _mm512_cmpeq_epi16_mask(_mm512_and_si512((__m512i)v, exponent), exponent) != 0;
-}
-
-/* Copies rows to [row][width]; channels beyond the tensor's are zeros. Returns whether all numbers are finite. */
-static bool copy_rows(const struct rows *rows, int32_t first, int32_t count, int64_t width,
-                      uint16_t *out) {
-    bool not_finite = false;
-    for (int32_t x = 0; x < count; x++, out += width) {
-        const char *row = row_at(rows, first + x);
-        for (int32_t c = 0; c < width; c += 32) {
-            ask_ahead(rows, row + (int64_t)c * 2);
-            const halves v = load_halves(row + (int64_t)c * 2, rows->dim - c);
-            not_finite |= any_not_finite(v);
-            *(halves_anywhere *)(out + c) = v;
-        }
-    }
-    return !not_finite;
-}
-
 /* out[channel][x] = in[x][channel] for x in [0, count), and zeros from there up to the pitch. */
 static void transpose_halves(const uint16_t *in, int32_t count, int64_t width, uint16_t *out,
                              int64_t pitch) {
@@ -151,8 +147,12 @@ static void pack_backward_row(struct matrix *m, int32_t slow, int32_t middle, co
     const int32_t first = m->tile.box.key[2], count = m->tile.box.keys[2];
     uint16_t *k_rows = s->k_rows + row * s->row_columns * s->width_k;
     uint16_t *v_rows = s->v_rows + row * s->row_columns * s->width_v;
-    if (!copy_rows(k, first, count, s->width_k, k_rows)) m->not_finite = true;
-    if (!copy_rows(v, first, count, s->width_v, v_rows)) m->not_finite = true;
+    bool not_finite = false;
+    for (int32_t x = 0; x < count; x++)
+        not_finite |= copy_row(k, row_at(k, first + x), s->width_k, k_rows + x * s->width_k);
+    for (int32_t x = 0; x < count; x++)
+        not_finite |= copy_row(v, row_at(v, first + x), s->width_v, v_rows + x * s->width_v);
+    m->not_finite |= not_finite;
     transpose_halves(k_rows, count, s->width_k,
                      s->k_transposed + row * s->width_k * s->channel_pitch, s->channel_pitch);
     empty_partial_row(&m->tile, partial_row(&m->tile, slow, middle));

@@ -42,7 +42,7 @@ struct matrix_scratch {
     int64_t channel_pitch;     /* the same for rows of one channel, an odd number of cache lines */
     uint16_t *k_rows, *v_rows; /* [packed row][column][width] */
     uint16_t *k_transposed;    /* [packed row][channel][column] */
-    uint32_t *q_channels, *d_o_channels; /* [vector][channel pair][16] */
+    uint32_t *q_channels, *d_o_channels; /* [pair of vectors][channel pair][PAIR_QUERIES] */
     uint32_t *q_pairs, *d_o_pairs;       /* [pair of vectors][pair of queries][channel] */
     float *s_keys, *d_p_keys;            /* [key][PAIR_QUERIES], of one pair of vectors */
     uint16_t *p_keys, *d_s_keys;         /* [pair of vectors][key][PAIR_QUERIES] */
