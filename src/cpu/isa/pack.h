@@ -238,8 +238,8 @@ static __attribute__((noinline)) void last_from(const struct rows *rows, const c
 
 /* It is compiled once per dtype, as there are many callers. Rows are passed by address: a copy on the stack would be written
  * field by field and read back as vectors, which stalls. */
-static void columns_from(const struct rows *rows, int32_t first, int32_t count, real factor,
-                         real *out, int64_t pitch) {
+static void strips_from(const struct rows *rows, int32_t first, int32_t count, real factor,
+                        real *out, int64_t pitch) {
     WITH_DTYPE(rows, pack_columns(&typed, first, count, factor, out, pitch));
     for (int32_t x = 0; rows->dim % VL != 0 && x < count; x += VL) {
         const char *row[NH_LANES];
@@ -247,6 +247,15 @@ static void columns_from(const struct rows *rows, int32_t first, int32_t count, 
             row[i] = row_at(rows, first + (x + i < count ? x + i : count - 1));
         last_from(rows, row, factor, out + x, pitch);
     }
+}
+
+/* As strips_from. If a channel's places are no whole vectors (between one and two), vectors of the second strip end in the next
+ * channel, whose places there the first strip then writes. */
+static void columns_from(const struct rows *rows, int32_t first, int32_t count, real factor,
+                         real *out, int64_t pitch) {
+    const int32_t head = pitch % VL != 0 && count > VL ? VL : 0;
+    strips_from(rows, first + head, count - head, factor, out + head, pitch);
+    if (head > 0) strips_from(rows, first, head, factor, out, pitch);
 }
 
 /* The same for one vector of rows at any addresses. */

@@ -71,7 +71,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
     shape.key_pitch = s->key_pitch;
     /* a vector that is permuted or split has no others beside it */
     set_lanes(block->vector[0], tile->geometry->order[2].window, &shape, &columns);
-    const int64_t part_scores = (int64_t)step_slots(step) * VL;
+    const int64_t part_scores = (int64_t)step_slots(step) * VL, row_reals = key_row_reals(s, dim);
     for (int32_t slow = step->slow; slow < step->slow_end; slow++) {
         int64_t packed = packed_row(tile, slow, step->middle);
         int32_t first = 0, last = 0; /* rows [first, last) attend the key row; neither decreases */
@@ -83,7 +83,7 @@ static void step_dots(const struct tile *tile, const struct block *block, const 
             while (first < last && step->row_begin[first] + step->row_count[first] <= middle)
                 first++;
             if (first == last) continue;
-            dot_row(block, step, first, last, at, query, columns + packed * dim * s->key_pitch,
+            dot_row(block, step, first, last, at, query, columns + packed * row_reals,
                     tile->box.key[2], &shape);
             for (int32_t r = first; r < last; r++)
                 at[r] += part_scores;

@@ -45,10 +45,13 @@ static real *arena_take(struct arena *arena, bool wanted, int64_t count) {
     return memory;
 }
 
-/* Rounds `count` places up to whole vectors or, beyond some cache lines, to an odd number of lines: a product reads the same few
- * places of every channel, which an even number of lines would map to half of the cache sets or fewer. */
+/* The places of a channel for `count` keys. A row of one to two vectors, as tiles of one vector have, is not padded: its products
+ * read the whole row, channel after channel. Of longer rows a product reads the same few places of every channel, so they are
+ * rounded up to whole vectors or, beyond some cache lines, to an odd number of lines, as an even number would map these places
+ * to half of the cache sets or fewer. */
 static int64_t padded_places(int64_t count) {
     enum { LINE = 64 / sizeof(real), LINES = 4 };
+    if (count > VL && count < 2 * VL) return count;
     const int64_t places = (count + VL - 1) / VL * VL;
     return places < LINES * LINE ? places : ((count + LINE - 1) / LINE | 1) * LINE;
 }
@@ -56,6 +59,11 @@ static int64_t padded_places(int64_t count) {
 /* Room after the last channel, because vectors are read from any key on, two at a time. What they read there is used by no
  * lane. Nor is what they read up to window / 2 places before the first channel, which lies in `line`, `total` or this room. */
 #define COLUMNS_SLACK (2 * VL)
+
+/* The reals of a packed key row of `dim` channels, with room for the last channel's vectors, as packing stores whole ones. */
+static int64_t key_row_reals(const struct scratch *s, int64_t dim) {
+    return dim * s->key_pitch + (s->key_pitch % VL != 0 ? VL : 0);
+}
 
 /* Whether V's rows are read from the tensor itself. That takes rows as they would be packed, of reals in whole vectors and at
  * one distance from token to token, and so few query rows per key row that packing does not pay (fewer if other data lies
@@ -80,8 +88,8 @@ static void scratch_windows(const struct nh_geometry *geometry, struct scratch *
     s->extra_pitch = padded_places(extra);
     s->width_k = (int64_t)geometry->vectors_k * VL;
     s->width_v = (int64_t)geometry->vectors_v * VL;
-    s->k_columns = arena_take(arena, dots, rows * dim * s->key_pitch + COLUMNS_SLACK);
-    s->v_columns = arena_take(arena, bwd, rows * dim_v * s->key_pitch + COLUMNS_SLACK);
+    s->k_columns = arena_take(arena, dots, rows * key_row_reals(s, dim) + COLUMNS_SLACK);
+    s->v_columns = arena_take(arena, bwd, rows * key_row_reals(s, dim_v) + COLUMNS_SLACK);
     s->k_rows = arena_take(arena, bwd, rows * keys * s->width_k);
     s->v_rows = arena_take(arena, values && !in_place, rows * keys * s->width_v);
     s->wrapped_v_rows =

@@ -25,9 +25,10 @@ static void pack_key_row(const struct tile *tile, int32_t slow, int32_t middle) 
     k.ahead = key_bytes_ahead(tile, NHOOD_K, slow, middle);
     v.ahead = key_bytes_ahead(tile, NHOOD_V, slow, middle);
     if (s->k_columns)
-        columns_from(&k, first, count, 1, s->k_columns + row * dim * s->key_pitch, s->key_pitch);
+        columns_from(&k, first, count, 1, s->k_columns + row * key_row_reals(s, dim), s->key_pitch);
     if (s->v_columns)
-        columns_from(&v, first, count, 1, s->v_columns + row * dim_v * s->key_pitch, s->key_pitch);
+        columns_from(&v, first, count, 1, s->v_columns + row * key_row_reals(s, dim_v),
+                     s->key_pitch);
     if (s->k_rows)
         rows_from(&k, first, count, tile->k_factor,
                   s->k_rows + row * tile->box.keys[2] * s->width_k, s->width_k);
