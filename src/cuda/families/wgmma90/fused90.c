@@ -257,6 +257,10 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
          * row's. */
         nh_kernel_define(&spec, "NH_WHOLE_BEGIN", value[QY] - 1);
         nh_kernel_define(&spec, "NH_WHOLE_END", problem->axis[1].window);
+        /* Work tiles are short, so what each begins with counts: no divisions by strides and dilations of 1. */
+        nh_kernel_define(&spec, "NH_PLAIN_WINDOWS", 1);
+        if (!nh_problem_partial(problem))
+            nh_kernel_define(&spec, "NH_UNIT_STEPS", !nh_problem_dilated(problem));
     }
     nh_cuda_step_init(&step, problem);
     if (value[REPAIR_APART]) nh_cuda_bind_offset(&step, NH_QUEUE, words);

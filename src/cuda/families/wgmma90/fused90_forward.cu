@@ -287,6 +287,11 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
         nh_work_tile_at(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         take_share(work_tile, loop);
+#if SKIPS_PLANES
+        /* The warp's rows lie in one plane, so its lanes see the same planes. The shuffles tell the compiler. */
+        loop.visible[0].begin[0] = __shfl_sync(~0u, loop.visible[0].begin[0], 0);
+        loop.visible[0].end[0] = __shfl_sync(~0u, loop.visible[0].end[0], 0);
+#endif
         part_begin(args, work_tile, warpgroup, loop, mine);
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
@@ -309,23 +314,35 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
             NH_WGMMA_WAIT(0);
             before = n;
             for (;;) {
+#if SKIPS_PLANES
+                float sum[2] = {0, 0};
+                const bool sees = see_tile(args, loop, loop.tile[NH_STACK] == mine.begin, seen);
+                if (sees) soften_first(loop, score, seen, r, scale, sum);
+                NH_WGMMA_WAIT(0);
+                release(s.k_free + 8 * SLOT(n));
+                if (before != n) release(s.v_free + 8 * SLOT(before));
+                before = n;
+                n = NEXT(n);
+                step(loop);
+                if (sees) {
+                    soften_last(score, out, weight, seen, r, scale, sum);
+                } else {
+                    clear_weights(weight);
+                }
+                if (!stays_in_line(loop, work_tile, mine)) {
+#else
                 release(s.k_free + 8 * SLOT(n));
                 bias_scores(args, s, loop, n, bias_place, score);
-                bool sees = mask_lines(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
-                if (sees) soften(score, seen, r, scale);
+                mask_scores(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
+                soften(score, seen, r, scale);
                 NH_WGMMA_WAIT(0);
                 if (before != n) release(s.v_free + 8 * SLOT(before));
-                if (sees) {
-                    shrink(out, r);
-                    pack_weights(weight, score);
-                } else {
-#pragma unroll
-                    for (int i = 0; i < SCORES / 2; i++)
-                        weight[i] = 0;
-                }
+                shrink(out, r);
+                pack_weights(weight, score);
                 before = n;
                 n = NEXT(n);
                 if (!next_of_line(loop, work_tile, mine)) {
+#endif
                     /* Values that are not multiplied yet hold a stage, so skipping must not go further than the other
                      * stages. */
 #pragma unroll 1

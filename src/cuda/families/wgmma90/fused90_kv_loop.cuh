@@ -52,15 +52,21 @@ __device__ __forceinline__ void next_line(int lines, int box[3]) {
     box[LOOP_LAST]++;
 }
 
-/* Moves to the next tile. A tile has a box of each of NH_TILE_BOXES lines, and is identified by that of the first.
- * Several small boxes make up a tile where a large one would mostly be outside the window. After the last line come
- * boxes of which no row sees anything. */
-__device__ __forceinline__ void next_tile(const nh_work_tile &work_tile, int tile[3]) {
-    if (++tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]) return;
+/* Moves from behind the last tile of a line to the next line. */
+__device__ __forceinline__ void end_line(const nh_work_tile &work_tile, int tile[3]) {
+    if (tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]) return;
     tile[LOOP_FIRST] = 0;
 #pragma unroll
     for (int i = 0; i < NH_TILE_BOXES; i++)
         next_line(work_tile.tiles[LOOP_SECOND], tile);
+}
+
+/* Moves to the next tile. A tile has a box of each of NH_TILE_BOXES lines, and is identified by that of the first.
+ * Several small boxes make up a tile where a large one would mostly be outside the window. After the last line come
+ * boxes of which no row sees anything. */
+__device__ __forceinline__ void next_tile(const nh_work_tile &work_tile, int tile[3]) {
+    tile[LOOP_FIRST]++;
+    end_line(work_tile, tile);
 }
 
 __device__ __forceinline__ int window_tiles_of(const nh_work_tile &work_tile) {

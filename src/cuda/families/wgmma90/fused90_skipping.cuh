@@ -42,6 +42,18 @@ __device__ __forceinline__ bool outside_part(const kv_loop &loop, const part &p)
     return PASSES_OVER && !inside && loop.t < loop.window_tiles;
 }
 
+/* next_of_line() in two steps: to the next tile, and, if that is behind the part's line, to the next line. */
+__device__ __forceinline__ void step(kv_loop &loop) {
+    loop.t++;
+    loop.tile[NH_STACK]++;
+}
+
+__device__ __forceinline__ bool stays_in_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
+    if (PASSES_OVER && loop.tile[NH_STACK] < p.end) return true;
+    end_line(work_tile, loop.tile);
+    return false;
+}
+
 /* Moves to the next tile. True if it is in the same line of the part, so that nothing is skipped and the loop goes
  * on. */
 __device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {

@@ -68,15 +68,9 @@ __device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_bo
 #endif
 }
 
-/* Masks what rows do not see of a tile, except what the softmax masks. first: whether it is the first of a line of
- * tiles. False: the warp sees nothing of it and computes no weights. */
-__device__ __forceinline__ bool mask_lines(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
-                                           seen_bits &seen) {
-    if (!SHORT_LINES || (NH_EXTRA && loop.t >= loop.window_tiles)) {
-        seen.bits = ~0u;
-        mask_tile(args, loop, score);
-        return true;
-    }
+/* Notes what rows see of a tile of short lines; first: whether it is the first of a line of tiles. False: the warp sees
+ * nothing of it and computes no weights. */
+__device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loop &loop, bool first, seen_bits &seen) {
     note_tile(args, loop);
     const tile_boxes start = starts_of(loop);
     if (first || !SAME_PLACES) seen.line = seen_whole(loop, NH_RUN_AXIS) ? ~0u : place_bits(loop, start);
@@ -86,10 +80,16 @@ __device__ __forceinline__ bool mask_lines(const nh_tiled_args &args, const kv_l
         nh_range y = nh_seen_of_tile(loop.visible[half], 1, start.box[0][1]);
         seen.plane[half] = nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin);
     }
-    if (!sees_plane(loop)) return false;
+    if (loop.tile[0] < loop.visible[0].begin[0] || loop.tile[0] >= loop.visible[0].end[0]) return false;
 #endif
     seen.bits = seen.line;
-    if (NH_LOOP_ROWS == NH_LOOP_Z || (!SKIPS_PLANES && seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS))) return true;
+    return true;
+}
+
+/* Masks what rows do not see of a tile of short lines, except what the softmax masks. */
+__device__ __forceinline__ void mask_lines(const kv_loop &loop, float *score, seen_bits &seen) {
+    if (NH_LOOP_ROWS == NH_LOOP_Z || (!SKIPS_PLANES && seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS))) return;
+    const tile_boxes start = starts_of(loop);
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -109,7 +109,18 @@ __device__ __forceinline__ bool mask_lines(const nh_tiled_args &args, const kv_l
                     s = lines & 1u << j ? s : NH_MINUS_INFINITY;
                 }
         }
-    return true;
+}
+
+/* Masks what rows do not see of any tile, except what the softmax masks. */
+__device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
+                                            seen_bits &seen) {
+    if (!SHORT_LINES || (NH_EXTRA && loop.t >= loop.window_tiles)) {
+        seen.bits = ~0u;
+        mask_tile(args, loop, score);
+        return;
+    }
+    see_tile(args, loop, first, seen);
+    mask_lines(loop, score, seen);
 }
 
 /* ---- softmax ---- */
@@ -160,9 +171,19 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
     }
 }
 
-/* Turns scores into weights. ALL: every row of the warp sees all places. */
+/* The n-th group of 8 columns whose scores become weights. Lines that are not masked come first, so that the others are
+ * masked meanwhile. */
+#define GROUPS (NH_LOOP_ROWS / 8)
+#if SKIPS_PLANES
+#define GROUP(n) (((n) + NH_WHOLE_BEGIN * NH_RUNS) % GROUPS)
+#else
+#define GROUP(n) (n)
+#endif
+
+/* Turns the scores of groups [begin, end) into weights. ALL: every row of the warp sees all places. */
 template <bool ALL>
-__device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const rows &r, float scale, float sum[2]) {
+__device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const rows &r, float scale, float sum[2],
+                                      int begin = 0, int end = GROUPS) {
     float shift[2][2][PLACES];
 #pragma unroll
     for (int i = 0; i < 4 * PLACES; i++) {
@@ -170,9 +191,10 @@ __device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const
         shift[half][odd][place] = ALL || SEEN(seen, half, odd, place) ? r.shift[half] : NH_MINUS_INFINITY;
     }
 #pragma unroll
-    for (int j = 0; j < NH_LOOP_ROWS / 8; j++)
+    for (int n = begin; n < end; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
+            const int j = GROUP(n);
             float *s = score + 4 * j + 2 * half;
             s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][PLACE_OF(j)]));
             s[1] = exp2_of(fmaf(s[1], scale, shift[half][1][PLACE_OF(j)]));
@@ -206,3 +228,44 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
         out[4 * j + 3] *= r.shrink[1];
     }
 }
+
+#if SKIPS_PLANES
+/* In kernels that skip planes the online softmax has two parts, soften_first() and soften_last(). Between them the
+ * kernel waits for the values of the tile before, whose weights are in the registers that the second part packs weights
+ * into. Selections for masks and packing then stand between exponentials, of which a scheduler issues one in 8 clocks,
+ * and take hardly any time of their own. The first part is a third of the tile: fewer groups would wait for those
+ * values, more would leave weights to pack behind the last exponential. */
+#define GROUPS_FIRST ((GROUPS + 2) / 3)
+
+__device__ __forceinline__ void soften_first(const kv_loop &loop, float *score, seen_bits &seen, rows &r, float scale,
+                                             float sum[2]) {
+    if (!r.set) {
+        mask_lines(loop, score, seen);
+        set_rows(score, seen, r, scale);
+    }
+    mask_lines(loop, score, seen);
+    weigh<false>(score, seen, r, scale, sum, 0, GROUPS_FIRST);
+}
+
+__device__ __forceinline__ void soften_last(float *score, float *out, unsigned *weight, const seen_bits &seen, rows &r,
+                                            float scale, float sum[2]) {
+    weigh<false>(score, seen, r, scale, sum, GROUPS_FIRST);
+    pack_weights(weight, score);
+    r.moved = __any_sync(~0u, !(sum[0] <= MOST && sum[1] <= MOST));
+    if (r.moved) {
+        shift_rows(score, sum, r);
+        shrink(out, r);
+        pack_weights(weight, score);
+    }
+    r.sum[0] += sum[0];
+    r.sum[1] += sum[1];
+}
+
+/* Weights of zero. The additions are hidden from the compiler, which would make the zeros for all warps, before it is
+ * known whether they see the tile. */
+__device__ __forceinline__ void clear_weights(unsigned *weight) {
+#pragma unroll
+    for (int i = 0; i < NH_LOOP_ROWS / 4; i++)
+        asm volatile("add.u32 %0, %1, %2;" : "=r"(weight[i]) : "r"(0), "r"(0));
+}
+#endif
