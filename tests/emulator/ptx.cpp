@@ -308,10 +308,13 @@ MMA(m16n8k16_row_col_f32_f16_f16_f32, F16)
 MMA(m16n8k16_row_col_f32_bf16_bf16_f32, BF16)
 MMA(m16n8k8_row_col_f32_tf32_tf32_f32, TF32)
 #undef MMA
-void ptx_mma_sync_aligned_m16n8k8_row_col_f32_bf16_bf16_f32(const char *, float &c0, float &c1,
-                                                            float &c2, float &c3, unsigned a0,
-                                                            unsigned a1, unsigned b) {
-    float *const c[] = {&c0, &c1, &c2, &c3};
-    const unsigned a[] = {a0, a1};
-    multiply<BF16, 1>(c, a, &b);
-}
+#define MMA(name, Type)                                                                            \
+    void ptx_mma_sync_aligned_##name(const char *, float &c0, float &c1, float &c2, float &c3,     \
+                                     unsigned a0, unsigned a1, unsigned b) {                       \
+        float *const c[] = {&c0, &c1, &c2, &c3};                                                   \
+        const unsigned a[] = {a0, a1};                                                             \
+        multiply<Type, 1>(c, a, &b);                                                               \
+    }
+MMA(m16n8k8_row_col_f32_f16_f16_f32, F16)
+MMA(m16n8k8_row_col_f32_bf16_bf16_f32, BF16)
+#undef MMA

@@ -63,6 +63,9 @@ MMA(m16n8k16_row_col_f32_f16_f16_f32)
 MMA(m16n8k16_row_col_f32_bf16_bf16_f32)
 MMA(m16n8k8_row_col_f32_tf32_tf32_f32)
 #undef MMA
-void ptx_mma_sync_aligned_m16n8k8_row_col_f32_bf16_bf16_f32(const char *, float &c0, float &c1,
-                                                            float &c2, float &c3, unsigned a0,
-                                                            unsigned a1, unsigned b);
+#define MMA(name)                                                                                  \
+    void ptx_mma_sync_aligned_##name(const char *, float &c0, float &c1, float &c2, float &c3,     \
+                                     unsigned a0, unsigned a1, unsigned b);
+MMA(m16n8k8_row_col_f32_f16_f16_f32)
+MMA(m16n8k8_row_col_f32_bf16_bf16_f32)
+#undef MMA

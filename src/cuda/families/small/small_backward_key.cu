@@ -57,12 +57,13 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int war
     nh_clear(sums.d_values);
 }
 
-/* Turns the scores of a pair's 16 queries, shifted by their LSE, into weights, and gradients of weights, less delta,
- * into gradients of scores. Scores are transposed: a thread's columns are 2t and 2t + 1 of each 8. */
+/* Turns the scores of a pair's queries, of its first block only unless `both`, which are shifted by their LSE, into
+ * weights, and gradients of weights, less delta, into gradients of scores. Scores are transposed: a thread's columns are
+ * 2t and 2t + 1 of each 8. */
 NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float (&weights)[2][4],
-                        float (&d_scores)[2][4]) {
+                        float (&d_scores)[2][4], bool both) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < (both ? 8 : 4); i++) {
         float &weight = weights[i / 4][i % 4];
         bool visible = NH_ADDITIVE_MASK || seen[i / 2 % 2] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
         weight = visible ? nh_exp2(weight * scale) : 0.f;
@@ -113,32 +114,33 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
             if (!NH_PLANE_CHUNKS && p >= NH_LEAST_PAIRS && chunk * NH_CHUNK + 16 * p >= reach) break;
             /* keeps the compiler from loading so far ahead that registers spill */
             if ((NH_BIAS_COUNT || NH_DTYPE == NH_F32) && p) __syncwarp();
+            const bool both = 2 * p + 1 < NH_BLOCKS;
             float weights[2][4] = {}, d_scores[2][4] = {};
             nh_weights operand;
             unsigned query[2];
             nh_gather_across(across, tables.columns, wrap, chunk, p);
-            if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p);
+            if (NH_BIAS_COUNT) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p, both);
             const int column = (NH_PLANE_CHUNKS ? 0 : chunk * NH_CHUNK) + 16 * p + (int)(threadIdx.x % 16);
             nh_statistics_load(query, statistics + tables.columns.statistics[NH_PLANE_CHUNKS ? 0 : wrap][column] +
                                           ahead);
             const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * nh_mask_pair(chunk, p)] : uint2{0u, 0u};
 #pragma unroll
-            for (int block = 0; block < 2; block++) {
+            for (int block = 0; block < 1 + both; block++) {
                 if (!shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
                 nh_add_deltas(d_scores[block], query[block]);
             }
             if (NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3)
-                nh_add_mask(weights, places, additive_masks, nh_mask_pair(chunk, p), true);
-            nh_multiply_columns(weights, sums.keys, queries, row[p], true);
+                nh_add_mask(weights, places, additive_masks, nh_mask_pair(chunk, p), both);
+            nh_multiply_pair(weights, sums.keys, queries, row[p], both);
 #pragma unroll
-            for (int block = 0; block < 2; block++)
+            for (int block = 0; block < 1 + both; block++)
                 if (shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
-            nh_multiply_columns(d_scores, sums.values, d_outputs, row[p], true);
-            nh_weigh(scale, p, seen, weights, d_scores);
-            nh_pack_weights(operand, weights, true);
-            nh_add_columns(sums.d_values, operand, d_outputs_across, nh_rows_of_pair(across, p), true);
-            nh_pack_weights(operand, d_scores, true);
-            nh_add_columns(sums.d_keys, operand, queries_across, nh_rows_of_pair(across, p), true);
+            nh_multiply_pair(d_scores, sums.values, d_outputs, row[p], both);
+            nh_weigh(scale, p, seen, weights, d_scores, both);
+            nh_pack_weights(operand, weights, both);
+            nh_add_pair(sums.d_values, operand, d_outputs_across, nh_rows_of_pair(across, p), d_outputs, row[p], both);
+            nh_pack_weights(operand, d_scores, both);
+            nh_add_pair(sums.d_keys, operand, queries_across, nh_rows_of_pair(across, p), queries, row[p], both);
         }
         if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
     }

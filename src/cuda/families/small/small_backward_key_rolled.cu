@@ -29,7 +29,7 @@ NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_k
 #pragma unroll
     for (int p = 0; NH_BIAS_COUNT && p < NH_PAIRS; p++) {
         float bias[2][4];
-        nh_bias_pair(bias, shared.tables.columns, table, 16 * p);
+        nh_bias_pair(bias, shared.tables.columns, table, 16 * p, true);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             scores[2 * p + i / 4][i % 4] = bias[i / 4][i % 4];

@@ -53,11 +53,12 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<NH_DIM_V> &d_ou
     sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
 }
 
-/* Turns the scores of 16 columns into their gradients. d_weights: gradients of weights, less delta. */
+/* Turns the scores of a pair, of its first block only unless `both`, into their gradients. d_weights: gradients of
+ * weights, less delta. */
 NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
-                                  const float (&lse)[2], const unsigned (&seen)[2], int pair) {
+                                  const float (&lse)[2], const unsigned (&seen)[2], int pair, bool both) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < (both ? 8 : 4); i++) {
         int half = i / 2 % 2;
         bool visible = NH_ADDITIVE_MASK || seen[half] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
         float &score = scores[i / 4][i % 4];
@@ -111,25 +112,26 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
         for (int p = 0; p < NH_PAIRS; p++) {
             /* keeps the compiler from loading so far ahead that registers spill */
             if (NH_BIAS_COUNT || NH_DTYPE == NH_F32 ? p : p == NH_PAIRS / 2) __syncwarp();
-            int column = chunk * NH_CHUNK + 16 * p;
+            const int column = chunk * NH_CHUNK + 16 * p;
+            const bool both = 2 * p + 1 < NH_BLOCKS;
             nh_gather_across(across, tables.columns, wrap, chunk, p);
             if (!NH_PLANE_CHUNKS && p >= NH_LEAST_PAIRS && column >= reach) {
                 const nh_weights none = {};
-                if (bias_wanted) nh_bias_lay(sums, column, none);
+                if (bias_wanted) nh_bias_lay(sums, column, none, both);
                 continue;
             }
             float scores[2][4] = {};
             float d_weights[2][4] = {{start[0], start[1], start[2], start[3]},
                                      {start[0], start[1], start[2], start[3]}};
             nh_weights d_scores;
-            if (NH_BIAS_COUNT) nh_bias_pair(scores, tables.columns, table, column);
-            if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, additive_masks, nh_mask_pair(chunk, p), true);
-            nh_multiply_columns(scores, queries, keys, row[p], true);
-            nh_multiply_columns(d_weights, d_outputs, values, row[p], true);
-            nh_score_gradients(scores, d_weights, scale, lse, seen, p);
-            nh_pack_weights(d_scores, scores, true);
-            if (bias_wanted) nh_bias_lay(sums, column, d_scores);
-            nh_add_columns(d_queries, d_scores, keys_across, nh_rows_of_pair(across, p), true);
+            if (NH_BIAS_COUNT) nh_bias_pair(scores, tables.columns, table, column, both);
+            if (NH_ADDITIVE_MASK) nh_add_mask(scores, places, additive_masks, nh_mask_pair(chunk, p), both);
+            nh_multiply_pair(scores, queries, keys, row[p], both);
+            nh_multiply_pair(d_weights, d_outputs, values, row[p], both);
+            nh_score_gradients(scores, d_weights, scale, lse, seen, p, both);
+            nh_pack_weights(d_scores, scores, both);
+            if (bias_wanted) nh_bias_lay(sums, column, d_scores, both);
+            nh_add_pair(d_queries, d_scores, keys_across, nh_rows_of_pair(across, p), keys, row[p], both);
         }
         if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
     }

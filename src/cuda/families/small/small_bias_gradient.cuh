@@ -39,12 +39,19 @@ NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
         *(unsigned *)&sums.d_scores[i / 64][i / 4 % 16][NH_COLUMNS + i % 4 * 2] = 0u;
 }
 
-/* Writes score gradients of 16 columns as they were packed for a product. */
-NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &packed) {
-    int lane = (int)(threadIdx.x % 32);
+/* Writes score gradients of a pair's columns as they were packed for a product. Unless `both`, those of the second block
+ * are zeros, which only products read. */
+NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &packed, bool both) {
+    const int lane = (int)(threadIdx.x % 32);
     elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[threadIdx.x / 32];
+#if NH_STAGES && NH_DTYPE != NH_F32
+    if (both || NH_BIAS_PRODUCTS) {
+        nh_store_matrices(&rows[lane % 16][column + lane / 16 * 8], packed.word);
+        return;
+    }
+#endif
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < (both || NH_BIAS_PRODUCTS ? 4 : 2); i++)
         nh_lay_two(&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2], packed, i);
 }
 

@@ -66,11 +66,11 @@ NH_DEVICE void nh_pair_scores(float (&scores)[2][4], const nh_warp_tile &warp_ti
                               const unsigned (&seen)[2], int row, int chunk, int p) {
     const nh_tables &tables = warp_tile.tables;
     const bool both = 2 * p + 1 < NH_BLOCKS;
-    float bias[2][4];
+    float bias[2][4] = {};
     nh_clear(scores);
     if (NH_ADDITIVE_MASK) nh_add_mask(scores, start.places, warp_tile.additive_masks, chunk * NH_PAIRS + p, both);
     nh_multiply_columns(scores, warp_tile.queries, start.keys, row, both);
-    if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, start.table, chunk * NH_CHUNK + 16 * p);
+    if (NH_BIAS_COUNT) nh_bias_pair(bias, tables.columns, start.table, chunk * NH_CHUNK + 16 * p, both);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         float &score = scores[i / 4][i % 4];

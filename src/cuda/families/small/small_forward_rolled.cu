@@ -16,7 +16,7 @@ NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_til
     top[0] = top[1] = NH_MINUS_INFINITY;
 #pragma unroll
     for (int b = 0; b < NH_BLOCKS; b++) {
-        if (NH_BIAS_COUNT && b % 2 == 0) nh_bias_pair(bias, tables.columns, table, 8 * b);
+        if (NH_BIAS_COUNT && b % 2 == 0) nh_bias_pair(bias, tables.columns, table, 8 * b, b + 1 < NH_BLOCKS);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float &score = scores[b][i];

@@ -42,6 +42,27 @@ NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (
 #include "small_products16.cuh"
 #endif
 
+/* scores += rows times the columns of a pair, `ahead` rows after the start; of its first block only, unless `both`. */
+template <int WIDTH, int STEPS>
+NH_DEVICE void nh_multiply_pair(float (&scores)[2][4], const nh_row_operand<WIDTH> &rows,
+                                const unsigned (&start)[STEPS], int ahead, bool both) {
+    if (both)
+        nh_multiply_columns(scores, rows, start, ahead, true);
+    else
+        nh_multiply_block(scores[0], rows, start, ahead);
+}
+
+/* sum += weights times the columns of a pair; of its first block only, unless `both`. start, ahead: the same columns, as
+ * nh_multiply_pair takes them. */
+template <int WIDTH, int SUMS, int STEPS>
+NH_DEVICE void nh_add_pair(float (&sum)[SUMS][4], const nh_weights &weights, const nh_across<WIDTH> &across,
+                           const nh_pair_rows &rows, const unsigned (&start)[STEPS], int ahead, bool both) {
+    if (both)
+        nh_add_columns(sum, weights, across, rows, true);
+    else
+        nh_add_block(sum, weights, start, ahead, across, rows);
+}
+
 /* Loads a warp tile's rows from shared rows with room for ROOM elements. */
 template <int ROOM, int WIDTH>
 NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *rows, int warp_tile) {

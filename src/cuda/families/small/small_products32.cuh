@@ -29,6 +29,20 @@ template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, co
     nh_across_start(across, halo, first, (int)(nh_thread_again() % 32) / 4);
 }
 
+/* ---- a single block of 8 columns, the last of an odd number ---- */
+
+template <int WIDTH, int STEPS>
+NH_DEVICE void nh_multiply_block(float (&c)[4], const nh_row_operand<WIDTH> &rows, const unsigned (&start)[STEPS],
+                                 int ahead) {
+    nh_multiply_columns(&c, rows, start, ahead, false);
+}
+
+template <int WIDTH, int SUMS, int STEPS>
+NH_DEVICE void nh_add_block(float (&sum)[SUMS][4], const nh_weights &weights, const unsigned (&)[STEPS], int,
+                            const nh_across<WIDTH> &across, const nh_pair_rows &rows) {
+    nh_add_columns(sum, weights, across, rows, false);
+}
+
 /* Writes two packed weights: those in columns 2t and 2t + 1 of row g (of row g + 8 if i is odd), in the second eight
  * columns if i > 1. */
 NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {

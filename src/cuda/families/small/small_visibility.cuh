@@ -76,6 +76,7 @@ struct nh_column_tables {
     /* Rows by column of a pair and by pair, in the order in which matrix loads need them, for boxes with 1 .. NH_WRAPS
      * lines before the end of the ring; with NH_PLANE_CHUNKS for any plane. */
     uint4 gather[NH_TABLE_WRAPS][NH_TABLE_CHUNKS][16][NH_GATHERS];
+    /* byte offset of a column's entry */
     alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
     /* byte offset of a column's statistics */
     unsigned statistics[NH_INVERSE ? NH_TABLE_WRAPS : 1][NH_INVERSE ? NH_TABLE_CHUNKS * NH_CHUNK : 1];
@@ -180,7 +181,7 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
         if (NH_INVERSE)
             columns.statistics[wrap][c] = (unsigned)statistics * (unsigned)sizeof(uint4);
         ((unsigned *)columns.gather[wrap][c / NH_CHUNK][c % 16])[c % NH_CHUNK / 16] = (unsigned)row;
-        if (NH_BIAS_COUNT) columns.bias[c] = bias;
+        if (NH_BIAS_COUNT) columns.bias[c] = bias * (int)sizeof(float);
     }
 }
 
@@ -346,16 +347,20 @@ NH_DEVICE int nh_bias_lower() {
     return entry;
 }
 
-/* The bias of the 16 columns from `column` on, in the layout of a product's scores. table: points to the entry of row g
- * and the box's first column. */
-NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns, const float *table, int column) {
+/* The bias of a pair of blocks from `column` on, of the first block only unless `both`, in the layout of a product's
+ * scores. table: points to the entry of row g and the box's first column. */
+NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns, const float *table, int column,
+                            bool both) {
 #pragma unroll
-    for (int block = 0; block < 2; block++) {
-        const uint2 two = *(const uint2 *)&columns.bias[column + 8 * block + (int)(threadIdx.x % 4) * 2];
-        const float *at[2] = {table + (int)two.x, table + (int)two.y};
+    for (int block = 0; block < (both ? 2 : 1); block++) {
+        const int *offset = &columns.bias[column + 8 * block + (int)(threadIdx.x % 4) * 2];
+        const char *first = (const char *)table + offset[0];
+        /* In lines of even length, two columns of a thread are in the same line. */
+        const char *second = NH_K2 % 2 ? (const char *)table + offset[1]
+                                       : first + (NH_INVERSE ? -1 : 1) * (int)sizeof(float);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            bias[block][i] = at[i % 2][i / 2 * nh_bias_lower()];
+            bias[block][i] = ((const float *)(i % 2 ? second : first))[i / 2 * nh_bias_lower()];
     }
 }
 
