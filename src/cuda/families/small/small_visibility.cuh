@@ -63,6 +63,9 @@ struct nh_tile_info {
     nh_visibility visibility;
     /* the head's bias, in base 2 unless NH_BIAS_STARTS */
     float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
+#if NH_BIAS_COUNT
+    int bias_head; /* the head of that bias, or -1 */
+#endif
     /* LSE of its rows and, where one is given, LSE's gradient */
     float lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1], d_lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
 };
@@ -382,6 +385,10 @@ NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_
         info[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
             .bias[place < NH_BIAS_MARGIN ? place : place + NH_BIAS_COUNT] = 0.f;
     }
+#if NH_BIAS_COUNT
+    for (int i = (int)threadIdx.x; i < TILE_INFOS; i += NH_THREADS)
+        info[i].bias_head = -1;
+#endif
     nh_digits_start(args, tables.digits);
     if (threadIdx.x == 0) {
         tables.scale = (float)(args.scale * NH_LOG2E);
@@ -403,16 +410,28 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
 #pragma unroll
     for (int z = thread % span; z < NH_Q2; z += span) {
         const float *column = first + z * step[2];
+#if NH_RANK < 3
+        const int lines = NH_WHOLE                      ? NH_Q1
+                          : row[2] + z >= length[2] ? 0
+                          : NH_RANK == 1            ? 1
+                                                    : length[1] - row[1];
+        if (NH_RANK > 1) column += thread / span * step[1];
+#pragma unroll 4
+        for (int line = thread / span; line < NH_Q1; line += threads / span) {
+            const bool exists = NH_WHOLE || line < lines;
+            nh_copy4(&to[line * NH_Q2 + z], exists ? column : first, exists);
+            if (NH_RANK > 1) column += threads / span * step[1];
+        }
+#else
 #pragma unroll 1
         for (int line = thread / span; line < NH_Q0 * NH_Q1; line += threads / span) {
             const int x = line / NH_Q1, y = line % NH_Q1;
-            const bool exists = row[2] + z < length[2] && (NH_RANK < 2 || row[1] + y < length[1]) &&
-                                (NH_RANK < 3 || row[0] + x < length[0]);
-            long long offset = 0;
-            if (NH_RANK > 1) offset += y * step[1];
-            if (NH_RANK > 2) offset += x * step[0];
+            const bool exists =
+                row[2] + z < length[2] && row[1] + y < length[1] && row[0] + x < length[0];
+            const long long offset = y * step[1] + x * step[0];
             nh_copy4(&to[line * NH_Q2 + z], exists ? column + offset : first, exists);
         }
+#endif
     }
 }
 
@@ -421,7 +440,15 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
 NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
                              int thread, int threads) {
     nh_visibility_fill(args, info.work_tile, tables.prefixes, info.visibility, thread, threads);
-    if (NH_BIAS_COUNT) nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
+#if NH_BIAS_COUNT
+    /* Most work tiles of a block are of one head. Where threads copy, there is no barrier between reading and writing
+     * bias_head. */
+    if (!NH_STAGES || info.bias_head != head) {
+        nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
+        if (NH_STAGES) __syncwarp();
+        if (NH_STAGES && thread == 0) info.bias_head = head;
+    }
+#endif
     if (NH_LSE_ROWS) nh_scalars_fill(args, info.work_tile, NH_LSE, info.lse, thread, threads);
     if (NH_LSE_ROWS && args.tensor[NH_D_LSE].data)
         nh_scalars_fill(args, info.work_tile, NH_D_LSE, info.d_lse, thread, threads);
