@@ -7,6 +7,7 @@
 #define NH_BIAS_STARTS 1
 #define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
 #define NH_PASSES NH_PLANES
+#define NH_BORDERS_TAKE_LONGER (NH_BIAS_COUNT > 0)
 #include "small_bias_gradient.cuh"
 #include "overlap.cuh"
 #include "small_repair_gradient.cuh"

@@ -25,6 +25,11 @@
 #define NH_ARRIVALS 32
 #endif
 
+/* 1 in kernels whose warp tiles take clearly longer at borders than elsewhere. */
+#ifndef NH_BORDERS_TAKE_LONGER
+#define NH_BORDERS_TAKE_LONGER 0
+#endif
+
 enum { NH_TILE_INFOS = NH_HELD + NH_FETCHERS };
 
 /* A warp tile of a consumer warp. */
@@ -416,15 +421,20 @@ NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
     return {word[0], word[1], (int)word[2], (int)word[3]};
 }
 
+/* Whether a warp's warp tiles, which would all be at the same place of their work tiles, move on by one place from one of
+ * its work tiles to the next. A whole chain of work tiles is at the same border: the other warps would wait for the same
+ * one each time. */
+enum { NH_ROTATES = NH_BORDERS_TAKE_LONGER && NH_WARP_TILES > 1 && NH_WARPS % NH_WARP_TILES == 0 };
+
 /* The loop of a consumer warp: calls work(info, stage, warp_tile, member) for each of its warp tiles and each member.
  * ENDS: work() itself arrives at the warp tile's barrier when it is done, and returns the warp tile's number. */
 template <bool ENDS = false, typename Work>
 NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
-    unsigned number = threadIdx.x / 32;
+    unsigned number = threadIdx.x / 32, rotated = number % NH_WARP_TILES;
 #pragma unroll 1
     while (number < ring.warp_tiles) {
         const unsigned work_tile = number / NH_WARP_TILES;
-        const int warp_tile = (int)(number % NH_WARP_TILES);
+        const int warp_tile = (int)(NH_ROTATES ? rotated : number % NH_WARP_TILES);
         for (unsigned member = 0; member < members; member++) {
             const unsigned turn = work_tile * members + member, stage = turn % NH_STAGES;
             const nh_tile_info &info = nh_tile_info_of(ring, turn);
@@ -449,9 +459,11 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
             }
             const nh_place place = nh_place_again(ring);
             number = place.number;
+            if (NH_ROTATES) rotated = (unsigned)place.warp_tile;
             nh_warp_arrive(place.done);
         }
         number += NH_WARPS;
+        if (NH_ROTATES) rotated = rotated + 1 < NH_WARP_TILES ? rotated + 1 : 0;
     }
     nh_results_free();
 }
