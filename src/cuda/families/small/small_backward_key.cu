@@ -57,9 +57,9 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int war
     nh_clear(sums.d_values);
 }
 
-/* Turns the scores of a pair's queries, of its first block only unless `both`, which are shifted by their LSE, into
- * weights, and gradients of weights, less delta, into gradients of scores. Scores are transposed: a thread's columns are
- * 2t and 2t + 1 of each 8. */
+/* Turns the scores of a pair's queries, of its first block only unless `both`, which are shifted by their LSE,
+ * into weights, and gradients of weights, less delta, into gradients of scores. Scores are transposed: a thread's
+ * columns are 2t and 2t + 1 of each 8. */
 NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float (&weights)[2][4],
                         float (&d_scores)[2][4], bool both) {
 #pragma unroll

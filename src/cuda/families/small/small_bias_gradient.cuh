@@ -39,8 +39,8 @@ NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
         *(unsigned *)&sums.d_scores[i / 64][i / 4 % 16][NH_COLUMNS + i % 4 * 2] = 0u;
 }
 
-/* Writes score gradients of a pair's columns as they were packed for a product. Unless `both`, those of the second block
- * are zeros, which only products read. */
+/* Writes score gradients of a pair's columns as they were packed for a product. Unless `both`, those of the second
+ * block are zeros, which only products read. */
 NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &packed, bool both) {
     const int lane = (int)(threadIdx.x % 32);
     elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[threadIdx.x / 32];

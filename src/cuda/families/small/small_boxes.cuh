@@ -421,9 +421,9 @@ NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
     return {word[0], word[1], (int)word[2], (int)word[3]};
 }
 
-/* Whether a warp's warp tiles, which would all be at the same place of their work tiles, move on by one place from one of
- * its work tiles to the next. A whole chain of work tiles is at the same border: the other warps would wait for the same
- * one each time. */
+/* Whether a warp's warp tiles, which would all be at the same place of their work tiles, move on by one place from
+ * one of its work tiles to the next. A whole chain of work tiles is at the same border: the other warps would wait
+ * for the same one each time. */
 enum { NH_ROTATES = NH_BORDERS_TAKE_LONGER && NH_WARP_TILES > 1 && NH_WARPS % NH_WARP_TILES == 0 };
 
 /* The loop of a consumer warp: calls work(info, stage, warp_tile, member) for each of its warp tiles and each member.

@@ -9,8 +9,8 @@ template <int WIDTH> NH_DEVICE void nh_across_start(nh_across<WIDTH> &across, co
 }
 
 /* ---- a single block of 8 columns, the last of an odd number ----
- * Its table repeats the rows of these columns 8 columns further (nh_tables_fill). So lanes 16 .. 31 may give the addresses
- * of another step, and a matrix load takes two steps at once. */
+ * Its table repeats the rows of these columns 8 columns further (nh_tables_fill). So lanes 16 .. 31 may give the
+ * addresses of another step, and a matrix load takes two steps at once. */
 
 /* Loads the elements of steps s and, if there is one, s + 1. start: as nh_gather_start<NH_AS_LAID> set it. */
 template <bool TRANSPOSED, int STEPS>
