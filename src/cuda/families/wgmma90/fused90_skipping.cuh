@@ -58,17 +58,9 @@ __device__ __forceinline__ bool stays_in_line(kv_loop &loop, const nh_work_tile 
  * on. */
 __device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
     if (PASSES_OVER && loop.tile[NH_STACK] + 1 < p.end && of_window(loop)) {
-        loop.t++;
-        loop.tile[NH_STACK]++;
+        step(loop);
         return true;
     }
     advance(loop, work_tile);
     return false;
-}
-
-/* If loop tiles are planes across the stacking axis, and a warp's 16 rows lie in one plane: whether these rows see any
- * of this tile. */
-__device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
-    const nh_visible_box &visible = loop.visible[0];
-    return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);
 }

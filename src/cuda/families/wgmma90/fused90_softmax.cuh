@@ -239,7 +239,7 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
 
 __device__ __forceinline__ void soften_first(const kv_loop &loop, float *score, seen_bits &seen, rows &r, float scale,
                                              float sum[2]) {
-    if (!r.set) {
+    if (!r.set) { /* masks apart, for the first tile alone: those below are to stand between exponentials */
         mask_lines(loop, score, seen);
         set_rows(score, seen, r, scale);
     }

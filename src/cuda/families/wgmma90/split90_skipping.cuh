@@ -98,6 +98,13 @@ __device__ __forceinline__ void plane_bits_of(const kv_loop &loop, plane_bits &s
     }
 }
 
+/* If loop tiles are planes across the stacking axis, and a warp's 16 rows lie in one plane: whether these rows see any
+ * of this tile. */
+__device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
+    const nh_visible_box &visible = loop.visible[0];
+    return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);
+}
+
 /* Masks what rows do not see of a tile. first: whether it is the first of a line for this warpgroup. False, with
  * nothing masked: the warp's rows see nothing of it. */
 __device__ __forceinline__ bool mask_seen(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
