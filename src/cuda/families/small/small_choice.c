@@ -57,10 +57,15 @@ static const struct box plane_boxes[] = {
     {{1, 16, 4}, {1, 4, 4}, 4}, {{1, 8, 12}, {1, 4, 4}, 6},
 };
 
+/* A work tile of two planes, whose halo rolls, for the forward in 16 bits. With windows of 5 x 5 x 5 the box of its warp
+ * tiles has 6 x 6 x 8 columns, that of a plane's 5 x 8 x 8. It was timed with 12 warps (docs/log/small.md, 2026-11-28). */
+static const struct box pair_box = {{2, 8, 4}, {2, 2, 4}, 12};
+
 /* Warp tiles of the boxes of three axes above. */
 static const int32_t warp_tiles3[2][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
 
-static_assert(COUNT_OF(query_boxes) + COUNT_OF(plane_boxes) + COUNT_OF(warp_tiles3) <= MOST_BOXES &&
+static_assert(COUNT_OF(query_boxes) + COUNT_OF(plane_boxes) + COUNT_OF(warp_tiles3) + 1 <=
+                      MOST_BOXES &&
                   sizeof key_boxes <= sizeof query_boxes,
               "room for all that there are");
 
@@ -112,6 +117,8 @@ static void list_boxes(const struct nh_problem *problem, bool keys, struct boxes
         add_group(problem, keys, warp_tiles3[i], boxes);
     for (size_t i = 0; i < COUNT_OF(plane_boxes); i++)
         boxes->box[boxes->count++] = plane_boxes[i];
+    if (problem->op == NHOOD_OP_FWD && problem->dtype != NHOOD_DTYPE_F32)
+        boxes->box[boxes->count++] = pair_box;
 }
 
 /* ---- the search among the launches of one kernel ---- */
@@ -221,20 +228,28 @@ static bool planes_pay(const struct nh_small_launch *launch, const struct box *b
     return planes < most_planes * tiles;
 }
 
+/* Whether warp tiles of a pair multiply fewer columns than those of planes. Timed, pairs that do not are slower. */
+static bool pair_pays(const struct nh_small_launch *launch) {
+    struct nh_small_launch plane = *launch;
+    return !nh_small_set_shape(&plane, plane_boxes->work_tile, plane_boxes->warp_tile) ||
+           launch->blocks < plane.blocks;
+}
+
 /* Considers launches that the copy engine serves with this shape and number of stages. Returns whether a multiprocessor
  * has room for any. */
 static bool consider_stages(struct choice *choice, const struct box *box,
                             struct nh_small_launch launch, int32_t stages) {
-    bool planes = nh_small_is_plane(launch.problem, box->work_tile);
+    bool planes = nh_small_is_plane(launch.problem, box->work_tile),
+         pair = nh_small_is_pair(box->work_tile);
     const int32_t *warps = planes ? plane_warps : launch.keys ? key_warps : query_warps;
     choice->made = choice->fitting = 0;
     launch.stages = stages;
     nh_small_roll(&launch);
-    if (planes && !launch.slots) return false;
+    if ((planes || pair) && !launch.slots) return false;
     /* Query heads that share keys need a warp per warp tile. */
     launch.warps = box->warps;
     if (!planes) consider(choice, &launch);
-    for (int i = 0; i < MOST_CHOICES && warps[i]; i++) {
+    for (int i = 0; i < MOST_CHOICES && warps[i] && !pair; i++) {
         launch.warps = planes ? warps[i] : warps[i] - launch.fetchers;
         nh_small_set_fetchers(&launch);
         if (planes ? planes_pay(&launch, box) : launch.warps != box->warps)
@@ -246,10 +261,11 @@ static bool consider_stages(struct choice *choice, const struct box *box,
 static void consider_box(struct choice *choice, const struct box *box) {
     struct nh_small_launch launch = choice->launch;
     const struct nh_problem *problem = launch.problem;
-    bool planes = nh_small_is_plane(problem, box->work_tile);
-    if (!planes) consider_copies(choice, box);
+    const bool pair = nh_small_is_pair(box->work_tile),
+               rolling = pair || nh_small_is_plane(problem, box->work_tile);
+    if (!rolling) consider_copies(choice, box);
     launch.stages = LEAST_STAGES;
-    if (!choice->boxes || !shape_fits(&launch, box)) return;
+    if (!choice->boxes || !shape_fits(&launch, box) || (pair && !pair_pays(&launch))) return;
     int32_t stages = LEAST_STAGES;
     while (stages <= MOST_STAGES && consider_stages(choice, box, launch, stages))
         stages++;
@@ -257,7 +273,7 @@ static void consider_box(struct choice *choice, const struct box *box) {
      * then under way while a warp copies what is beyond a seam: of volumes that may have one docs/log/small.md has 11.0
      * and 31.2 ms where other configs take 2.6 and 8.5. */
     bool seams = nh_problem_periodic(problem) && problem->axis[0].length > 1;
-    if (!planes && stages == LEAST_STAGES && !seams) consider_stages(choice, box, launch, 1);
+    if (!rolling && stages == LEAST_STAGES && !seams) consider_stages(choice, box, launch, 1);
 }
 
 /* Searches the launches of one kernel. warp_tile: what the boxes' warp tiles must be, or NULL. Boxes that stick out are

@@ -79,6 +79,11 @@ static inline bool nh_small_is_plane(const struct nh_problem *problem, const int
     return problem->rank == 3 && work_tile[0] == 1;
 }
 
+/* Whether a work tile is the one of two planes, a pair; this is for halos that roll, too. */
+static inline bool nh_small_is_pair(const int32_t *work_tile) {
+    return work_tile[0] == 2 && work_tile[1] == 8 && work_tile[2] == 4;
+}
+
 /* ---- small_shape.c ---- */
 
 /* Sets the boxes; false if the halo exceeds any shared memory. With stages the copy engine fetches halos, which then

@@ -389,11 +389,11 @@ static void set_plane_chunks(struct nh_small_launch *launch) {
 }
 
 /* Slots are for so many work tiles ("held"). Warps load their rows into registers first, which frees a stage, so that
- * more work tiles use the halo than there are stages. By keys, statistics take room as well, so that there are fewer
- * extra ones, and none on a periodic axis, which takes a slot more. Away from the ends of chains the slots are enough
- * for one work tile more. */
+ * more work tiles use the halo than there are stages. Of the extra ones there are fewer by keys, where statistics take
+ * room as well, and in pairs, whose slots are large; by keys there are none on a periodic axis, which takes a slot more.
+ * Away from the ends of chains the slots are enough for one work tile more. */
 void nh_small_roll(struct nh_small_launch *launch) {
-    enum { HELD_LONGER = 2, HELD_LONGER_BY_KEYS = 1 };
+    enum { HELD_LONGER = 2, HELD_LONGER_IN_PAIRS = 1, HELD_LONGER_BY_KEYS = 1 };
     int first = NH_AXES - launch->problem->rank;
     struct chain chain = chain_of(launch);
     int64_t slot_rows = chain.work_tile * launch->halo[2];
@@ -403,7 +403,9 @@ void nh_small_roll(struct nh_small_launch *launch) {
     launch->fetchers = (int32_t)nh_min(launch->stages, forward ? 3 : 2);
     const struct nh_small_launch before = *launch;
     if (chain.planes && !forward) set_plane_chunks(launch);
-    int32_t longer = !launch->keys ? HELD_LONGER : chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS;
+    int32_t longer = launch->keys ? (chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS)
+                     : nh_small_is_pair(launch->rows) ? HELD_LONGER_IN_PAIRS
+                                                      : HELD_LONGER;
     int32_t held = launch->stages + (chain.planes ? 0 : longer);
     int64_t slots = rolls(&chain, slot_rows) ? place_slots(&chain, held, launch) : 0;
     if (!slots) {
