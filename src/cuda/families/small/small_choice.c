@@ -59,7 +59,7 @@ static const struct box plane_boxes[] = {
 
 /* A work tile of two planes, whose halo rolls, for the forward in 16 bits. With windows of 5 x 5 x 5 the box of its warp
  * tiles has 6 x 6 x 8 columns, that of a plane's 5 x 8 x 8. It was timed with 12 warps (docs/log/small.md, 2026-11-28). */
-static const struct box pair_box = {{2, 8, 4}, {2, 2, 4}, 12};
+static const struct box pair_box = {{NH_SMALL_PAIR}, {2, 2, 4}, 12};
 
 /* Warp tiles of the boxes of three axes above. */
 static const int32_t warp_tiles3[2][NH_AXES] = {{2, 2, 4}, {1, 4, 4}};
@@ -245,7 +245,7 @@ static bool consider_stages(struct choice *choice, const struct box *box,
     choice->made = choice->fitting = 0;
     launch.stages = stages;
     nh_small_roll(&launch);
-    if ((planes || pair) && !launch.slots) return false;
+    if (nh_small_must_roll(launch.problem, box->work_tile) && !launch.slots) return false;
     /* Query heads that share keys need a warp per warp tile. */
     launch.warps = box->warps;
     if (!planes) consider(choice, &launch);
@@ -261,11 +261,11 @@ static bool consider_stages(struct choice *choice, const struct box *box,
 static void consider_box(struct choice *choice, const struct box *box) {
     struct nh_small_launch launch = choice->launch;
     const struct nh_problem *problem = launch.problem;
-    const bool pair = nh_small_is_pair(box->work_tile),
-               rolling = pair || nh_small_is_plane(problem, box->work_tile);
-    if (!rolling) consider_copies(choice, box);
+    const bool must_roll = nh_small_must_roll(problem, box->work_tile);
+    if (!must_roll) consider_copies(choice, box);
     launch.stages = LEAST_STAGES;
-    if (!choice->boxes || !shape_fits(&launch, box) || (pair && !pair_pays(&launch))) return;
+    if (!choice->boxes || !shape_fits(&launch, box)) return;
+    if (nh_small_is_pair(box->work_tile) && !pair_pays(&launch)) return;
     int32_t stages = LEAST_STAGES;
     while (stages <= MOST_STAGES && consider_stages(choice, box, launch, stages))
         stages++;
@@ -273,7 +273,7 @@ static void consider_box(struct choice *choice, const struct box *box) {
      * then under way while a warp copies what is beyond a seam: of volumes that may have one docs/log/small.md has 11.0
      * and 31.2 ms where other configs take 2.6 and 8.5. */
     bool seams = nh_problem_periodic(problem) && problem->axis[0].length > 1;
-    if (!rolling && stages == LEAST_STAGES && !seams) consider_stages(choice, box, launch, 1);
+    if (!must_roll && stages == LEAST_STAGES && !seams) consider_stages(choice, box, launch, 1);
 }
 
 /* Searches the launches of one kernel. warp_tile: what the boxes' warp tiles must be, or NULL. Boxes that stick out are

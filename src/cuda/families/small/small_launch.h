@@ -5,6 +5,8 @@
 #include "solver.h"
 #include "work.h"
 
+#include <string.h>
+
 enum {
 #define KNOB NH_KNOB_AS_INDEX
 #include "small_knobs.def"
@@ -79,9 +81,17 @@ static inline bool nh_small_is_plane(const struct nh_problem *problem, const int
     return problem->rank == 3 && work_tile[0] == 1;
 }
 
-/* Whether a work tile is the one of two planes, a pair; this is for halos that roll, too. */
+/* The extents of the work tile of two planes, a pair, and whether a work tile is that one; it is for halos that roll,
+ * too. */
+#define NH_SMALL_PAIR 2, 8, 4
 static inline bool nh_small_is_pair(const int32_t *work_tile) {
-    return work_tile[0] == 2 && work_tile[1] == 8 && work_tile[2] == 4;
+    const int32_t pair[NH_AXES] = {NH_SMALL_PAIR};
+    return !memcmp(work_tile, pair, sizeof pair);
+}
+
+/* Whether work tiles of this shape are considered only if their halos roll. */
+static inline bool nh_small_must_roll(const struct nh_problem *problem, const int32_t *work_tile) {
+    return nh_small_is_plane(problem, work_tile) || nh_small_is_pair(work_tile);
 }
 
 /* ---- small_shape.c ---- */
