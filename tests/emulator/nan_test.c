@@ -301,6 +301,21 @@ static void check_planes(nhood_context *context) {
     }
 }
 
+/* Scores that a step of the product masks: a NaN in a key makes those of all rows of the work tile NaN. */
+static void check_mask_step(nhood_context *context) {
+    static const char *const text = "fwd:bf16:b1h1d32:12x11x12:w7x7x7";
+    const nhood_plan_options options = {.struct_size = sizeof options, .solver = "cuda.fused90"};
+    nhood_problem problem;
+    nhood_plan *plan = NULL;
+    CHECK(!nhood_problem_parse(text, &problem) &&
+              !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
+          "%s", nhood_last_error());
+    const char *chosen = plan ? nhood_plan_description(plan) : "";
+    CHECK(strstr(chosen, ",kz=10,"), "no lines of 10 keys: %s", chosen);
+    nhood_plan_release(plan);
+    nan_stays_outside(context, "cuda.fused90", text, true, 700);
+}
+
 /* With the argument "planes": those alone, which take more than one work tile only on a device of few
  * multiprocessors. */
 int main(int count, char **argument) {
@@ -323,6 +338,7 @@ int main(int count, char **argument) {
     }
     if (count > 1 && !strcmp(argument[1], "planes")) {
         check_planes(context);
+        check_mask_step(context);
         nhood_context_destroy(context);
         return test_result();
     }

@@ -230,16 +230,19 @@ static struct nh_cuda_map start_map(int32_t slot, int32_t type, int32_t swizzle,
     return map;
 }
 
-/* Starts a map of rows. A box has 128 bytes of a row, or 64 if head dims have no more. */
+/* Starts a map of rows. A box has 128 bytes of a row, or 64 if head dims have no more. Behind a row of 128 bytes there
+ * often is one of another head, which a larger promotion would fetch for nothing. */
 static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
                                    int64_t columns) {
     const int64_t bytes = element_bytes(problem);
-    const bool narrow = dim_of(problem, tensor) * bytes == 64;
+    const bool narrow = dim_of(problem, tensor) * bytes == 64,
+               wide = dim_of(problem, tensor) * bytes > NARROW_BYTES;
     int32_t type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
                    : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
                                                        : NH_CU_TENSOR_BFLOAT16;
     return start_map(tensor, type, narrow ? NH_CU_TENSOR_SWIZZLE_64B : NH_CU_TENSOR_SWIZZLE_128B,
-                     NH_CU_TENSOR_PROMOTE_256B, columns, (narrow ? 64 : 128) / bytes);
+                     wide ? NH_CU_TENSOR_PROMOTE_256B : NH_CU_TENSOR_PROMOTE_128B, columns,
+                     (narrow ? 64 : 128) / bytes);
 }
 
 /* Splits the one axis of a problem into positions and dilation groups: the groups that are one token longer than the

@@ -11,8 +11,13 @@
 #include "tile_count.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MOST_DIM = 256 };
+/* Of fused90_mask_step.cuh: the depth of the step, and bytes of a column's operand. */
+enum { MASK_DEPTH = 16, MASK_ROW_BYTES = 64 };
+/* A warpgroup tile that skips planes has 4 x 4 x 4 queries. */
+enum { SIDE = 4 };
 
 static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
@@ -35,22 +40,34 @@ int64_t nh_fused90_keys(const int32_t *value) {
     return nh_box_volume(value + KX) * value[TILE_BOXES];
 }
 
+int64_t nh_fused90_columns(const int32_t *value) {
+    return nh_ceil_div(nh_fused90_keys(value), 8) * 8;
+}
+
+/* The keys of a tile as the depth of a product, in whole steps. */
+static int64_t depth(const int32_t *value) {
+    return nh_ceil_div(nh_fused90_keys(value), 16) * 16;
+}
+
 double nh_fused90_copies(const struct nh_fused90 *of) {
     return (double)(of->problem->batch * of->problem->heads / of->value[QH]);
 }
 
-static int64_t row_bytes(const struct nh_problem *problem) {
-    return nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
+static int64_t stage_bytes(const struct nh_fused90 *of) {
+    return nh_fused90_columns(of->value) * nh_sm90_row_bytes(of->problem->dim) +
+           depth(of->value) * nh_sm90_row_bytes(of->problem->dim_v);
 }
 
 static int64_t shared_bytes(const struct nh_fused90 *of, int32_t stages) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
-    int64_t stage = nh_fused90_keys(value) * row_bytes(problem), barriers = 2 + 6 * stages;
+    int64_t stage = stage_bytes(of), barriers = 2 + 6 * stages;
+    int64_t masks =
+        nh_fused90_has_mask_step(value) ? MASK_ROW_BYTES * nh_fused90_columns(value) : 0;
     if (problem->has_bias) stage += nh_sm90_bias_bytes(value + QX, value[QH], value + KX);
     if (nh_problem_partial(problem) || nh_problem_periodic(problem)) barriers += 3; /* a queue */
-    return 64 * value[WARPGROUPS] * nh_sm90_row_bytes(problem->dim) + stages * stage + 1024 +
-           nh_max(256, 8 * barriers);
+    return 64 * value[WARPGROUPS] * nh_sm90_row_bytes(problem->dim) + stages * stage + masks +
+           1024 + nh_max(256, 8 * barriers);
 }
 
 /* A thread's sums, scores, weights and, if they are kept in registers, queries have to fit what setmaxnreg gives it,
@@ -58,28 +75,58 @@ static int64_t shared_bytes(const struct nh_fused90 *of, int32_t stages) {
 int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most) {
     const int32_t *value = of->value;
     int64_t held = value[Q_IN_REGISTERS] ? of->problem->dim / 4 : 0;
-    int64_t registers = of->problem->dim_v / 2 + nh_fused90_keys(value) * 3 / 4 + held;
+    int64_t registers =
+        of->problem->dim_v / 2 + nh_fused90_columns(value) / 2 + depth(value) / 4 + held;
+    if (held && nh_fused90_has_mask_step(value)) return 0; /* ptxas then waits for each product */
     if (registers > (value[WARPGROUPS] == 2 ? 204 : 124)) return 0;
     while (most > 1 && shared_bytes(of, most) > of->cuda->shared_bytes_per_block)
         most--;
     return most > 1 ? most : 0;
 }
 
+/* Every row must see some of each tile that its warp sees. Scores of 112 columns are as many as registers hold, and the
+ * operand of masks has room for two tiles. */
+bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]) {
+    enum { MOST_KEYS = 112, MOST_TILES = 2 };
+    const double least_scale = 0x1p-64; /* times -3e38, a masked score, it is far below 0 */
+    int64_t lines = problem->axis[1].window + SIDE - 1, line = problem->axis[2].window + SIDE - 1;
+    int64_t tiles = nh_ceil_div(lines * line, MOST_KEYS), per_tile = nh_ceil_div(lines, tiles);
+    if (problem->rank < 3 || line % 8 == 0 || tiles > MOST_TILES || per_tile * line > MOST_KEYS ||
+        (tiles - 1) * per_tile >= problem->axis[1].window || nh_is_cut(&problem->axis[2]) ||
+        problem->scale < least_scale)
+        return false;
+    tile[0] = 1;
+    tile[1] = (int32_t)per_tile;
+    tile[2] = (int32_t)line;
+    return true;
+}
+
+bool nh_fused90_has_mask_step(const int32_t *value) {
+    return value[KZ] % 8 && value[TILE_BOXES] == 1;
+}
+
+static bool has_key_tile(const struct nh_fused90 *of, const int32_t tile[3]) {
+    return !memcmp(of->value + KX, tile, 3 * sizeof *tile);
+}
+
 /* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
  * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
- * (NH_WHOLE_BEGIN) are not known in advance. */
+ * (NH_WHOLE_BEGIN, or the places of fused90_mask_step.cuh) are not known in advance. */
 bool nh_fused90_skips_planes(const struct nh_fused90 *of) {
-    enum { SIDE = 4, LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_SKIPPING_DIM = 64 };
+    enum { LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_SKIPPING_DIM = 64 };
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
-    int32_t tile[3], lines = (int32_t)problem->axis[1].window + SIDE - 1;
+    int32_t tile[3], whole[3], lines = (int32_t)problem->axis[1].window + SIDE - 1;
     return problem->rank == 3 && nh_max(problem->dim, problem->dim_v) <= MOST_SKIPPING_DIM &&
            nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem) &&
            !nh_is_cut(&problem->axis[1]) && problem->axis[0].window >= LEAST_WINDOW &&
            problem->axis[0].window <= MOST_WINDOW && value[WARPGROUPS] == 3 && value[STACK] == 0 &&
-           value[QH] == 1 && value[KX] == 1 && value[KZ] == 8 && value[TILE_BOXES] == 1 &&
-           value[KY] >= lines && nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) &&
-           tile[0] == SIDE && tile[1] == SIDE && tile[2] == SIDE;
+           value[QH] == 1 && value[KX] == 1 && value[TILE_BOXES] == 1 &&
+           (nh_fused90_has_mask_step(value)
+                ? nh_fused90_lines(problem, whole) && has_key_tile(of, whole)
+                : value[KZ] == 8 && value[KY] >= lines) &&
+           nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) && tile[0] == SIDE &&
+           tile[1] == SIDE && tile[2] == SIDE;
 }
 
 /* ---- loops and clusters ---- */
@@ -124,10 +171,9 @@ int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_c
     int64_t rows = 64 * value[WARPGROUPS];
     double work_tiles = nh_fused90_copies(of) * fetched->work_tiles;
     if (!nh_cluster_possible(multiprocessors, work_tiles) || problem->has_bias ||
-        value[TILE_BOXES] > 1 || pads_a_warpgroup(of) ||
+        value[TILE_BOXES] > 1 || nh_fused90_has_mask_step(value) || pads_a_warpgroup(of) ||
         nh_cluster_sums_bytes(rows, problem->dim_v) >
-            rows * nh_sm90_row_bytes(problem->dim) +
-                value[STAGES] * nh_fused90_keys(value) * row_bytes(problem))
+            rows * nh_sm90_row_bytes(problem->dim) + value[STAGES] * stage_bytes(of))
         return 1;
     return nh_cluster_blocks(multiprocessors, work_tiles,
                              fetched->visited / fetched->work_tiles + extra_tiles(of));
@@ -149,14 +195,16 @@ static void set_units(const struct nh_fused90 *of, double fetched, double seen, 
     const struct nh_problem *problem = of->problem;
     const struct nh_cuda_device *cuda = of->cuda;
     const bool held = of->value[Q_IN_REGISTERS];
-    double keys = (double)nh_fused90_keys(of->value), scores = 64 * keys,
-           groups = of->value[WARPGROUPS];
+    double keys = (double)nh_fused90_keys(of->value),
+           scores = 64 * (double)nh_fused90_columns(of->value), groups = of->value[WARPGROUPS];
     double dims = (double)(problem->dim + problem->dim_v), masks = nh_cuda_lane_clocks(scores);
-    double tensor = seen * scores * dims / nh_cuda_products_per_clock(problem, cuda, true);
+    const bool mask_step = nh_fused90_has_mask_step(of->value);
+    double products = seen * scores * (dims + (mask_step ? MASK_DEPTH : 0));
+    double tensor = products / nh_cuda_products_per_clock(problem, cuda, true);
     launch->unit[NH_WORK_TENSOR] = tensor;
     launch->unit[NH_WORK_SHARED] = held ? 0 : tensor; /* queries are read for each product */
     launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(seen * scores);
-    launch->unit[by_line ? NH_WORK_LINE : NH_WORK_MASK] = masked * masks;
+    if (!mask_step) launch->unit[by_line ? NH_WORK_LINE : NH_WORK_MASK] = masked * masks;
     launch->unit[NH_WORK_IDLE] = by_line ? (groups * fetched - seen) * masks : 0;
     launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(cuda, (fetched * keys + 64 * groups) * dims * 2);
     launch->unit[NH_WORK_STEP] = seen / groups;
@@ -199,7 +247,7 @@ void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loo
     launch->code = (double)(problem->dim + problem->dim_v);
     launch->tiles = blocks * tiles;
     launch->masked_tiles = blocks * masked;
-    launch->scores = 64 * (double)nh_fused90_keys(value);
+    launch->scores = 64 * (double)nh_fused90_columns(value);
     launch->flops = 2 * launch->tiles * launch->scores * launch->code;
     set_units(of, fetched, seen, masked / cluster, by_line, launch);
     if (cluster > 1)
@@ -249,14 +297,20 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     int64_t keys = nh_fused90_keys(value);
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     struct nh_cuda_step step;
-    nh_sm90_define(&spec, problem, keys);
+    nh_sm90_define(&spec, problem, nh_fused90_columns(value));
     nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
-    if (nh_fused90_skips_planes(of)) {
+    if (nh_fused90_has_mask_step(value)) {
+        nh_kernel_define(&spec, "NH_MASK_STEP", 1);
+        nh_kernel_define(&spec, "NH_WINDOW_Y", problem->axis[1].window);
+        nh_kernel_define(&spec, "NH_WINDOW_Z", problem->axis[2].window);
+    } else if (nh_fused90_skips_planes(of)) {
         /* The lines of a key tile that every row of the work tile sees. The halo begins where the window of the first
          * of QY rows does, each further row's window begins at most one line later, and none ends before the first
          * row's. */
         nh_kernel_define(&spec, "NH_WHOLE_BEGIN", value[QY] - 1);
         nh_kernel_define(&spec, "NH_WHOLE_END", problem->axis[1].window);
+    }
+    if (nh_fused90_skips_planes(of)) {
         /* Work tiles are short, so what each begins with counts: no divisions by strides and dilations of 1. */
         nh_kernel_define(&spec, "NH_PLAIN_WINDOWS", 1);
         if (!nh_problem_partial(problem))

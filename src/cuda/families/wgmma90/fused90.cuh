@@ -28,6 +28,19 @@
 #define ROW_BYTES(dim) (2 * CHUNK(dim))
 #define TILE_BYTES(rows, dim) ((rows) * ROW_BYTES(dim) * CHUNKS(dim))
 
+/* Rows of a loop tile as the columns of a product, in groups of 8, and as its depth, in steps of 16. Tiles of whole
+ * lines (fused90_mask_step.cuh) may have fewer rows; those that no copy writes are zeros. */
+#ifndef NH_MASK_STEP
+#define NH_MASK_STEP 0
+#endif
+#define LOOP_COLUMNS ((NH_LOOP_ROWS + 7) / 8 * 8)
+#define LOOP_DEPTH ((NH_LOOP_ROWS + 15) / 16 * 16)
+#if NH_LOOP_N % 16
+#define LOOP_N16 NH_PASTE(NH_LOOP_N16, _HALF)
+#else
+#define LOOP_N16 NH_LOOP_N16
+#endif
+
 /* Fetches a box into a tile of `rows` rows; the barrier already expects its bytes. */
 template <int LAYOUT>
 __device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
@@ -204,7 +217,7 @@ __device__ __forceinline__ float exp2_of(float x) {
 /* Packs scores as the A operand of a product: the accumulators of two groups of 8 columns are in its layout already. */
 __device__ __forceinline__ void pack_weights(unsigned *weight, const float *score) {
 #pragma unroll
-    for (int i = 0; i < NH_LOOP_ROWS / 4; i++)
+    for (int i = 0; i < LOOP_COLUMNS / 4; i++)
         weight[i] = nh_pack(score[2 * i], score[2 * i + 1]);
 }
 
@@ -291,20 +304,23 @@ __device__ __forceinline__ void note_repair(const nh_tiled_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
 
-/* to = A B^T, 64 x NH_LOOP_ROWS: A this warpgroup's rows of an owned tile, B a loop tile, both of `dim` columns. */
-#define ISSUE_ROWS(dim, to, a, b)                                                                  \
+/* to = A B^T, 64 x LOOP_COLUMNS: A this warpgroup's rows of an owned tile, B a loop tile, both of `dim` columns. */
+#define ISSUE_ROWS(dim, to, a, b) ISSUE_ROWS_ONTO(0, dim, to, a, b)
+
+/* The same, or, if `accumulate` is 1, to += A B^T. */
+#define ISSUE_ROWS_ONTO(accumulate, dim, to, a, b)                                                 \
     do {                                                                                           \
         const int per_chunk_ = CHUNK(dim) / 16;                                                    \
         _Pragma("unroll") for (int i_ = 0; i_ < (dim) / 16; i_++) {                                \
             unsigned long long ai_ = (a) + (i_ / per_chunk_) * (OWN_ROWS * ROW_BYTES(dim) >> 4) +  \
                                      (i_ % per_chunk_) * 2;                                        \
             unsigned long long bi_ =                                                               \
-                (b) + (i_ / per_chunk_) * (NH_LOOP_ROWS * ROW_BYTES(dim) >> 4) +                   \
+                (b) + (i_ / per_chunk_) * (LOOP_COLUMNS * ROW_BYTES(dim) >> 4) +                   \
                 (i_ % per_chunk_) * 2;                                                             \
             if (i_ == 0) {                                                                         \
-                NH_WGMMA_SHARED(NH_LOOP_N16, NH_LOOP_N, to, ai_, bi_, 0, 0);                        \
+                NH_WGMMA_SHARED(LOOP_N16, NH_LOOP_N, to, ai_, bi_, accumulate, 0);                 \
             } else {                                                                               \
-                NH_WGMMA_SHARED(NH_LOOP_N16, NH_LOOP_N, to, ai_, bi_, 1, 0);                        \
+                NH_WGMMA_SHARED(LOOP_N16, NH_LOOP_N, to, ai_, bi_, 1, 0);                          \
             }                                                                                      \
         }                                                                                          \
         NH_WGMMA_COMMIT();                                                                         \
@@ -331,7 +347,8 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
 }
 
 /* The body of a kernel. Each kernel defines its Layout of shared memory and, for that, the functions lay_out,
- * init_barriers, clear_own (clears the padding rows of its owned tiles), produce (called by one thread of each of
+ * init_barriers, clear_padding (clears what no copy writes: padding rows of its owned tiles, and rows that loop tiles
+ * lack), produce (called by one thread of each of
  * PRODUCERS warps), help (with HELPERS: called by the other warps of the first warpgroup) and consume (called by the
  * warpgroups that multiply). */
 template <class Layout, int PRODUCERS = 1, bool HELPERS = false, class Maps>
@@ -346,8 +363,8 @@ __device__ __forceinline__ void run_block(const nh_tiled_args &args, const Maps 
         init_barriers(s);
         nh_barrier_init_done();
     }
-    if (PADDING_ROWS) {
-        clear_own(s);
+    if (PADDING_ROWS || NH_MASK_STEP) {
+        clear_padding(s);
         nh_show_shared();
     }
     __syncthreads();

@@ -32,6 +32,16 @@ struct nh_fused90_loops {
 /* The number of keys of a key tile, in all its boxes. */
 int64_t nh_fused90_keys(const int32_t *value);
 
+/* The same as columns of a product, in whole groups of 8. */
+int64_t nh_fused90_columns(const int32_t *value);
+
+/* Key tiles of whole lines: a plane, or half of one, of the halo of 4 x 4 queries, in lines of any length. A further step
+ * of the scores' product masks them (fused90_mask_step.cuh). Sets such a tile; false: none suits the problem. */
+bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]);
+
+/* Whether a config's key tiles are such. */
+bool nh_fused90_has_mask_step(const int32_t *value);
+
 /* The number of KV loops per query tile: pairs of a batch entry and a head, or a group of heads that share a tile. */
 double nh_fused90_copies(const struct nh_fused90 *of);
 

@@ -14,7 +14,8 @@
  * NH_TILE_BOXES (boxes per key tile), NH_WARPGROUPS, NH_STACK (the stacking axis), NH_CLUSTER (blocks that share a work
  * tile), NH_STAGES, NH_Q_IN_REGISTERS (less traffic of shared memory), NH_REPAIR_APART (rows that are not finite are
  * repaired by a launch of its own, fused90_repair.cu, instead of at the end of this one, which then compiles faster),
- * NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP (how a map's five axes are used, see place()). */
+ * NH_MASK_STEP (fused90_mask_step.cuh), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP (how a map's
+ * five axes are used, see place()). */
 #if NH_BIASED && NH_WARPGROUPS == 2
 /* The warps beside the producer copy the bias, so they need more registers. */
 #define PRODUCER_REGISTERS 40
@@ -38,7 +39,7 @@
 
 #define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
 
-#define SCORES (NH_LOOP_ROWS / 2)
+#define SCORES (LOOP_COLUMNS / 2)
 #define OUTS (NH_DIM_V / 2)
 
 #define MAP_Q 0
@@ -49,6 +50,7 @@
 
 #include "fused90_keys.cuh"
 #include "fused90_skipping.cuh"
+#include "fused90_mask_step.cuh"
 #include "fused90_softmax.cuh"
 
 /* Whether work tiles come from a queue. Parts of a grid are computed while other parts are exchanged between GPUs, by a
@@ -75,7 +77,7 @@ struct maps {
 };
 
 struct shared_layout {
-    unsigned q, k, v, bias, q_full, q_free, k_full, k_free, v_full, v_free, bias_full, bias_free;
+    unsigned q, k, v, masks, bias, q_full, q_free, k_full, k_free, v_full, v_free, bias_full, bias_free;
 #if QUEUED
     work_tile_queue queue;
 #endif
@@ -85,7 +87,8 @@ __device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
     s.q = base;
     s.k = s.q + Q_BYTES;
     s.v = s.k + NH_STAGES * K_BYTES;
-    s.bias = s.v + NH_STAGES * V_BYTES;
+    s.masks = s.v + NH_STAGES * V_BYTES;
+    s.bias = s.masks + MASK_BYTES;
     s.q_full = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
     s.q_free = s.q_full + 8;
 #if QUEUED
@@ -104,8 +107,13 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
 #endif
 }
 
-__device__ __forceinline__ void clear_own(const shared_layout &s) {
+__device__ __forceinline__ void clear_padding(const shared_layout &s) {
     clear_padding_rows(s.q, NH_DIM);
+#if NH_MASK_STEP
+    clear_rest(s.k, LOOP_COLUMNS, NH_DIM);
+    clear_rest(s.v, LOOP_DEPTH, NH_DIM_V);
+    lay_masks(s.masks);
+#endif
 }
 
 /* ---- producer ---- */
@@ -155,29 +163,31 @@ __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warp
 }
 #endif
 
-/* S = Q K^T, 64 x NH_LOOP_ROWS. */
-__device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned long long k) {
+/* S = Q K^T, 64 x LOOP_COLUMNS, and masks, if a step of the product makes them. */
+__device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned long long k, mask_step &masks,
+                                             const kv_loop &loop) {
+    issue_masks(score, masks, loop);
 #if NH_Q_IN_REGISTERS
     const int per_chunk = CHUNK(NH_DIM) / 16;
 #pragma unroll
     for (int i = 0; i < NH_DIM / 16; i++) {
-        unsigned long long ki = k + (i / per_chunk) * (NH_LOOP_ROWS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
+        unsigned long long ki = k + (i / per_chunk) * (LOOP_COLUMNS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
         if (i == 0) {
-            NH_WGMMA_HELD(NH_LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, 0, 0);
+            NH_WGMMA_HELD(LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, NH_MASK_STEP, 0);
         } else {
-            NH_WGMMA_HELD(NH_LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, 1, 0);
+            NH_WGMMA_HELD(LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, 1, 0);
         }
     }
     NH_WGMMA_COMMIT();
 #else
-    ISSUE_ROWS(NH_DIM, score, q.shared, k);
+    ISSUE_ROWS_ONTO(NH_MASK_STEP, NH_DIM, score, q.shared, k);
 #endif
 }
 
 /* O += P V. */
 __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsigned long long v) {
 #pragma unroll
-    for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
+    for (int i = 0; i < LOOP_DEPTH / 16; i++)
         NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, out, weight + 4 * i, v + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
     NH_WGMMA_COMMIT();
 }
@@ -259,7 +269,7 @@ __device__ __forceinline__ bool o_needs_repair(const nh_cuda_args &args, const n
 
 #define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
 #define V_TILE_AT(n)                                                                               \
-    nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V))
+    nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), LOOP_DEPTH * ROW_BYTES(NH_DIM_V))
 
 /* Skips tile n. */
 __device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
@@ -276,13 +286,18 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
     bias_places bias_place = bias_places_of(row);
     queries q;
     q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
-    unsigned n = 0, before, work_tiles = 0, weight[SCORES / 2];
+    unsigned n = 0, before, work_tiles = 0, weight[LOOP_DEPTH / 4];
     float score[SCORES], out[OUTS], zero = 0;
     nh_work_tile work_tile;
     kv_loop loop;
     part mine;
     seen_bits seen;
+    mask_step masks;
     rows r;
+    mask_step_begin(masks, s.masks);
+#pragma unroll
+    for (int i = LOOP_COLUMNS / 4; i < LOOP_DEPTH / 4; i++)
+        weight[i] = 0; /* of rows of V that are zeros, which no tile changes */
     for (int round = 0, index; (index = TOLD_TILE(round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
@@ -293,6 +308,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
         loop.visible[0].end[0] = __shfl_sync(~0u, loop.visible[0].end[0], 0);
 #endif
         part_begin(args, work_tile, warpgroup, loop, mine);
+        set_starts(masks, loop);
 #pragma unroll
         for (int i = 0; i < OUTS; i++)
             out[i] = 0;
@@ -310,7 +326,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
                 pass_over(s, work_tile, loop, n);
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
             NH_WGMMA_FENCE();
-            issue_scores(score, q, K_TILE_AT(n));
+            issue_scores(score, q, K_TILE_AT(n), masks, loop);
             NH_WGMMA_WAIT(0);
             before = n;
             for (;;) {
@@ -352,7 +368,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
                 }
                 nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
                 NH_WGMMA_FENCE();
-                issue_scores(score, q, K_TILE_AT(n));
+                issue_scores(score, q, K_TILE_AT(n), masks, loop);
                 nh_barrier_wait(s.v_full + 8 * SLOT(before), PHASE(before));
                 issue_values(out, weight, V_TILE_AT(before));
                 NH_WGMMA_WAIT(1);

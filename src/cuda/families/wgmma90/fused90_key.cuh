@@ -52,7 +52,7 @@ __device__ __forceinline__ void init_barriers(const key_layout &s) {
     init_ring(s.full, s.free, NH_STAGES);
 }
 
-__device__ __forceinline__ void clear_own(const key_layout &s) {
+__device__ __forceinline__ void clear_padding(const key_layout &s) {
     clear_padding_rows(s.k, NH_DIM);
     if (NH_SUM_D_K) clear_padding_rows(s.v, NH_DIM_V);
 }

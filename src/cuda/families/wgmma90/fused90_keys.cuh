@@ -5,8 +5,8 @@
 #pragma once
 #include "fused90_kv_loop.cuh"
 
-#define K_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM)
-#define V_BYTES TILE_BYTES(NH_LOOP_ROWS, NH_DIM_V)
+#define K_BYTES TILE_BYTES(LOOP_COLUMNS, NH_DIM)
+#define V_BYTES TILE_BYTES(LOOP_DEPTH, NH_DIM_V)
 
 /* Lays out the barriers of the rings and of the bias boxes; returns their end. */
 template <class Layout> __device__ __forceinline__ unsigned lay_out_rings(Layout &s, unsigned base) {
@@ -25,15 +25,15 @@ template <class Layout> __device__ __forceinline__ void init_rings(const Layout 
     if (NH_BIASED) init_bias_ring(s.bias_full, s.bias_free);
 }
 
-/* Fetches a tile that consists of a box at each of these tokens. */
+/* Fetches a box at each of these tokens into a tile of `rows` rows. */
 template <int LAYOUT, int BOXES>
-__device__ __forceinline__ void fetch_boxes(unsigned to, const nh_tensor_map *map, unsigned barrier, int dim, int head,
-                                            int heads, const int (&token)[BOXES][3], int batch) {
+__device__ __forceinline__ void fetch_boxes(unsigned to, const nh_tensor_map *map, unsigned barrier, int rows, int dim,
+                                            int head, int heads, const int (&token)[BOXES][3], int batch) {
     nh_barrier_expect(barrier, TILE_BYTES(NH_LOOP_ROWS, dim));
 #pragma unroll
     for (int i = 0; i < BOXES; i++)
-        fetch_more<LAYOUT>(to + i * (NH_LOOP_ROWS / BOXES) * ROW_BYTES(dim), map, barrier, NH_LOOP_ROWS, dim, head,
-                           heads, token[i], batch);
+        fetch_more<LAYOUT>(to + i * (NH_LOOP_ROWS / BOXES) * ROW_BYTES(dim), map, barrier, rows, dim, head, heads,
+                           token[i], batch);
 }
 
 /* Fetches K and V of tile n of this block's KV loops. */
@@ -44,11 +44,11 @@ __device__ __forceinline__ void fetch_pair(const nh_tiled_args &args, const Layo
     int heads = (int)args.kv_heads, k_head = head_or_origin<K_LAYOUT>(args, NH_K, work_tile, work_tile.kv_head),
         v_head = head_or_origin<V_LAYOUT>(args, NH_V, work_tile, work_tile.kv_head);
     nh_barrier_wait(s.k_free + 8 * SLOT(n), PHASE(n) ^ 1);
-    fetch_boxes<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), NH_DIM, k_head, heads, token,
-                          work_tile.batch);
+    fetch_boxes<K_LAYOUT>(s.k + SLOT(n) * K_BYTES, k, s.k_full + 8 * SLOT(n), LOOP_COLUMNS, NH_DIM, k_head, heads,
+                          token, work_tile.batch);
     nh_barrier_wait(s.v_free + 8 * SLOT(n), PHASE(n) ^ 1);
-    fetch_boxes<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), NH_DIM_V, v_head, heads, token,
-                          work_tile.batch);
+    fetch_boxes<V_LAYOUT>(s.v + SLOT(n) * V_BYTES, v, s.v_full + 8 * SLOT(n), LOOP_DEPTH, NH_DIM_V, v_head, heads,
+                          token, work_tile.batch);
 }
 
 /* Releases tile n, which must have landed: otherwise a stage that is free already could be released again. */

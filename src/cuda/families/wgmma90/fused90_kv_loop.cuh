@@ -3,8 +3,8 @@
 #pragma once
 #include "fused90.cuh"
 
-#if (NH_LOOP_Z % 8 && (NH_LOOP_Z != 4 || NH_LOOP_Y % 2)) || NH_LOOP_ROWS % 16 || NH_BOX_ROWS % 8
-#error "loop tiles are runs of 8 rows, an even number of them"
+#if !NH_MASK_STEP && ((NH_LOOP_Z % 8 && (NH_LOOP_Z != 4 || NH_LOOP_Y % 2)) || NH_LOOP_ROWS % 16 || NH_BOX_ROWS % 8)
+#error "loop tiles are runs of 8 rows, an even number of them, unless a step of the product masks scores"
 #endif
 #if NH_TILE_BOXES > 1 && (NH_RANK < 3 || NH_CLUSTER > 1)
 #error "lines that share tiles fill a plane, and are one block's"

@@ -39,6 +39,10 @@ enum {
     MOST_PLANE_STAGES = 8, /* where warps skip planes */
     MOST_HEADS = 16,
     MOST_RANKED = 12,
+    /* The order of work tiles where key tiles are whole lines: lines next to each other in memory are then fetched at
+     * about the same time, which for windows of 11 x 11 x 11 on 121 x 272 x 480 tokens takes 3 % less
+     * (docs/log/wgmma90.md, 2026-11-28). */
+    ALONG_LINES = 0,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
     Q_SHAPES = sizeof q_shapes / sizeof *q_shapes
 };
@@ -68,11 +72,12 @@ struct search {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
     struct nh_loop_counts counts;
-    struct key_tile key[KEY_TILES];
+    struct key_tile key[KEY_TILES + 1];
     int keys;
-    bool any;     /* some pair runs */
-    bool parts;   /* tensors cover a part of a grid, or some axis is periodic */
-    double below; /* configs with more clocks of all blocks together are skipped */
+    int32_t lines[3]; /* the key tile of whole lines */
+    bool any;         /* some pair runs */
+    bool parts;       /* tensors cover a part of a grid, or some axis is periodic */
+    double below;     /* configs with more clocks of all blocks together are skipped */
     struct ranked ranked[MOST_RANKED]; /* least clocks first */
     struct nh_top_n top;
 };
@@ -191,6 +196,7 @@ static void try_parts(struct search *search, const struct nh_config *queries,
             (search->parts && !nh_tiling_laps_fit(search->problem, value + QX, key->shape, false)))
             continue;
         set_keys(value, key->shape);
+        if (nh_fused90_has_mask_step(value) && !nh_fused90_skips_planes(&of)) continue;
         ranked.loops.fetched = nh_loop_count(whole, key->columns);
         ranked.loops.seen = nh_loop_count(parts, key->columns);
         const struct nh_tiling_count *fetched = &ranked.loops.fetched, *seen = &ranked.loops.seen;
@@ -262,6 +268,7 @@ static bool try_tiles(struct search *search, bool all, struct nh_top_n *best) {
     for (size_t i = 0; i < KEY_TILES; i++)
         if (all || nh_sm90_suits(problem, k_shapes[i], true))
             add_keys(search, &extents, k_shapes[i]);
+    if (nh_fused90_lines(problem, search->lines)) add_keys(search, &extents, search->lines);
     nh_loop_counts_start(&search->counts, problem, false, true, &extents);
     for (size_t i = 0; i < Q_SHAPES && search->keys; i++) {
         if (!(all || nh_sm90_suits(problem, q_shapes[i], false))) continue;
@@ -285,6 +292,8 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_de
     struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {
         int32_t *value = config[i].value;
-        value[ORDER] = nh_tiling_order(problem, value + QX, false, cuda->multiprocessors);
+        value[ORDER] = nh_fused90_has_mask_step(value)
+                           ? ALONG_LINES
+                           : nh_tiling_order(problem, value + QX, false, cuda->multiprocessors);
     }
 }

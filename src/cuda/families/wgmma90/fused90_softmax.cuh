@@ -16,7 +16,7 @@ struct rows {
 /* If lines are short, masks along z cost four additions per place and no selection per score: columns that are 8 apart
  * have the same place in a line, and what the softmax subtracts is infinite for places that a row does not see. Each
  * box of a tile has its own places. */
-#define SHORT_LINES (NH_RUNS <= 4)
+#define SHORT_LINES (NH_RUNS <= 4 && !NH_MASK_STEP)
 #define PLACES (SHORT_LINES ? NH_TILE_BOXES * NH_RUNS : 1)
 #define PLACE_OF(j) (SHORT_LINES ? (j) / (NH_BOX_ROWS / 8) * NH_RUNS + (j) % NH_RUNS : 0)
 /* Whether a box is one line: places then mask lines, too. */
@@ -28,12 +28,13 @@ struct rows {
 /* Whether warps skip planes. Key tiles are planes across the stacking axis, and so are a warp's 16 rows: either all of
  * these rows see some of a tile or none does, and then the warp computes no weights, which are zero. What rows see of
  * the lines of a plane is computed with the places; lines [NH_WHOLE_BEGIN, NH_WHOLE_END), which every row sees, need no
- * test. If the host does not define these (fused90.c), no plane is skipped. */
+ * test. With NH_MASK_STEP the scores' product has masked what rows do not see of a plane. If the host defines neither
+ * (fused90.c), no plane is skipped. */
 #if defined(NH_WHOLE_BEGIN) && NH_CLUSTER == 1
 #define SKIPS_PLANES 1
 #define LINE_IS_WHOLE(j) ((j) / NH_RUNS >= NH_WHOLE_BEGIN && (j) / NH_RUNS < NH_WHOLE_END)
 #else
-#define SKIPS_PLANES 0
+#define SKIPS_PLANES NH_MASK_STEP
 #define LINE_IS_WHOLE(j) false
 #endif
 
@@ -44,7 +45,11 @@ struct seen_bits {
     unsigned plane[2]; /* what each row sees of the lines of a plane */
 #endif
 };
+#if NH_MASK_STEP
+#define SEEN(seen_bits, half, odd, place) true
+#else
 #define SEEN(seen_bits, half, odd, place) ((seen_bits).bits >> (2 * (half) + (odd)) * PLACES + (place) & 1u)
+#endif
 
 __device__ __forceinline__ unsigned place_bits(const kv_loop &loop, const tile_boxes &start) {
     unsigned bits = 0;
@@ -72,6 +77,7 @@ __device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_bo
  * nothing of it and computes no weights. */
 __device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loop &loop, bool first, seen_bits &seen) {
     note_tile(args, loop);
+#if !NH_MASK_STEP
     const tile_boxes start = starts_of(loop);
     if (first || !SAME_PLACES) seen.line = seen_whole(loop, NH_RUN_AXIS) ? ~0u : place_bits(loop, start);
 #if SKIPS_PLANES
@@ -80,15 +86,21 @@ __device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loo
         nh_range y = nh_seen_of_tile(loop.visible[half], 1, start.box[0][1]);
         seen.plane[half] = nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin);
     }
+#endif
+#endif
+#if SKIPS_PLANES
     if (loop.tile[0] < loop.visible[0].begin[0] || loop.tile[0] >= loop.visible[0].end[0]) return false;
 #endif
+#if !NH_MASK_STEP
     seen.bits = seen.line;
+#endif
     return true;
 }
 
 /* Masks what rows do not see of a tile of short lines, except what the softmax masks. */
 __device__ __forceinline__ void mask_lines(const kv_loop &loop, float *score, seen_bits &seen) {
-    if (NH_LOOP_ROWS == NH_LOOP_Z || (!SKIPS_PLANES && seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS))) return;
+    if (NH_MASK_STEP || NH_LOOP_ROWS == NH_LOOP_Z) return;
+    if (!SKIPS_PLANES && seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS)) return;
     const tile_boxes start = starts_of(loop);
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -132,6 +144,9 @@ __device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_
 #define MOST 256.0f
 /* The shift of a row that has seen no key: the weights of keys that it does not see are zero even then. */
 #define UNSET 3e38f
+/* A row whose largest score is no more than this sees nothing of the tile. */
+#define UNSEEN (NH_MASK_STEP ? -1e38f : NH_MINUS_INFINITY)
+#define GROUPS (LOOP_COLUMNS / 8)
 
 /* Sets the shifts of rows that see their first keys in this tile. */
 __device__ __forceinline__ void set_rows(const float *score, const seen_bits &seen, rows &r, float scale) {
@@ -139,12 +154,12 @@ __device__ __forceinline__ void set_rows(const float *score, const seen_bits &se
     for (int half = 0; half < 2; half++) {
         float most = NH_MINUS_INFINITY;
 #pragma unroll
-        for (int j = 0; j < NH_LOOP_ROWS / 8; j++)
+        for (int j = 0; j < GROUPS; j++)
 #pragma unroll
             for (int odd = 0; odd < 2; odd++)
                 if (SEEN(seen, half, odd, PLACE_OF(j))) most = fmaxf(most, score[4 * j + 2 * half + odd]);
         most = nh_quad_max(most);
-        if (r.shift[half] == UNSET && most > NH_MINUS_INFINITY) r.shift[half] = -scale * most;
+        if (r.shift[half] == UNSET && most > UNSEEN) r.shift[half] = -scale * most;
     }
     r.set = !__any_sync(~0u, r.shift[0] == UNSET || r.shift[1] == UNSET);
 }
@@ -162,7 +177,7 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
         r.sum[half] *= factor;
         sum[half] = 0;
 #pragma unroll
-        for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
+        for (int j = 0; j < GROUPS; j++) {
             float *w = weight + 4 * j + 2 * half;
             w[0] *= factor;
             w[1] *= factor;
@@ -173,8 +188,7 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
 
 /* The n-th group of 8 columns whose scores become weights. Lines that are not masked come first, so that the others are
  * masked meanwhile. */
-#define GROUPS (NH_LOOP_ROWS / 8)
-#if SKIPS_PLANES
+#if SKIPS_PLANES && !NH_MASK_STEP
 #define GROUP(n) (((n) + NH_WHOLE_BEGIN * NH_RUNS) % GROUPS)
 #else
 #define GROUP(n) (n)
@@ -265,7 +279,7 @@ __device__ __forceinline__ void soften_last(float *score, float *out, unsigned *
  * known whether they see the tile. */
 __device__ __forceinline__ void clear_weights(unsigned *weight) {
 #pragma unroll
-    for (int i = 0; i < NH_LOOP_ROWS / 4; i++)
+    for (int i = 0; i < LOOP_COLUMNS / 4; i++)
         asm volatile("add.u32 %0, %1, %2;" : "=r"(weight[i]) : "r"(0), "r"(0));
 }
 #endif

@@ -63,7 +63,7 @@ __device__ __forceinline__ void init_barriers(const shared_layout &s) {
     if (NH_BIASED) init_barriers(s.gradient);
 }
 
-__device__ __forceinline__ void clear_own(const shared_layout &s) {
+__device__ __forceinline__ void clear_padding(const shared_layout &s) {
     clear_padding_rows(s.q, NH_DIM);
     clear_padding_rows(s.d_o, NH_DIM_V);
 }

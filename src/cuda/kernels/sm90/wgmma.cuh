@@ -23,7 +23,9 @@
     "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]),     \
         "+f"(c[i + 6]), "+f"(c[i + 7])
 
-/* The registers of D for N = 16 G. */
+#define NH_R4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+
+/* The registers of D for N = 16 G; those for N = 16 G + 8 have names that end in _HALF. */
 #define NH_REGISTERS_1(c) NH_R8(c, 0)
 #define NH_REGISTERS_2(c) NH_REGISTERS_1(c), NH_R8(c, 8)
 #define NH_REGISTERS_3(c) NH_REGISTERS_2(c), NH_R8(c, 16)
@@ -40,6 +42,13 @@
 #define NH_REGISTERS_14(c) NH_REGISTERS_13(c), NH_R8(c, 104)
 #define NH_REGISTERS_15(c) NH_REGISTERS_14(c), NH_R8(c, 112)
 #define NH_REGISTERS_16(c) NH_REGISTERS_15(c), NH_R8(c, 120)
+#define NH_REGISTERS_1_HALF(c) NH_REGISTERS_1(c), NH_R4(c, 8)
+#define NH_REGISTERS_2_HALF(c) NH_REGISTERS_2(c), NH_R4(c, 16)
+#define NH_REGISTERS_3_HALF(c) NH_REGISTERS_3(c), NH_R4(c, 24)
+#define NH_REGISTERS_4_HALF(c) NH_REGISTERS_4(c), NH_R4(c, 32)
+#define NH_REGISTERS_5_HALF(c) NH_REGISTERS_5(c), NH_R4(c, 40)
+#define NH_REGISTERS_6_HALF(c) NH_REGISTERS_6(c), NH_R4(c, 48)
+#define NH_REGISTERS_7_HALF(c) NH_REGISTERS_7(c), NH_R4(c, 56)
 
 /* Their numbers if two operands come first. */
 #define NH_SHARED_1 "%2, %3, %4, %5, %6, %7, %8, %9"
@@ -58,6 +67,13 @@
 #define NH_SHARED_14 NH_SHARED_13 ", %106, %107, %108, %109, %110, %111, %112, %113"
 #define NH_SHARED_15 NH_SHARED_14 ", %114, %115, %116, %117, %118, %119, %120, %121"
 #define NH_SHARED_16 NH_SHARED_15 ", %122, %123, %124, %125, %126, %127, %128, %129"
+#define NH_SHARED_1_HALF NH_SHARED_1 ", %10, %11, %12, %13"
+#define NH_SHARED_2_HALF NH_SHARED_2 ", %18, %19, %20, %21"
+#define NH_SHARED_3_HALF NH_SHARED_3 ", %26, %27, %28, %29"
+#define NH_SHARED_4_HALF NH_SHARED_4 ", %34, %35, %36, %37"
+#define NH_SHARED_5_HALF NH_SHARED_5 ", %42, %43, %44, %45"
+#define NH_SHARED_6_HALF NH_SHARED_6 ", %50, %51, %52, %53"
+#define NH_SHARED_7_HALF NH_SHARED_7 ", %58, %59, %60, %61"
 
 /* Their numbers if five operands come first. */
 #define NH_HELD_1 "%5, %6, %7, %8, %9, %10, %11, %12"
@@ -76,9 +92,16 @@
 #define NH_HELD_14 NH_HELD_13 ", %109, %110, %111, %112, %113, %114, %115, %116"
 #define NH_HELD_15 NH_HELD_14 ", %117, %118, %119, %120, %121, %122, %123, %124"
 #define NH_HELD_16 NH_HELD_15 ", %125, %126, %127, %128, %129, %130, %131, %132"
+#define NH_HELD_1_HALF NH_HELD_1 ", %13, %14, %15, %16"
+#define NH_HELD_2_HALF NH_HELD_2 ", %21, %22, %23, %24"
+#define NH_HELD_3_HALF NH_HELD_3 ", %29, %30, %31, %32"
+#define NH_HELD_4_HALF NH_HELD_4 ", %37, %38, %39, %40"
+#define NH_HELD_5_HALF NH_HELD_5 ", %45, %46, %47, %48"
+#define NH_HELD_6_HALF NH_HELD_6 ", %53, %54, %55, %56"
+#define NH_HELD_7_HALF NH_HELD_7 ", %61, %62, %63, %64"
 
 /* D = A B or D += A B, with A, K-major, and B, K-major or, transposed, MN-major, in shared memory, given by
- * descriptors. n16: N / 16, a literal. */
+ * descriptors. n16: N / 16, a literal, or G_HALF for N = 16 G + 8. */
 #define NH_WGMMA_SHARED(n16, n, c, a, b, accumulate, transposed)                                   \
     do {                                                                                           \
         unsigned long long a_ = (a), b_ = (b);                                                     \
@@ -91,10 +114,14 @@
 
 /* D = A B or D += A B with A in registers; B in shared memory, K-major or, transposed, MN-major. */
 #define NH_WGMMA_HELD(n16, n, c, a, b, accumulate, transposed)                                     \
+    NH_WGMMA_HELD_OF(NH_WGMMA_TYPES, n16, n, c, a, b, accumulate, transposed)
+
+/* The same for other types of D, A and B than those of the kernel. */
+#define NH_WGMMA_HELD_OF(types, n16, n, c, a, b, accumulate, transposed)                           \
     do {                                                                                           \
         unsigned long long b_ = (b);                                                               \
         asm volatile("{.reg .pred p; setp.ne.b32 p, " NH_TEXT(accumulate) ", 0; "                  \
-                     "wgmma.mma_async.sync.aligned.m64n" NH_TEXT(n) "k16." NH_WGMMA_TYPES " {"       \
+                     "wgmma.mma_async.sync.aligned.m64n" NH_TEXT(n) "k16." types " {"                \
                      NH_PASTE(NH_HELD_, n16) "}, {%0, %1, %2, %3}, %4, p, 1, 1, "                  \
                      NH_TEXT(transposed) ";}"                                                      \
                      : "+r"((a)[0]), "+r"((a)[1]), "+r"((a)[2]), "+r"((a)[3]), "+l"(b_),            \
