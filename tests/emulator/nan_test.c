@@ -280,21 +280,28 @@ static void check_queue(nhood_context *context) {
         free_tensors(&io[again]);
 }
 
+/* The config that a solver chooses for a problem has these two knobs. */
+static void check_chosen(nhood_context *context, const char *solver, const char *text,
+                         const char *knob, const char *other_knob) {
+    const nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
+    nhood_problem problem;
+    nhood_plan *plan = NULL;
+    CHECK(!nhood_problem_parse(text, &problem) &&
+              !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
+          "%s", nhood_last_error());
+    const char *chosen = plan ? nhood_plan_description(plan) : "";
+    CHECK(strstr(chosen, knob) && strstr(chosen, other_knob), "not %s and %s: %s", knob, other_knob,
+          chosen);
+    nhood_plan_release(plan);
+}
+
 /* Planes that roll in the backward of a volume, and are overwritten once warps have passed them. In bf16 a chunk of
  * columns is a plane, in f32 all columns of a box make chunks. */
 static void check_planes(nhood_context *context) {
     static const char *const texts[] = {"bwd:bf16:b1h1d32:16x8x12:w3x5x5",
                                         "bwd:f32:b1h1d32:16x8x12:w3x3x3"};
-    const nhood_plan_options options = {.struct_size = sizeof options, .solver = "cuda.small"};
     for (int i = 0; i < 2; i++) {
-        nhood_problem problem;
-        nhood_plan *plan = NULL;
-        CHECK(!nhood_problem_parse(texts[i], &problem) &&
-                  !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
-              "%s", nhood_last_error());
-        const char *chosen = plan ? nhood_plan_description(plan) : "";
-        CHECK(strstr(chosen, " q0=1,") && strstr(chosen, ",k0=1,"), "no planes: %s", chosen);
-        nhood_plan_release(plan);
+        check_chosen(context, "cuda.small", texts[i], " q0=1,", ",k0=1,");
         for (int of_key = 0; of_key < 2; of_key++)
             for (int64_t poisoned = 700; poisoned < 1300; poisoned += 500)
                 nan_stays_outside(context, "cuda.small", texts[i], of_key, poisoned);
@@ -304,15 +311,7 @@ static void check_planes(nhood_context *context) {
 /* Scores that a step of the product masks: a NaN in a key makes those of all rows of the work tile NaN. */
 static void check_mask_step(nhood_context *context) {
     static const char *const text = "fwd:bf16:b1h1d32:12x11x12:w7x7x7";
-    const nhood_plan_options options = {.struct_size = sizeof options, .solver = "cuda.fused90"};
-    nhood_problem problem;
-    nhood_plan *plan = NULL;
-    CHECK(!nhood_problem_parse(text, &problem) &&
-              !nhood_plan_create(context, CUDA_DEVICE, &problem, &options, &plan),
-          "%s", nhood_last_error());
-    const char *chosen = plan ? nhood_plan_description(plan) : "";
-    CHECK(strstr(chosen, ",kz=10,"), "no lines of 10 keys: %s", chosen);
-    nhood_plan_release(plan);
+    check_chosen(context, "cuda.fused90", text, ",ky=10,", ",kz=10,");
     nan_stays_outside(context, "cuda.fused90", text, true, 700);
 }
 

@@ -234,9 +234,8 @@ static struct nh_cuda_map start_map(int32_t slot, int32_t type, int32_t swizzle,
  * often is one of another head, which a larger promotion would fetch for nothing. */
 static struct nh_cuda_map rows_map(const struct nh_problem *problem, int32_t tensor,
                                    int64_t columns) {
-    const int64_t bytes = element_bytes(problem);
-    const bool narrow = dim_of(problem, tensor) * bytes == 64,
-               wide = dim_of(problem, tensor) * bytes > NARROW_BYTES;
+    const int64_t bytes = element_bytes(problem), row_bytes = dim_of(problem, tensor) * bytes;
+    const bool narrow = row_bytes == 64, wide = row_bytes > NARROW_BYTES;
     int32_t type = problem->dtype == NHOOD_DTYPE_F32   ? NH_CU_TENSOR_FLOAT32
                    : problem->dtype == NHOOD_DTYPE_F16 ? NH_CU_TENSOR_FLOAT16
                                                        : NH_CU_TENSOR_BFLOAT16;

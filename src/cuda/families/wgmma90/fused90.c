@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { MOST_DIM = 256 };
-/* Of fused90_mask_step.cuh: the depth of the step, and bytes of a column's operand. */
+/* The step that masks scores (fused90_mask_step.cuh) has this depth, and this many bytes of its operand for a column. */
 enum { MASK_DEPTH = 16, MASK_ROW_BYTES = 64 };
 /* A warpgroup tile that skips planes has 4 x 4 x 4 queries. */
 enum { SIDE = 4 };
@@ -84,6 +84,17 @@ int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most) {
     return most > 1 ? most : 0;
 }
 
+/* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
+ * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
+ * (NH_WHOLE_BEGIN, or the places of fused90_mask_step.cuh) are not known in advance. */
+static bool planes_may_be_skipped(const struct nh_problem *problem) {
+    enum { LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_SKIPPING_DIM = 64 };
+    return problem->rank == 3 && nh_max(problem->dim, problem->dim_v) <= MOST_SKIPPING_DIM &&
+           nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem) &&
+           !nh_is_cut(&problem->axis[1]) && problem->axis[0].window >= LEAST_WINDOW &&
+           problem->axis[0].window <= MOST_WINDOW;
+}
+
 /* Every row must see some of each tile that its warp sees. Scores of 112 columns are as many as registers hold, and the
  * operand of masks has room for two tiles. */
 bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]) {
@@ -91,9 +102,9 @@ bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]) {
     const double least_scale = 0x1p-64; /* times -3e38, a masked score, it is far below 0 */
     int64_t lines = problem->axis[1].window + SIDE - 1, line = problem->axis[2].window + SIDE - 1;
     int64_t tiles = nh_ceil_div(lines * line, MOST_KEYS), per_tile = nh_ceil_div(lines, tiles);
-    if (problem->rank < 3 || line % 8 == 0 || tiles > MOST_TILES || per_tile * line > MOST_KEYS ||
-        (tiles - 1) * per_tile >= problem->axis[1].window || nh_is_cut(&problem->axis[2]) ||
-        problem->scale < least_scale)
+    if (!planes_may_be_skipped(problem) || line % 8 == 0 || tiles > MOST_TILES ||
+        per_tile * line > MOST_KEYS || (tiles - 1) * per_tile >= problem->axis[1].window ||
+        nh_is_cut(&problem->axis[2]) || problem->scale < least_scale)
         return false;
     tile[0] = 1;
     tile[1] = (int32_t)per_tile;
@@ -105,28 +116,18 @@ bool nh_fused90_has_mask_step(const int32_t *value) {
     return value[KZ] % 8 && value[TILE_BOXES] == 1;
 }
 
-static bool has_key_tile(const struct nh_fused90 *of, const int32_t tile[3]) {
-    return !memcmp(of->value + KX, tile, 3 * sizeof *tile);
-}
-
-/* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
- * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
- * (NH_WHOLE_BEGIN, or the places of fused90_mask_step.cuh) are not known in advance. */
 bool nh_fused90_skips_planes(const struct nh_fused90 *of) {
-    enum { LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_SKIPPING_DIM = 64 };
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
-    int32_t tile[3], whole[3], lines = (int32_t)problem->axis[1].window + SIDE - 1;
-    return problem->rank == 3 && nh_max(problem->dim, problem->dim_v) <= MOST_SKIPPING_DIM &&
-           nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem) &&
-           !nh_is_cut(&problem->axis[1]) && problem->axis[0].window >= LEAST_WINDOW &&
-           problem->axis[0].window <= MOST_WINDOW && value[WARPGROUPS] == 3 && value[STACK] == 0 &&
-           value[QH] == 1 && value[KX] == 1 && value[TILE_BOXES] == 1 &&
-           (nh_fused90_has_mask_step(value)
-                ? nh_fused90_lines(problem, whole) && has_key_tile(of, whole)
-                : value[KZ] == 8 && value[KY] >= lines) &&
-           nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) && tile[0] == SIDE &&
-           tile[1] == SIDE && tile[2] == SIDE;
+    int32_t tile[3], whole[3];
+    if (!planes_may_be_skipped(problem) || value[WARPGROUPS] != 3 || value[STACK] != 0 ||
+        value[QH] != 1 || value[KX] != 1 || value[TILE_BOXES] != 1 ||
+        !nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) || tile[0] != SIDE ||
+        tile[1] != SIDE || tile[2] != SIDE)
+        return false;
+    if (nh_fused90_has_mask_step(value))
+        return nh_fused90_lines(problem, whole) && !memcmp(value + KX, whole, sizeof whole);
+    return value[KZ] == 8 && value[KY] >= problem->axis[1].window + SIDE - 1;
 }
 
 /* ---- loops and clusters ---- */
@@ -299,18 +300,18 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     struct nh_cuda_step step;
     nh_sm90_define(&spec, problem, nh_fused90_columns(value));
     nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
-    if (nh_fused90_has_mask_step(value)) {
-        nh_kernel_define(&spec, "NH_MASK_STEP", 1);
-        nh_kernel_define(&spec, "NH_WINDOW_Y", problem->axis[1].window);
-        nh_kernel_define(&spec, "NH_WINDOW_Z", problem->axis[2].window);
-    } else if (nh_fused90_skips_planes(of)) {
-        /* The lines of a key tile that every row of the work tile sees. The halo begins where the window of the first
-         * of QY rows does, each further row's window begins at most one line later, and none ends before the first
-         * row's. */
-        nh_kernel_define(&spec, "NH_WHOLE_BEGIN", value[QY] - 1);
-        nh_kernel_define(&spec, "NH_WHOLE_END", problem->axis[1].window);
-    }
     if (nh_fused90_skips_planes(of)) {
+        if (nh_fused90_has_mask_step(value)) {
+            nh_kernel_define(&spec, "NH_MASK_STEP", 1);
+            nh_kernel_define(&spec, "NH_WINDOW_Y", problem->axis[1].window);
+            nh_kernel_define(&spec, "NH_WINDOW_Z", problem->axis[2].window);
+        } else {
+            /* The lines of a key tile that every row of the work tile sees. The halo begins where the window of the
+             * first of QY rows does, each further row's window begins at most one line later, and none ends before the
+             * first row's. */
+            nh_kernel_define(&spec, "NH_WHOLE_BEGIN", value[QY] - 1);
+            nh_kernel_define(&spec, "NH_WHOLE_END", problem->axis[1].window);
+        }
         /* Work tiles are short, so what each begins with counts: no divisions by strides and dilations of 1. */
         nh_kernel_define(&spec, "NH_PLAIN_WINDOWS", 1);
         if (!nh_problem_partial(problem))

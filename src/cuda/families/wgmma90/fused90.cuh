@@ -183,13 +183,18 @@ __device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to
     }
 }
 
-/* All threads of a block clear the padding rows of an owned tile before it fetches. */
-__device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
-    const int unit = 16, units = PADDING_ROWS * ROW_BYTES(dim) / unit;
-    for (int i = (int)threadIdx.x; i < CHUNKS(dim) * WARPGROUP_TILES * units; i += THREADS) {
-        unsigned warpgroup_tile = tile + i / units * (64 * ROW_BYTES(dim));
-        nh_store_shared(warpgroup_tile + (64 - PADDING_ROWS) * ROW_BYTES(dim) + i % units * unit, 0, 0, 0, 0);
+/* All threads of a block clear the last rows of each of so many groups of rows, which no copy writes. */
+__device__ __forceinline__ void clear_last_rows(unsigned start, int groups, int rows, int last, int row_bytes) {
+    const int unit = 16, units = last * row_bytes / unit;
+    for (int i = (int)threadIdx.x; i < groups * units; i += THREADS) {
+        unsigned group = start + i / units * (rows * row_bytes);
+        nh_store_shared(group + (rows - last) * row_bytes + i % units * unit, 0, 0, 0, 0);
     }
+}
+
+/* Clears the padding rows of an owned tile before it is fetched. */
+__device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
+    clear_last_rows(tile, CHUNKS(dim) * WARPGROUP_TILES, 64, PADDING_ROWS, ROW_BYTES(dim));
 }
 
 /* The stage of tile n of a ring, and the parity of the number of times that it was used before. */

@@ -53,13 +53,9 @@ __device__ __forceinline__ void lay_masks(unsigned masks) {
     }
 }
 
-/* All threads of a block clear the rows of all stages' tiles that no copy writes. */
+/* Clears the rows behind the keys of a tile, in all stages. */
 __device__ __forceinline__ void clear_rest(unsigned tiles, int rows, int dim) {
-    const int unit = 16, units = (rows - NH_LOOP_ROWS) * ROW_BYTES(dim) / unit;
-    for (int i = (int)threadIdx.x; i < NH_STAGES * CHUNKS(dim) * units; i += THREADS) {
-        unsigned tile = tiles + i / units * (rows * ROW_BYTES(dim));
-        nh_store_shared(tile + NH_LOOP_ROWS * ROW_BYTES(dim) + i % units * unit, 0, 0, 0, 0);
-    }
+    clear_last_rows(tiles, NH_STAGES * CHUNKS(dim), rows, rows - NH_LOOP_ROWS, ROW_BYTES(dim));
 }
 #endif
 

@@ -73,11 +73,8 @@ __device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_bo
 #endif
 }
 
-/* Notes what rows see of a tile of short lines; first: whether it is the first of a line of tiles. False: the warp sees
- * nothing of it and computes no weights. */
-__device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loop &loop, bool first, seen_bits &seen) {
-    note_tile(args, loop);
-#if !NH_MASK_STEP
+/* Sets what rows see of the places of a tile; first: whether it is the first of a line of tiles. */
+__device__ __forceinline__ void see_places(const kv_loop &loop, bool first, seen_bits &seen) {
     const tile_boxes start = starts_of(loop);
     if (first || !SAME_PLACES) seen.line = seen_whole(loop, NH_RUN_AXIS) ? ~0u : place_bits(loop, start);
 #if SKIPS_PLANES
@@ -87,14 +84,17 @@ __device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loo
         seen.plane[half] = nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin);
     }
 #endif
-#endif
-#if SKIPS_PLANES
-    if (loop.tile[0] < loop.visible[0].begin[0] || loop.tile[0] >= loop.visible[0].end[0]) return false;
-#endif
-#if !NH_MASK_STEP
     seen.bits = seen.line;
+}
+
+/* Notes what rows see of a tile of short lines; first: whether it is the first of a line of tiles. False: the warp sees
+ * nothing of it and computes no weights. */
+__device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loop &loop, bool first, seen_bits &seen) {
+    note_tile(args, loop);
+#if !NH_MASK_STEP
+    see_places(loop, first, seen);
 #endif
-    return true;
+    return !SKIPS_PLANES || (loop.tile[0] >= loop.visible[0].begin[0] && loop.tile[0] < loop.visible[0].end[0]);
 }
 
 /* Masks what rows do not see of a tile of short lines, except what the softmax masks. */
@@ -146,6 +146,7 @@ __device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_
 #define UNSET 3e38f
 /* A row whose largest score is no more than this sees nothing of the tile. */
 #define UNSEEN (NH_MASK_STEP ? -1e38f : NH_MINUS_INFINITY)
+/* Groups of 8 columns of a tile. */
 #define GROUPS (LOOP_COLUMNS / 8)
 
 /* Sets the shifts of rows that see their first keys in this tile. */

@@ -18,12 +18,9 @@
 #define NH_TEXT_(a) #a
 #define NH_TEXT(a) NH_TEXT_(a)
 
-/* Eight registers of an array from index i on. */
-#define NH_R8(c, i)                                                                                \
-    "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]),     \
-        "+f"(c[i + 6]), "+f"(c[i + 7])
-
+/* Four and eight registers of an array from index i on. */
 #define NH_R4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define NH_R8(c, i) NH_R4(c, i), NH_R4(c, i + 4)
 
 /* The registers of D for N = 16 G; those for N = 16 G + 8 have names that end in _HALF. */
 #define NH_REGISTERS_1(c) NH_R8(c, 0)
