@@ -308,11 +308,15 @@ static void check_planes(nhood_context *context) {
     }
 }
 
-/* Scores that a step of the product masks: a NaN in a key makes those of all rows of the work tile NaN. */
+/* Scores that a step of the product masks, in volumes and images: a NaN in a key makes those of all rows of the work tile
+ * NaN. */
 static void check_mask_step(nhood_context *context) {
-    static const char *const text = "fwd:bf16:b1h1d32:12x11x12:w7x7x7";
-    check_chosen(context, "cuda.fused90", text, ",ky=10,", ",kz=10,");
-    nan_stays_outside(context, "cuda.fused90", text, true, 700);
+    static const char *const volume = "fwd:bf16:b1h1d32:12x11x12:w7x7x7",
+                             *const image = "fwd:bf16:b1h1d32:45x30:w11x11";
+    check_chosen(context, "cuda.fused90", volume, ",ky=10,", ",kz=10,");
+    nan_stays_outside(context, "cuda.fused90", volume, true, 700);
+    check_chosen(context, "cuda.fused90", image, ",ky=4,", ",kz=18,");
+    nan_stays_outside(context, "cuda.fused90", image, true, 700);
 }
 
 /* With the argument "planes": those alone, which take more than one work tile only on a device of few

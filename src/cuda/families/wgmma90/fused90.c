@@ -16,8 +16,8 @@
 enum { MOST_DIM = 256 };
 /* The step that masks scores (fused90_mask_step.cuh) has this depth, and this many bytes of its operand for a column. */
 enum { MASK_DEPTH = 16, MASK_ROW_BYTES = 64 };
-/* A warpgroup tile that skips planes has 4 x 4 x 4 queries. */
-enum { SIDE = 4 };
+/* A warpgroup tile whose warps skip key tiles has 4 x 4 x 4 queries or, in 2-D, 8 x 8. */
+enum { SIDE = 4, SIDE_2D = 8 };
 
 static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
@@ -84,50 +84,74 @@ int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most) {
     return most > 1 ? most : 0;
 }
 
+/* What problems have in common whose warps may skip key tiles. */
+static bool may_skip(const struct nh_problem *problem) {
+    enum { MOST_SKIPPING_DIM = 64 };
+    return nh_max(problem->dim, problem->dim_v) <= MOST_SKIPPING_DIM &&
+           nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem);
+}
+
 /* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
  * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
  * (NH_WHOLE_BEGIN, or the places of fused90_mask_step.cuh) are not known in advance. */
 static bool planes_may_be_skipped(const struct nh_problem *problem) {
-    enum { LEAST_WINDOW = 5, MOST_WINDOW = 11, MOST_SKIPPING_DIM = 64 };
-    return problem->rank == 3 && nh_max(problem->dim, problem->dim_v) <= MOST_SKIPPING_DIM &&
-           nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem) &&
-           !nh_is_cut(&problem->axis[1]) && problem->axis[0].window >= LEAST_WINDOW &&
-           problem->axis[0].window <= MOST_WINDOW;
+    enum { LEAST_WINDOW = 5, MOST_WINDOW = 11 };
+    return problem->rank == 3 && may_skip(problem) && !nh_is_cut(&problem->axis[1]) &&
+           problem->axis[0].window >= LEAST_WINDOW && problem->axis[0].window <= MOST_WINDOW;
 }
 
-/* Every row must see some of each tile that its warp sees. Scores of 112 columns are as many as registers hold, and the
- * operand of masks has room for two tiles. */
-bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]) {
-    enum { MOST_KEYS = 112, MOST_TILES = 2 };
-    const double least_scale = 0x1p-64; /* times -3e38, a masked score, it is far below 0 */
+/* Scores of 112 columns are as many as registers hold. */
+enum { MOST_LINE_KEYS = 112 };
+
+/* Every row must see some of each tile that its warp sees, and the operand of masks has room for two tiles of a plane. */
+static bool lines_of_plane(const struct nh_problem *problem, int32_t tile[3]) {
+    enum { MOST_TILES = 2 };
     int64_t lines = problem->axis[1].window + SIDE - 1, line = problem->axis[2].window + SIDE - 1;
-    int64_t tiles = nh_ceil_div(lines * line, MOST_KEYS), per_tile = nh_ceil_div(lines, tiles);
-    if (!planes_may_be_skipped(problem) || line % 8 == 0 || tiles > MOST_TILES ||
-        per_tile * line > MOST_KEYS || (tiles - 1) * per_tile >= problem->axis[1].window ||
-        nh_is_cut(&problem->axis[2]) || problem->scale < least_scale)
-        return false;
-    tile[0] = 1;
+    int64_t tiles = nh_ceil_div(lines * line, MOST_LINE_KEYS), per_tile = nh_ceil_div(lines, tiles);
     tile[1] = (int32_t)per_tile;
     tile[2] = (int32_t)line;
-    return true;
+    return planes_may_be_skipped(problem) && tiles <= MOST_TILES &&
+           per_tile * line <= MOST_LINE_KEYS && (tiles - 1) * per_tile < problem->axis[1].window;
+}
+
+/* In 2-D: four lines, which divide what is between the first lines of two warpgroups, or two. Timed on an H200, this is
+ * faster than masks by bits for windows from 11 to 43 (docs/log/wgmma90.md, 2026-11-28); smaller ones were not timed. */
+static bool lines_of_image(const struct nh_problem *problem, int32_t tile[3]) {
+    enum { LEAST_WINDOW = 11 };
+    int64_t window = nh_min(problem->axis[1].window, problem->axis[2].window),
+            line = problem->axis[2].window + SIDE_2D - 1;
+    tile[1] = 4 * line <= MOST_LINE_KEYS ? 4 : 2;
+    tile[2] = (int32_t)line;
+    return problem->rank == 2 && may_skip(problem) && window >= LEAST_WINDOW &&
+           tile[1] * line <= MOST_LINE_KEYS;
+}
+
+bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]) {
+    const double least_scale = 0x1p-64; /* times -3e38, a masked score, it is far below 0 */
+    tile[0] = 1;
+    return (problem->rank == 3 ? lines_of_plane : lines_of_image)(problem, tile) &&
+           tile[2] % 8 != 0 && !nh_is_cut(&problem->axis[2]) && problem->scale >= least_scale;
 }
 
 bool nh_fused90_has_mask_step(const int32_t *value) {
     return value[KZ] % 8 && value[TILE_BOXES] == 1;
 }
 
-bool nh_fused90_skips_planes(const struct nh_fused90 *of) {
+bool nh_fused90_skips(const struct nh_fused90 *of) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
-    int32_t tile[3], whole[3];
-    if (!planes_may_be_skipped(problem) || value[WARPGROUPS] != 3 || value[STACK] != 0 ||
-        value[QH] != 1 || value[KX] != 1 || value[TILE_BOXES] != 1 ||
-        !nh_sm90_warpgroup_tile(value + QX, value[QH], 0, tile) || tile[0] != SIDE ||
-        tile[1] != SIDE || tile[2] != SIDE)
+    const bool image = problem->rank == 2;
+    const int32_t side = image ? SIDE_2D : SIDE, stack = image ? 1 : 0;
+    int32_t tile[3], lines[3];
+    if (!may_skip(problem) || problem->rank < 2 || (!image && value[WARPGROUPS] != 3) ||
+        value[STACK] != stack || value[QH] != 1 || value[KX] != 1 || value[TILE_BOXES] != 1 ||
+        !nh_sm90_warpgroup_tile(value + QX, value[QH], stack, tile) ||
+        tile[0] != (image ? 1 : side) || tile[1] != side || tile[2] != side)
         return false;
     if (nh_fused90_has_mask_step(value))
-        return nh_fused90_lines(problem, whole) && !memcmp(value + KX, whole, sizeof whole);
-    return value[KZ] == 8 && value[KY] >= problem->axis[1].window + SIDE - 1;
+        return nh_fused90_lines(problem, lines) && !memcmp(value + KX, lines, sizeof lines);
+    return planes_may_be_skipped(problem) && value[KZ] == 8 &&
+           value[KY] >= problem->axis[1].window + SIDE - 1;
 }
 
 /* ---- loops and clusters ---- */
@@ -189,6 +213,18 @@ static double bias_instructions(const struct nh_fused90 *of) {
     return !of->problem->has_bias ? 0 : of->value[QH] > 1 ? APART : SHARED;
 }
 
+/* The share of the scores that a warpgroup multiplies of which its warps compute weights; a warp of 16 rows has one
+ * position along the stacking axis or, in 2-D, two. */
+static double weighed_share(const struct nh_fused90 *of) {
+    if (!nh_fused90_has_mask_step(of->value)) return 1;
+    const int stack = of->value[STACK];
+    const int64_t rows_of_warp = stack == 0 ? 1 : 2, rows = stack == 0 ? SIDE : SIDE_2D,
+                  extent = of->value[KX + stack];
+    /* so many positions touch this many tiles on average, times `extent` */
+    const int64_t touched = of->problem->axis[stack].window - 1 + extent - 1;
+    return (double)(touched + rows_of_warp) / (double)(touched + rows);
+}
+
 /* Sets the work of a block that fetches so many tiles and whose warpgroups multiply `seen` of them, `masked` with
  * masks. by_line: masks across lines are computed once per line of tiles (fused90_softmax.cuh). */
 static void set_units(const struct nh_fused90 *of, double fetched, double seen, double masked,
@@ -204,7 +240,7 @@ static void set_units(const struct nh_fused90 *of, double fetched, double seen, 
     double tensor = products / nh_cuda_products_per_clock(problem, cuda, true);
     launch->unit[NH_WORK_TENSOR] = tensor;
     launch->unit[NH_WORK_SHARED] = held ? 0 : tensor; /* queries are read for each product */
-    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(seen * scores);
+    launch->unit[NH_WORK_EXP] = nh_cuda_exp_clocks(seen * scores * weighed_share(of));
     if (!mask_step) launch->unit[by_line ? NH_WORK_LINE : NH_WORK_MASK] = masked * masks;
     launch->unit[NH_WORK_IDLE] = by_line ? (groups * fetched - seen) * masks : 0;
     launch->unit[NH_WORK_L2] = nh_cuda_l2_clocks(cuda, (fetched * keys + 64 * groups) * dims * 2);
@@ -300,7 +336,7 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     struct nh_cuda_step step;
     nh_sm90_define(&spec, problem, nh_fused90_columns(value));
     nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
-    if (nh_fused90_skips_planes(of)) {
+    if (nh_fused90_skips(of)) {
         if (nh_fused90_has_mask_step(value)) {
             nh_kernel_define(&spec, "NH_MASK_STEP", 1);
             nh_kernel_define(&spec, "NH_WINDOW_Y", problem->axis[1].window);

@@ -35,8 +35,9 @@ int64_t nh_fused90_keys(const int32_t *value);
 /* The same as columns of a product, in whole groups of 8. */
 int64_t nh_fused90_columns(const int32_t *value);
 
-/* Key tiles of whole lines: a plane, or half of one, of the halo of 4 x 4 queries, in lines of any length. A further step
- * of the scores' product masks them (fused90_mask_step.cuh). Sets such a tile; false: none suits the problem. */
+/* Key tiles of whole lines, which may have any length: in 3-D a plane, or half of one, of the halo of 4 x 4 queries, in 2-D
+ * some lines of the halo of 8 x 8. A further step of the scores' product masks them (fused90_mask_step.cuh). Sets such a
+ * tile; false: none suits the problem. */
 bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]);
 
 /* Whether a config's key tiles are such. */
@@ -48,9 +49,9 @@ double nh_fused90_copies(const struct nh_fused90 *of);
 /* The number of stages, at most `most`, that fit shared memory; 0: not even two, or registers do not suffice. */
 int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most);
 
-/* Whether key tiles, and the 16 rows of each warp, are planes across the stacking axis, and warps skip the weights of
- * planes of which their rows see nothing. Blocks of a cluster do not. */
-bool nh_fused90_skips_planes(const struct nh_fused90 *of);
+/* Whether key tiles, and the 16 rows of each warp, are planes across the stacking axis or, in 2-D, lines, and warps skip
+ * the weights of key tiles of which their rows see nothing. Blocks of a cluster do not. */
+bool nh_fused90_skips(const struct nh_fused90 *of);
 
 /* The number of blocks that share a work tile. It is 1 if there is a bias, as its boxes are fetched for whole loops, or
  * if key tiles have several boxes. */

@@ -303,9 +303,13 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         take_share(work_tile, loop);
 #if SKIPS_PLANES
-        /* The warp's rows lie in one plane, so its lanes see the same planes. The shuffles tell the compiler. */
-        loop.visible[0].begin[0] = __shfl_sync(~0u, loop.visible[0].begin[0], 0);
-        loop.visible[0].end[0] = __shfl_sync(~0u, loop.visible[0].end[0], 0);
+        /* A warp's rows lie in one plane or, in 2-D, in two lines, one for each half, so its lanes see the same planes
+         * or lines. The shuffles tell the compiler. */
+#pragma unroll
+        for (int half = 0; half < (NH_RANK == 3 ? 1 : 2); half++) {
+            loop.visible[half].begin[NH_STACK] = __shfl_sync(~0u, loop.visible[half].begin[NH_STACK], 0);
+            loop.visible[half].end[NH_STACK] = __shfl_sync(~0u, loop.visible[half].end[NH_STACK], 0);
+        }
 #endif
         part_begin(args, work_tile, warpgroup, loop, mine);
         set_starts(masks, loop);
@@ -324,6 +328,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
         do {
             while (outside_part(loop, mine))
                 pass_over(s, work_tile, loop, n);
+            set_lines(masks, loop);
             nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
             NH_WGMMA_FENCE();
             issue_scores(score, q, K_TILE_AT(n), masks, loop);
@@ -366,6 +371,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
                         pass_over(s, work_tile, loop, n);
                     if (loop.t > mine.last || outside_part(loop, mine)) break;
                 }
+                set_lines(masks, loop);
                 nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
                 NH_WGMMA_FENCE();
                 issue_scores(score, q, K_TILE_AT(n), masks, loop);

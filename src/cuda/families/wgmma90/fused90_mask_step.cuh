@@ -1,33 +1,41 @@
-/* Masks that one more step of the scores' product makes (NH_MASK_STEP). Key tiles are then planes, or halves of planes,
- * of whole lines of a halo. Lines may have any length, where masks by bits need multiples of 8 keys: a window of 11 has
- * lines of 14, a window of 7 lines of 10.
+/* Masks that one more step of the scores' product makes (NH_MASK_STEP). Key tiles are then whole lines of a halo: in
+ * 3-D planes of them, or halves of planes, in 2-D two or four lines. Lines may have any length, where masks by bits
+ * need multiples of 8 keys: 4 rows with a window of 11 have lines of 14, 8 rows with a window of 13 lines of 20.
  *
  *     S = Q K^T + A B^T        64 x 64 x columns + 64 x 16 x columns, if the head dim is 64
  *
- * Along an axis the windows of a warpgroup's 4 x 4 rows begin at up to 4 places. A has ones in a row's place along y
- * and in its place along z. B has, for each column and place, 0 if a window that begins there has the column's key, and
- * else LEAST, which is below every score that is finite. It depends on the windows' extents alone, so a block makes it
- * once. Both are bf16, also in kernels of f16. Along x a warp sees planes as wholes (SKIPS_PLANES).
+ * A and B are bf16, also in kernels of f16. A row of A says what masks this query, and B which keys that hides: B is 0
+ * for a key that stays and else LEAST, which is below every score that is finite. Along an axis the windows of N
+ * adjacent rows begin at up to N places. A has a one in the row's place, and there B hides the keys that are not in a
+ * window which begins at this place.
+ *     3-D, warpgroup tiles of 4 x 4 x 4 rows: places along y, and places along z.
+ *     2-D, warpgroup tiles of 8 x 8 rows: places along z. Along y, the axis of the loop, A has a one for each line of
+ *     the tile that the row does not see, and there B hides the keys of this line.
+ * B depends on extents alone, so a block makes it once. A warp skips a plane, or a tile of lines, of which its rows see
+ * nothing (SKIPS_PLANES).
  *
  * A score that is not finite stays so, though a row may not see its key: such rows are repaired. */
 #pragma once
 #include "fused90_skipping.cuh"
 
-/* B has 64 bytes for each column: 16 elements, of which places take 8, for each of at most two tiles of a plane. */
+/* B has 64 bytes for each column: 16 elements for each of at most two tiles of a plane. */
 #define MASK_ROW_BYTES 64
 #define MASK_BYTES (NH_MASK_STEP * LOOP_COLUMNS * MASK_ROW_BYTES)
 
 struct mask_step {
 #if NH_MASK_STEP
-    unsigned start[4];         /* A: the thread's elements of its two rows */
+    unsigned start[4];         /* A: the thread's elements of its two rows, first elements 0 to 7, then 8 to 15 */
     unsigned long long column; /* B for the first tile of a plane */
 #endif
 };
 
 #if NH_MASK_STEP
-#define PLACES_ALONG 4
+#define PLACES_ALONG (NH_RANK == 3 ? 4 : 8)
 #if WARPGROUP_Y != PLACES_ALONG || WARPGROUP_Z != PLACES_ALONG || NH_LOOP_X != 1 || NH_TILE_BOXES > 1
-#error "warpgroup tiles have 4 x 4 rows in y and z, and key tiles are lines of one plane"
+#error "warpgroup tiles have 4 x 4 or, in 2-D, 8 x 8 rows in y and z, and key tiles are lines of one plane"
+#endif
+#if NH_RANK == 2 && NH_LOOP_Y > 8
+#error "there are elements for 8 lines"
 #endif
 #define BF16_ONE 0x3f80u
 #define BF16_LEAST 0xff7fu /* -3.39e38 */
@@ -35,9 +43,11 @@ struct mask_step {
 /* B for a column of the n-th tile of a plane: one of its 16 elements. */
 __device__ __forceinline__ unsigned mask_element(int column, int n, int element) {
     const bool along_z = element >= PLACES_ALONG;
-    const int begin = element % PLACES_ALONG, end = begin + (along_z ? NH_WINDOW_Z : NH_WINDOW_Y);
-    const int key = along_z ? column % NH_LOOP_Z : n * NH_LOOP_Y + column / NH_LOOP_Z;
-    if (element >= 2 * PLACES_ALONG) return 0;
+    const int begin = element % PLACES_ALONG, line = column / NH_LOOP_Z;
+    if (element >= 2 * PLACES_ALONG || (NH_RANK == 2 && n > 0)) return 0;
+    if (NH_RANK == 2 && !along_z) return line == element ? BF16_LEAST : 0;
+    const int end = begin + (along_z ? NH_WINDOW_Z : NH_WINDOW_Y);
+    const int key = along_z ? column % NH_LOOP_Z : n * NH_LOOP_Y + line;
     return column < NH_LOOP_ROWS && key >= begin && key < end ? 0 : BF16_LEAST;
 }
 
@@ -65,16 +75,39 @@ __device__ __forceinline__ void mask_step_begin(mask_step &masks, unsigned colum
 #endif
 }
 
-/* Sets A for a work tile. */
+#if NH_MASK_STEP
+/* Two elements of A, ones where told. */
+__device__ __forceinline__ unsigned mask_ones(bool low, bool high) {
+    return (low ? BF16_ONE : 0) | (high ? BF16_ONE << 16 : 0);
+}
+#endif
+
+/* Sets A for a work tile; in 2-D all but what set_lines() sets. */
 __device__ __forceinline__ void set_starts(mask_step &masks, const kv_loop &loop) {
 #if NH_MASK_STEP
     const int element = 2 * (threadIdx.x & 3);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int y = loop.visible[half].begin[1], z = loop.visible[half].begin[2] + PLACES_ALONG;
-        masks.start[half] = (y == element || z == element ? BF16_ONE : 0) |
-                            (y == element + 1 || z == element + 1 ? BF16_ONE << 16 : 0);
-        masks.start[2 + half] = 0;
+        const int y = loop.visible[half].begin[1], z = loop.visible[half].begin[2];
+        if (NH_RANK == 3) {
+            const int in_z = z + PLACES_ALONG;
+            masks.start[half] = mask_ones(y == element || in_z == element, y == element + 1 || in_z == element + 1);
+            masks.start[2 + half] = 0;
+        } else {
+            masks.start[2 + half] = mask_ones(z == element, z == element + 1);
+        }
+    }
+#endif
+}
+
+/* Sets the part of A that changes from tile to tile: in 2-D the lines of the loop's tile that rows do not see. */
+__device__ __forceinline__ void set_lines(mask_step &masks, const kv_loop &loop) {
+#if NH_MASK_STEP && NH_RANK == 2
+    const int line = loop.tile[1] * NH_LOOP_Y + 2 * (threadIdx.x & 3);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int begin = loop.visible[half].begin[1], end = loop.visible[half].end[1];
+        masks.start[half] = mask_ones(line < begin || line >= end, line + 1 < begin || line + 1 >= end);
     }
 #endif
 }
@@ -82,6 +115,7 @@ __device__ __forceinline__ void set_starts(mask_step &masks, const kv_loop &loop
 /* S = A B^T for the loop's tile. The product of queries and keys that follows adds to it. */
 __device__ __forceinline__ void issue_masks(float *score, mask_step &masks, const kv_loop &loop) {
 #if NH_MASK_STEP
-    NH_WGMMA_HELD_OF("f32.bf16.bf16", LOOP_N16, NH_LOOP_N, score, masks.start, masks.column + 2 * loop.tile[1], 0, 0);
+    const int tile_of_plane = NH_RANK == 3 ? loop.tile[1] : 0;
+    NH_WGMMA_HELD_OF("f32.bf16.bf16", LOOP_N16, NH_LOOP_N, score, masks.start, masks.column + 2 * tile_of_plane, 0, 0);
 #endif
 }

@@ -196,7 +196,7 @@ static void try_parts(struct search *search, const struct nh_config *queries,
             (search->parts && !nh_tiling_laps_fit(search->problem, value + QX, key->shape, false)))
             continue;
         set_keys(value, key->shape);
-        if (nh_fused90_has_mask_step(value) && !nh_fused90_skips_planes(&of)) continue;
+        if (nh_fused90_has_mask_step(value) && !nh_fused90_skips(&of)) continue;
         ranked.loops.fetched = nh_loop_count(whole, key->columns);
         ranked.loops.seen = nh_loop_count(parts, key->columns);
         const struct nh_tiling_count *fetched = &ranked.loops.fetched, *seen = &ranked.loops.seen;
@@ -247,8 +247,8 @@ static void predict_pair(struct search *search, struct ranked *ranked, struct nh
     int32_t *value = ranked->config.value;
     const struct nh_fused90 of = with(search, value);
     const double work_tiles = nh_fused90_copies(&of) * ranked->loops.fetched.work_tiles;
-    const bool deep = nh_fused90_skips_planes(&of) &&
-                      !nh_cluster_possible(search->cuda->multiprocessors, work_tiles);
+    const bool deep =
+        nh_fused90_skips(&of) && !nh_cluster_possible(search->cuda->multiprocessors, work_tiles);
     for (value[Q_IN_REGISTERS] = 0; value[Q_IN_REGISTERS] <= 1; value[Q_IN_REGISTERS]++) {
         struct nh_work work;
         value[STAGES] = nh_fused90_stages(&of, deep ? MOST_PLANE_STAGES : MOST_STAGES);
@@ -292,7 +292,7 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_de
     struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {
         int32_t *value = config[i].value;
-        value[ORDER] = nh_fused90_has_mask_step(value)
+        value[ORDER] = problem->rank == 3 && nh_fused90_has_mask_step(value)
                            ? ALONG_LINES
                            : nh_tiling_order(problem, value + QX, false, cuda->multiprocessors);
     }

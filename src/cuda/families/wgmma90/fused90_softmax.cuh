@@ -28,8 +28,8 @@ struct rows {
 /* Whether warps skip planes. Key tiles are planes across the stacking axis, and so are a warp's 16 rows: either all of
  * these rows see some of a tile or none does, and then the warp computes no weights, which are zero. What rows see of
  * the lines of a plane is computed with the places; lines [NH_WHOLE_BEGIN, NH_WHOLE_END), which every row sees, need no
- * test. With NH_MASK_STEP the scores' product has masked what rows do not see of a plane. If the host defines neither
- * (fused90.c), no plane is skipped. */
+ * test. With NH_MASK_STEP the scores' product has masked what rows do not see of a plane. In 2-D key tiles are lines,
+ * and a warp has rows of two lines. If the host defines neither (fused90.c), nothing is skipped. */
 #if defined(NH_WHOLE_BEGIN) && NH_CLUSTER == 1
 #define SKIPS_PLANES 1
 #define LINE_IS_WHOLE(j) ((j) / NH_RUNS >= NH_WHOLE_BEGIN && (j) / NH_RUNS < NH_WHOLE_END)
@@ -94,6 +94,10 @@ __device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loo
 #if !NH_MASK_STEP
     see_places(loop, first, seen);
 #endif
+#if SKIPS_PLANES && NH_RANK == 2
+    const int line = loop.tile[1] * NH_LOOP_Y;
+    return line + NH_LOOP_Y > loop.visible[0].begin[1] && line < loop.visible[1].end[1];
+#endif
     return !SKIPS_PLANES || (loop.tile[0] >= loop.visible[0].begin[0] && loop.tile[0] < loop.visible[0].end[0]);
 }
 
@@ -142,8 +146,10 @@ __device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_
  * that later tiles are not searched for their largest score. Results differ by rounding only, and do not depend on
  * other rows. If a row's scores grow by more than f32 can represent, about 2^120 in weight, it is not finite. */
 #define MOST 256.0f
-/* The shift of a row that has seen no key: the weights of keys that it does not see are zero even then. */
-#define UNSET 3e38f
+/* The shift of a row that has seen no key: the weights of keys that it does not see are zero even then. In 2-D a row
+ * may see nothing of its warp's first tile, all of which a step of the product then masks: times a scale of at least
+ * 2^-64 (fused90.c), such scores are below -1.8e19. */
+#define UNSET (NH_MASK_STEP && NH_RANK == 2 ? 1e19f : 3e38f)
 /* A row whose largest score is no more than this sees nothing of the tile. */
 #define UNSEEN (NH_MASK_STEP ? -1e38f : NH_MINUS_INFINITY)
 /* Groups of 8 columns of a tile. */
