@@ -16,8 +16,9 @@
 enum { MOST_DIM = 256 };
 /* The step that masks scores (fused90_mask_step.cuh) has this depth, and this many bytes of its operand for a column. */
 enum { MASK_DEPTH = 16, MASK_ROW_BYTES = 64 };
-/* A warpgroup tile whose warps skip key tiles has 4 x 4 x 4 queries or, in 2-D, 8 x 8. */
-enum { SIDE = 4, SIDE_2D = 8 };
+/* A warpgroup tile whose warps skip key tiles has 4 x 4 x 4 queries or, in 2-D, 8 x 8: as many along each axis. Its four
+ * warps follow each other along the first one. */
+enum { SIDE = 4, SIDE_2D = 8, WARPS_OF_GROUP = 4 };
 
 static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
@@ -141,12 +142,13 @@ bool nh_fused90_skips(const struct nh_fused90 *of) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
     const bool image = problem->rank == 2;
-    const int32_t side = image ? SIDE_2D : SIDE, stack = image ? 1 : 0;
+    const int stack = NH_AXES - problem->rank;
+    const int32_t volume_tile[3] = {SIDE, SIDE, SIDE}, image_tile[3] = {1, SIDE_2D, SIDE_2D};
     int32_t tile[3], lines[3];
-    if (!may_skip(problem) || problem->rank < 2 || (!image && value[WARPGROUPS] != 3) ||
-        value[STACK] != stack || value[QH] != 1 || value[KX] != 1 || value[TILE_BOXES] != 1 ||
+    if ((!image && value[WARPGROUPS] != 3) || value[STACK] != stack || value[QH] != 1 ||
+        value[KX] != 1 || value[TILE_BOXES] != 1 ||
         !nh_sm90_warpgroup_tile(value + QX, value[QH], stack, tile) ||
-        tile[0] != (image ? 1 : side) || tile[1] != side || tile[2] != side)
+        memcmp(tile, image ? image_tile : volume_tile, sizeof tile) != 0)
         return false;
     if (nh_fused90_has_mask_step(value))
         return nh_fused90_lines(problem, lines) && !memcmp(value + KX, lines, sizeof lines);
@@ -213,16 +215,14 @@ static double bias_instructions(const struct nh_fused90 *of) {
     return !of->problem->has_bias ? 0 : of->value[QH] > 1 ? APART : SHARED;
 }
 
-/* The share of the scores that a warpgroup multiplies of which its warps compute weights; a warp of 16 rows has one
- * position along the stacking axis or, in 2-D, two. */
+/* The share of the scores that a warpgroup multiplies of which its warps compute weights. */
 static double weighed_share(const struct nh_fused90 *of) {
     if (!nh_fused90_has_mask_step(of->value)) return 1;
     const int stack = of->value[STACK];
-    const int64_t rows_of_warp = stack == 0 ? 1 : 2, rows = stack == 0 ? SIDE : SIDE_2D,
-                  extent = of->value[KX + stack];
-    /* so many positions touch this many tiles on average, times `extent` */
-    const int64_t touched = of->problem->axis[stack].window - 1 + extent - 1;
-    return (double)(touched + rows_of_warp) / (double)(touched + rows);
+    const int64_t rows = of->problem->rank == 3 ? SIDE : SIDE_2D, extent = of->value[KX + stack];
+    /* n rows see n more positions than this; so many touch as many tiles on average, times `extent` */
+    const int64_t beside = of->problem->axis[stack].window - 1 + extent - 1;
+    return (double)(beside + rows / WARPS_OF_GROUP) / (double)(beside + rows);
 }
 
 /* Sets the work of a block that fetches so many tiles and whose warpgroups multiply `seen` of them, `masked` with

@@ -306,7 +306,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_
         /* A warp's rows lie in one plane or, in 2-D, in two lines, one for each half, so its lanes see the same planes
          * or lines. The shuffles tell the compiler. */
 #pragma unroll
-        for (int half = 0; half < (NH_RANK == 3 ? 1 : 2); half++) {
+        for (int half = 0; half <= ROWS_APART; half++) {
             loop.visible[half].begin[NH_STACK] = __shfl_sync(~0u, loop.visible[half].begin[NH_STACK], 0);
             loop.visible[half].end[NH_STACK] = __shfl_sync(~0u, loop.visible[half].end[NH_STACK], 0);
         }

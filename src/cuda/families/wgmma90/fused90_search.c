@@ -39,9 +39,9 @@ enum {
     MOST_PLANE_STAGES = 8, /* where warps skip planes */
     MOST_HEADS = 16,
     MOST_RANKED = 12,
-    /* The order of work tiles where key tiles are whole lines: lines next to each other in memory are then fetched at
-     * about the same time, which for windows of 11 x 11 x 11 on 121 x 272 x 480 tokens takes 3 % less
-     * (docs/log/wgmma90.md, 2026-11-28). */
+    /* The order of work tiles where key tiles are planes of whole lines: lines next to each other in
+     * memory are then fetched at about the same time, which for windows of 11 x 11 x 11 on
+     * 121 x 272 x 480 tokens takes 3 % less (docs/log/wgmma90.md, 2026-11-28). */
     ALONG_LINES = 0,
     KEY_TILES = sizeof k_shapes / sizeof *k_shapes,
     Q_SHAPES = sizeof q_shapes / sizeof *q_shapes

@@ -37,6 +37,8 @@ struct rows {
 #define SKIPS_PLANES NH_MASK_STEP
 #define LINE_IS_WHOLE(j) false
 #endif
+/* Whether the two rows of a thread are at different places of the stacking axis where warps skip. */
+#define ROWS_APART (NH_RANK == 2)
 
 /* What a thread's two rows see of the even and odd columns at each place, as bits: of the tile, and of its line. */
 struct seen_bits {
@@ -94,11 +96,9 @@ __device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loo
 #if !NH_MASK_STEP
     see_places(loop, first, seen);
 #endif
-#if SKIPS_PLANES && NH_RANK == 2
-    const int line = loop.tile[1] * NH_LOOP_Y;
-    return line + NH_LOOP_Y > loop.visible[0].begin[1] && line < loop.visible[1].end[1];
-#endif
-    return !SKIPS_PLANES || (loop.tile[0] >= loop.visible[0].begin[0] && loop.tile[0] < loop.visible[0].end[0]);
+    const int extent[3] = NH_LOOP_TILE, a = NH_STACK, begin = loop.tile[a] * extent[a];
+    return !SKIPS_PLANES ||
+           (begin + extent[a] > loop.visible[0].begin[a] && begin < loop.visible[ROWS_APART].end[a]);
 }
 
 /* Masks what rows do not see of a tile of short lines, except what the softmax masks. */
