@@ -21,7 +21,7 @@ struct tile {
     const struct nh_problem *problem;
     struct scratch scratch;
     struct tile_box box, next; /* next: of the item after this one, which most likely follows */
-    bool last;                 /* no item follows */
+    bool last;                 /* no item follows, and next is box */
     int64_t group, head;       /* query heads per key head; the one at work */
     real k_factor;             /* multiplies k_rows */
     int32_t packed_end;        /* key rows before this place of the middle axis are packed */
@@ -159,7 +159,7 @@ static void tile_set(const struct nh_tile_run *run, int64_t item, int32_t worker
     tile->group = problem->heads / problem->kv_heads;
     tile->box = item_box(run, item);
     tile->last = item + 1 == run->units * run->geometry->tiles;
-    if (!tile->last) tile->next = item_box(run, item + 1);
+    tile->next = tile->last ? tile->box : item_box(run, item + 1);
     tile->packed_end = tile->stored_end = tile->box.key[1];
     tile->packed_planes_end = tile->box.key[0];
     scratch_layout(run->geometry, (real *)run->scratch + worker * run->scratch_reals,
