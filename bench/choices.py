@@ -118,7 +118,7 @@ def rank_of(problem: str) -> int:
 
 
 def head_dim(problem: str) -> str:
-    return re.search(r"b\d+h\d+d(\d+)", problem).group(1)
+    return re.search(r"b\d+h\d+(?:k\d+)?d(\d+)", problem).group(1)
 
 
 def group_of(problem: str) -> tuple[str, ...]:

@@ -328,7 +328,7 @@ def held_out(sample: Sample, fits: list[Fit], of_models: Counter) -> dict[str, n
         for fit in fits:
             own = fold[sample.problem[fit.rows]] == k
             predicted[fit.rows[own]] = fit.predict(fit.solve(fold != k), own)
-        preferred = places(rows_of(count_fastest(sample.timed(fold != k)) + of_models))
+        preferred = places(rows_of(count_fastest(sample.problems, sample.timed(fold != k)) + of_models))
         for label, order in zip(slower, (preferred, {})):
             slower[label][fold == k] = sample.judge(predicted, order)[fold == k]
     return slower

@@ -3,8 +3,9 @@
 
     bench/model/preference.py [--timings FILE] [--planning PROGRAM] [--gpu NAME]
 
-A config counts as often as it is the fastest of its solver on a problem of the timings, and as it has the least estimate of
-all on a size of models that users have: video, detection. Those that count twice or more make the table, most first.
+A config counts as often as it is the fastest of its solver on a problem of the timings, ten times on one of the suites of
+problems that users have, and as it has the least estimate of all on a size of their models: video, detection. Those that count
+twice or more make the table, most first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ABOUT_AS_LONG, LEAST = 1.05, 2
+ABOUT_AS_LONG, LEAST, OF_USERS = 1.05, 2, 10
+SUITES = [ROOT / "bench/suites" / name for name in ("cuda.txt", "video-vae.txt")]
 # Knobs that no preference is about: no kernel is compiled for an order, and how rows are repaired follows the estimated time.
 ANY = {"cuda.fused90": ("order", "again")}
 KNOBS = 14
@@ -32,14 +34,21 @@ def kernel_of(solver: str, config: str) -> tuple[str, tuple[int | None, ...]]:
     return solver, tuple(None if name in ANY.get(solver, ()) else int(value) for name, value in words)
 
 
-def count_fastest(problems: list[list[tuple[str, str, float]]]) -> Counter:
-    """Counts how often each kernel is a solver's fastest for a problem [(solver, config, ns)]."""
+def problems_of_users() -> set[str]:
+    lines = [line for suite in SUITES for line in suite.read_text().splitlines()]
+    return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
+
+
+def count_fastest(problems: list[str], candidates: list[list[tuple[str, str, float]]]) -> Counter:
+    """Counts how often each kernel is a solver's fastest; of each problem the candidates are [(solver, config, ns)]."""
     counts: Counter = Counter()
-    for candidates in problems:
+    of_users = problems_of_users()
+    for problem, own in zip(problems, candidates, strict=True):
         fastest: dict[str, tuple[float, str]] = {}
-        for solver, config, ns in candidates:
+        for solver, config, ns in own:
             fastest[solver] = min(fastest.get(solver, (ns, config)), (ns, config))
-        counts.update(kernel_of(solver, config) for solver, (_, config) in fastest.items())
+        times = OF_USERS if problem in of_users else 1
+        counts.update({kernel_of(solver, config): times for solver, (_, config) in fastest.items()})
     return counts
 
 
@@ -106,11 +115,11 @@ def main() -> None:
     parser.add_argument("--gpu", default="h200")
     given = parser.parse_args()
     records = [json.loads(line) for line in lzma.open(given.timings, "rt")]
+    problems = [record["problem"] for record in records]
     timed = [[(c[0], c[1] or "", c[3]) for c in record["candidates"]] for record in records]
-    counts = count_fastest(timed) + count_estimated(given.planning, given.gpu)
+    counts = count_fastest(problems, timed) + count_estimated(given.planning, given.gpu)
     # the sample has candidates that are no longer tried
-    problems = [record["problem"] for record in records] + sizes_of_models()
-    proposed = {kernel for _, kernel, _ in proposals(given.planning, given.gpu, problems)}
+    proposed = {kernel for _, kernel, _ in proposals(given.planning, given.gpu, problems + sizes_of_models())}
     rows = [kernel for kernel in rows_of(counts) if kernel in proposed]
     digest = hashlib.sha256(given.timings.read_bytes()).hexdigest()
     lines = [
