@@ -104,7 +104,7 @@ int main(void) {
     CHECK(!nhood_context_create(&options, &vectors), "%s", nhood_last_error());
     if (!tiles || !vectors) return test_result();
     const char *const shapes[] = {"bf16:b1h1d32:24x70:w9x9", "bf16:b1h1d48:400:w65",
-                                  "bf16:b1h1d32:32x32x32:w9x9x9"};
+                                  "bf16:b1h1d32:12x18x32:w9x9x9"};
     const struct spoilt spoilt[] = {
         {NHOOD_BIAS, 0, 0},        {NHOOD_K, 50, NAN},   {NHOOD_V, 399, INFINITY},
         {NHOOD_Q, 0, NAN},         {NHOOD_D_O, 70, NAN}, {NHOOD_Q, 200, 3e4}, /* a coarse LSE */
