@@ -196,7 +196,7 @@ def cpu_suite(sources: list[Source]) -> str:
 
 def is_wide(problem: str) -> bool:
     """Whether its head dim is 64 or more; the suite gives such problems windows from 13 by 13 on."""
-    return int(re.search(r"h\d+d(\d+)", problem)[1]) >= 64
+    return int(re.search(r"h\d+(?:k\d+)?d(\d+)", problem)[1]) >= 64
 
 
 def cpu_goal(problem: str, name: str) -> Optional[float]:

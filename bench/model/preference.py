@@ -35,8 +35,8 @@ def kernel_of(solver: str, config: str) -> tuple[str, tuple[int | None, ...]]:
 
 
 def problems_of_users() -> set[str]:
-    lines = [line for suite in SUITES for line in suite.read_text().splitlines()]
-    return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
+    lines = (line.split("#")[0].strip() for suite in SUITES for line in suite.read_text().splitlines())
+    return {line for line in lines if line}
 
 
 def count_fastest(problems: list[str], candidates: list[list[tuple[str, str, float]]]) -> Counter:

@@ -105,7 +105,7 @@ static int64_t bytes_ahead(const struct tile *tile, int32_t tensor, int32_t slow
 
 static int64_t key_bytes_ahead(const struct tile *tile, int32_t tensor, int32_t slow,
                                int32_t middle) {
-    if (!tile->last && !has_keys(&tile->next)) return 0;
+    if (!has_keys(&tile->next)) return 0;
     const bool more = slow + 1 < tile->box.key[0] + tile->box.keys[0];
     return bytes_ahead(tile, tensor, slow, more, middle, tile->box.key[1] + tile->box.keys[1],
                        tile->box.key, tile->next.key, tile->next.key[1] + tile->next.keys[1],
