@@ -101,7 +101,7 @@ INLINE void row_outputs(const int kind, const int window, const bool scatter, co
 #if defined(NH_ISA_AVX512)
 /* A row is computed in two halves, each output in one chain. A half of a row at a border that is away from the border is one of
  * a row inside the axis, with other keys or outputs, so that three functions gather and four scatter. Windows of 3 keys have
- * none, as the library would become larger than 2 MB. */
+ * none, which keeps the library small. */
 #define HALF_NAME(W, S, N) row_half_##W##_##S##_##N
 #define HALF(K, W, S, N, FIRST, COUNT)                                                             \
     static __attribute__((noinline)) void HALF_NAME(W, S, N)(                                      \
