@@ -1,5 +1,8 @@
-/* core/window.h, cuda/runtime/kernel_abi.h and what families add to its arguments mean the same to the host's compiler and to
- * NVRTC: sizes are asserted inside the compiled source, for every architecture this NVRTC knows. Needs no GPU. */
+/* core/window.h, cuda/runtime/kernel_abi.h and what families add to its arguments, and a kernel's configuration mean the same
+ * to the host's compiler and to NVRTC: sizes and values are asserted inside the compiled source, for every architecture this
+ * NVRTC knows. Needs no GPU. */
+#include "compiler.h"
+#include "example_config.h"
 #include "gemm_part_args.h"
 #include "nhood.h"
 #include "short_args.h"
@@ -11,9 +14,10 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { SKIPPED = 77, HEADERS = 4, SIZES = 6 };
-static const char *const header_name[HEADERS] = {"window.h", "kernel_abi.h", "short_args.h",
-                                                 "gemm_part_args.h"};
+enum { SKIPPED = 77, HEADERS = 6, SIZES = 7 };
+static const char *const header_name[HEADERS] = {"window.h",        "kernel_abi.h",
+                                                 "short_args.h",    "gemm_part_args.h",
+                                                 "kernel_config.h", "example_config.h"};
 
 static_assert((int)NH_DELTA == (int)NHOOD_TENSOR_COUNT, "the public tensors come first");
 
@@ -27,6 +31,10 @@ static const char source[] =
     "static_assert(sizeof(nh_tiled_args) == TILED_BYTES, \"tiled\");\n"
     "static_assert(sizeof(nh_short_args) == SHORT_BYTES, \"short\");\n"
     "static_assert(sizeof(nh_gemm_part_args) == GEMM_PART_BYTES, \"gemm_part\");\n"
+    "#include \"example_config.h\"\n"
+    "constexpr example_config C = NH_CONFIG;\n"
+    "static_assert(sizeof C == CONFIG_BYTES && example_row_count(&C) == 32 && C.warps == -4, "
+    "\"config\");\n"
     "extern \"C\" __global__ void probe(const __grid_constant__ nh_cuda_args args) {\n"
     "    const nh_cuda_axis &axis = args.axis[0];\n"
     "    long long length = nh_axis_group_length(axis.length, axis.dilation, 0);\n"
@@ -86,22 +94,33 @@ static char *read_text(const char *path) {
 /* regions: as kernels are compiled that are told those, behind what all share. */
 static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADERS], int arch,
                        bool regions) {
-    enum { OPTIONS = SIZES + 2 };
-    char option[OPTIONS][48];
+    enum { OPTIONS = SIZES + 4 };
+    char option[SIZES + 2][48], config_option[NH_KERNEL_CONFIG_BYTES + 16];
     const char *options[OPTIONS];
+    static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(EXAMPLE_CONFIG);
+    const struct example_config config = {.pipeline = 1, .rows = {1, 4, 8}, .warps = -4};
+    struct nh_kernel_spec spec;
+    nh_kernel_configure(&spec, fields, &config);
     const size_t more = regions ? 3 * sizeof(struct nh_cuda_region) : 0;
-    const size_t value[] = {
-        sizeof(struct nh_cuda_axis),         sizeof(struct nh_cuda_tensor),
-        sizeof(struct nh_cuda_args) + more,  sizeof(struct nh_tiled_args) + more,
-        sizeof(struct nh_short_args) + more, sizeof(struct nh_gemm_part_args) + more};
+    const size_t value[] = {sizeof(struct nh_cuda_axis),
+                            sizeof(struct nh_cuda_tensor),
+                            sizeof(struct nh_cuda_args) + more,
+                            sizeof(struct nh_tiled_args) + more,
+                            sizeof(struct nh_short_args) + more,
+                            sizeof(struct nh_gemm_part_args) + more,
+                            sizeof config};
     static const char *const macro[] = {"AXIS_BYTES",  "TENSOR_BYTES", "ARGS_BYTES",
-                                        "TILED_BYTES", "SHORT_BYTES",  "GEMM_PART_BYTES"};
+                                        "TILED_BYTES", "SHORT_BYTES",  "GEMM_PART_BYTES",
+                                        "CONFIG_BYTES"};
     for (int i = 0; i < SIZES; i++)
         snprintf(option[i], sizeof option[i], "-D%s=%zu", macro[i], value[i]);
     snprintf(option[SIZES], sizeof option[SIZES], "--gpu-architecture=sm_%d", arch);
     snprintf(option[SIZES + 1], sizeof option[0], "-DNH_REGIONS=%d", regions);
-    for (int i = 0; i < OPTIONS; i++)
+    snprintf(config_option, sizeof config_option, "-DNH_CONFIG=%s", spec.config);
+    for (int i = 0; i < SIZES + 2; i++)
         options[i] = option[i];
+    options[SIZES + 2] = config_option;
+    options[SIZES + 3] = "--std=c++20";
     void *program = NULL;
     CHECK(nvrtc->create(&program, source, "probe.cu", HEADERS, header, header_name) == 0, "create");
     int result = nvrtc->compile(program, OPTIONS, options);
@@ -125,9 +144,12 @@ int main(void) {
     const char *const header[HEADERS] = {read_text(SOURCES "/core/window.h"),
                                          read_text(SOURCES "/cuda/runtime/kernel_abi.h"),
                                          read_text(SOURCES "/cuda/families/short/short_args.h"),
-                                         read_text(SOURCES "/cuda/families/gemm/gemm_part_args.h")};
+                                         read_text(SOURCES "/cuda/families/gemm/gemm_part_args.h"),
+                                         read_text(SOURCES "/cuda/runtime/kernel_config.h"),
+                                         read_text(SOURCES "/../tests/common/example_config.h")};
     int count = 0, archs[64];
-    CHECK(header[0] && header[1] && header[2] && header[3], "headers under %s", SOURCES);
+    for (int i = 0; i < HEADERS; i++)
+        CHECK(header[i], "%s under %s", header_name[i], SOURCES);
     CHECK(nvrtc.arch_count(&count) == 0 && count > 0 && count <= 64, "%d archs", count);
     if (test_failed || nvrtc.archs(archs)) return EXIT_FAILURE;
     for (int i = 0; i < count; i++)

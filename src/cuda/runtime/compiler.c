@@ -4,10 +4,14 @@
 #include "library_names.h"
 #include "os.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SCHEMA = 1, MOST_OPTIONS = NH_KERNEL_DEFINES + 3 }; /* and standard, architecture, NULL */
+enum {
+    SCHEMA = 1,
+    MOST_OPTIONS = NH_KERNEL_DEFINES + 4
+}; /* and standard, architecture, NH_CONFIG, NULL */
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
     if (spec->count == NH_KERNEL_DEFINES) return;
@@ -21,15 +25,43 @@ void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *k
         if (knob[i].macro) nh_kernel_define(spec, knob[i].macro, value[i]);
 }
 
+/* Appends as much as fits to a spec's configuration. */
+NH_PRINTF(2, 3)
+static void append(struct nh_kernel_spec *spec, const char *format, ...) {
+    size_t used = strlen(spec->config);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(spec->config + used, sizeof spec->config - used, format, arguments);
+    va_end(arguments);
+}
+
+void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
+                         const void *config) {
+    const char *value = config;
+    *spec->config = '\0';
+    for (int i = 0; field[i].name; i++) {
+        append(spec, "%s.%s=", i ? "," : "{", field[i].name);
+        for (int k = 0; k < nh_max(field[i].count, 1); k++, value += sizeof(int)) {
+            int one;
+            memcpy(&one, value, sizeof one);
+            append(spec, "%s%d", k ? "," : field[i].count ? "{" : "", one);
+        }
+        if (field[i].count) append(spec, "}");
+    }
+    append(spec, "}");
+}
+
 /* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
                     char text[NH_KERNEL_TEXT_BYTES]) {
     size_t used =
-        (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s --std=c++17 --gpu-architecture=sm_%d%s",
+        (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s --std=c++20 --gpu-architecture=sm_%d%s",
                          spec->source, (int)arch, arch >= 90 ? "a" : "");
     for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++)
         used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " -D%s=%lld",
                                  spec->define[i].name, (long long)spec->define[i].value);
+    if (*spec->config && used < NH_KERNEL_TEXT_BYTES)
+        snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " -DNH_CONFIG=%s", spec->config);
 }
 
 /* The hash is part of every key, so that a change in any source invalidates all stored kernels. */

@@ -3,6 +3,7 @@
 #ifndef NH_COMPILER_H
 #define NH_COMPILER_H
 
+#include "kernel_config.h"
 #include "solver.h"
 
 /* The kernels' source texts, embedded at build time by cmake/embed.cmake; the headers among them once more in the form
@@ -14,7 +15,7 @@ extern const struct nh_source nh_kernel_sources[];
 extern const char *const nh_kernel_header_name[], *const nh_kernel_header_text[];
 extern const int nh_kernel_source_count, nh_kernel_header_count;
 
-enum { NH_KERNEL_DEFINES = 64 };
+enum { NH_KERNEL_DEFINES = 64, NH_KERNEL_CONFIG_BYTES = 2048 };
 
 /* One specialisation: a kernel source and the macros it is compiled with. Both make up its key. Macros never hold a
  * problem's extents, so that a new image size compiles nothing. */
@@ -27,6 +28,8 @@ struct nh_kernel_spec {
         const char *name;
         int64_t value;
     } define[NH_KERNEL_DEFINES];
+    /* the value of the macro NH_CONFIG, an initialiser; "": the kernel has no such macro */
+    char config[NH_KERNEL_CONFIG_BYTES];
 };
 
 /* Adds a macro. A spec that is full is left as it is, and nh_cuda_step_add then refuses it. */
@@ -35,6 +38,26 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
 /* Adds the macros of a table of knobs, or of its first `count`, with these values. */
 void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *knob, int count,
                             const int32_t *value);
+
+/* The members of a kernel's configuration in their order, up to one without a name. Such a struct has no gaps, as all
+ * its members are ints. */
+struct nh_kernel_field {
+    const char *name;
+    int32_t count; /* of an array; 0: a single value */
+};
+#define NH_KERNEL_FIELD_ONE(member) {#member, 0},
+#define NH_KERNEL_FIELD_MANY(member, count) {#member, count},
+#define NH_KERNEL_FIELDS(MEMBERS)                                                                  \
+    {                                                                                              \
+        MEMBERS(NH_KERNEL_FIELD_ONE, NH_KERNEL_FIELD_MANY) {                                       \
+            NULL, 0                                                                                \
+        }                                                                                          \
+    }
+
+/* Compiles the kernel with the configuration at `config`, a struct that NH_KERNEL_CONFIG defines: the macro NH_CONFIG is
+ * {.warps=4,.rows={1,4,4}}. A text that is too long is cut off, and nh_cuda_step_add then refuses it. */
+void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
+                         const void *config);
 
 /* Writes the spec for an architecture (80, 90, ..) as text: the source's name and the compiler's options. */
 enum { NH_KERNEL_TEXT_BYTES = 4096 };

@@ -131,6 +131,9 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     if (operation->spec[index].count == NH_KERNEL_DEFINES)
         return nh_error(NHOOD_ERR_INTERNAL, "%s: more than %d macros", spec->source,
                         NH_KERNEL_DEFINES - 1);
+    if (strlen(operation->spec[index].config) == NH_KERNEL_CONFIG_BYTES - 1)
+        return nh_error(NHOOD_ERR_INTERNAL, "%s: a configuration of more than %d characters",
+                        spec->source, NH_KERNEL_CONFIG_BYTES - 2);
     return NHOOD_OK;
 }
 
