@@ -45,6 +45,16 @@ def inside(text: str, source: Path) -> str:
         here = (place(source) or Path()).parent
         return f"[{words}]({os.path.relpath(place(path), here)}{anchor})"
 
+    def for_schemes(match: re.Match) -> str:
+        """A picture that is drawn twice: the theme shows one of the two."""
+        words, target = match.groups()
+        dark = target.replace(".svg", "-dark.svg")
+        if not (source.parent / dark).exists():
+            return match[0]
+        return f"![{words}]({target}#only-light)![{words}]({dark}#only-dark)"
+
+    text = re.sub(r'<picture>.*?<img alt="([^"]*)" src="([^"]*)">\s*</picture>', r"![\1](\2)", text, flags=re.DOTALL)
+    text = re.sub(r"!\[([^]]*)\]\(([\w./-]+\.svg)\)", for_schemes, text)
     return re.sub(r"\[([^]]*)\]\(([\w./-]+)(#[^)]*)?\)", link, text)
 
 
@@ -52,10 +62,7 @@ def first_page() -> str:
     readme = ROOT / "README.md"
     intro, *sections = re.split(r"^## ", readme.read_text(), flags=re.MULTILINE)
     by_title = {section.split("\n", 1)[0]: section for section in sections}
-    picture = re.search(r"^!\[.*?\n\n.*?\n\n", intro, re.MULTILINE | re.DOTALL)[0]
-    name, summary, rest = intro.replace(picture, "").split("\n\n", 2)
-    ordered = [name, summary, picture.rstrip(), rest]
-    page = "\n\n".join(ordered) + "".join("## " + by_title[heading] for heading in FIRST_PAGE)
+    page = intro + "".join("## " + by_title[heading] for heading in FIRST_PAGE)
     return "---\nhide: [navigation]\n---\n" + inside(page, readme)
 
 
