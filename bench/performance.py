@@ -2,7 +2,8 @@
 """Makes docs/performance.md: `run` times the tables that one device can fill and writes them to a file, `report` turns
 all files of bench/results and the prose of bench/performance.md.in into the page. `make performance` is the latter.
 
-On a GPU: large windows and video decoders beside dense cuDNN attention (bench/peers.py), small windows, the kernels for
+On a GPU: large windows and video decoders beside dense cuDNN attention, and beside whatever of FlexAttention, NATTEN and
+FlashAttention 4 is installed (bench/peers.py), small windows, the kernels for
 sm_80 (nhood bench), a sample of the operator study in f16 and f32 (bench/study.py). On a CPU: bench/suites/cpu.txt on one
 and two threads and by AVX2, and nhood beside a plain loop and torch's dense attention of equal operations
 (bench/cpu_peers.py). What runs is nhood as built in build/; torch is needed for what stands beside it, and the package
@@ -240,8 +241,10 @@ def cuda_tables(tool: str, device: str, sample: int, rounds: int) -> list[Table]
     sm80.append((["--solver", "cuda.fused80"], SM80_F32))
     peers = python("peers.py", *torch_device, "--json", "--peers", "cuDNN")
     dense = ["--dense-gflop", f"{DECODER_DENSE_GFLOP:g}"]
+    everyone = python("peers.py", *torch_device, "--json", "--turns", "3")
     return [
         from_program("large_windows", 20, [*peers, "--turns", "5", *large]),
+        from_program("peers", 14, [*everyone, *large, *both(f"bf16:{SMALL[0]}")]),
         from_bench("small_windows", 8, tool, small, rounds),
         from_program("decoders", 14, [*peers, "--turns", "3", *dense, *decoders]),
         from_bench("sm80", 8, tool, [([*on_device, *options], text) for options, text in sm80], rounds),

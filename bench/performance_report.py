@@ -288,8 +288,27 @@ def study_losses(sources: list[Source]) -> str:
     return markdown(["problem", "pass", "fused by", "ms", "other", "its ms", "speed-up"], rows) if rows else "None."
 
 
+PEERS = {"cuDNN": "dense, cuDNN", "flash": "dense, flash", "flex": "FlexAttention", "flash4": "FlashAttention 4", "NATTEN": "NATTEN"}
+
+
+def peers(sources: list[Source]) -> str:
+    """Times of all contenders of one run, and how many times as fast as dense cuDNN attention those are that are not dense."""
+    found = {name for row in sources[0].rows for name in row["peers_ms"]}
+    names = [name for name in PEERS if name in found]
+    rows = []
+    for row in sources[0].rows:
+        cells, dense = [f"`{row['problem']}`"], row["peers_ms"].get("cuDNN")
+        for name in ("nhood", *names):
+            ms = row.get("ms") if name == "nhood" else row["peers_ms"].get(name)
+            beside = dense and ms and name not in ("cuDNN", "flash")
+            cells.append((number(ms) + (f" ({number(dense / ms)}×)" if beside else "")) if ms else "–")
+        rows.append(cells)
+    return markdown(["problem", "nhood", *(PEERS[name] for name in names)], rows)
+
+
 TABLES: dict[str, Callable[[list[Source]], str]] = {
     "large_windows": large_windows,
+    "peers": peers,
     "small_windows": small_windows,
     "decoders": decoders,
     "norm_rope": norm_rope,
