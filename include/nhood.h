@@ -39,7 +39,7 @@
  * those of keys (K, V, D_K, D_V) another one. X.. are then the lengths of the box. Windows are still those of the whole grid
  * with its lengths L. A query attends those keys of its window that lie in the key box. A query without any such key, and
  * without extra tokens, gets O = 0 and LSE = -infinity. Results over disjoint key boxes can be merged by their LSEs, and
- * gradients of disjoint query boxes add up.
+ * gradients of disjoint query boxes add up. Those of disjoint key boxes do, too, if each BWD gets the merged O and LSE.
  *
  * Dtypes: all tensors have the problem's dtype, except LSE and D_LSE: f32, or f64 for an f64 problem.
  * f16 and bf16 are accumulated in f32.
