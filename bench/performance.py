@@ -310,11 +310,12 @@ def main() -> int:
     page.add_argument("--results", type=Path, default=RESULTS, help="folder of files that `run` wrote (bench/results)")
     page.add_argument("--template", type=Path, default=ROOT / "bench" / "performance.md.in")
     page.add_argument("--output", type=Path, default=ROOT / "docs" / "performance.md")
+    page.add_argument("--readme", type=Path, default=ROOT / "README.md", help="whose tables are written, too")
     page.add_argument("--check", action="store_true", help="write nothing; fail if the page is another")
     options = parser.parse_args()
     if options.command == "run":
         return run(options)
-    return performance_report.write(options.results, options.template, options.output, options.check)
+    return performance_report.write(options.results, options.template, options.output, options.readme, options.check)
 
 
 if __name__ == "__main__":
