@@ -112,7 +112,8 @@ typedef struct nhood_context_options {
     /* Number of CPU workers, including the calling thread, in [0, 1024]. 0: $NHOOD_THREADS or, if that is not set, the number
      * of CPUs that this process may run on. */
     int32_t threads;
-    int32_t reserved; /* 0 */
+    /* 1: CUDA kernels know their source lines, for profilers. 0: only if $NHOOD_LINE_INFO is 1. */
+    int32_t line_info;
     /* Best CPU instruction set that may be used: generic, avx2, avx512, amx (on Linux); on aarch64 neon, sve256, sve512.
      * NULL: $NHOOD_ISA or, if that is not set, the best one. */
     const char *isa;
@@ -502,6 +503,32 @@ NHOOD_API nhood_status nhood_bundle_save(nhood_bundle *bundle, const char *path)
 /* As nhood_context_kernels. The bundle has from_store + compiled kernels. ARGUMENT (counts->struct_size). */
 NHOOD_API nhood_status nhood_bundle_kernels(const nhood_bundle *bundle,
                                             nhood_kernel_counts *counts);
+
+/* A launch of a CUDA plan. Strings and code are borrowed, and valid during the call that reports it. */
+typedef struct nhood_launch {
+    size_t struct_size;
+    const char *
+        kernel; /* the name of the kernel's source, and the options that it is compiled with, after blanks */
+    const void *code; /* machine code, an ELF file */
+    size_t code_bytes;
+    int64_t grid[3];      /* blocks */
+    int32_t cluster;      /* blocks of a cluster, 1 without clusters */
+    int32_t threads;      /* of a block */
+    int64_t shared_bytes; /* of a block, dynamic */
+    /* what a multiprocessor of the device has, from which follows how many blocks it holds at a time */
+    int64_t multiprocessor_shared_bytes;
+} nhood_launch;
+typedef void (*nhood_launch_fn)(void *user, const nhood_launch *launch);
+
+/* As nhood_bundle_add; then reports the launches of the plan, in their order. Needs no GPU. ARGUMENT if report is NULL. */
+NHOOD_API nhood_status nhood_bundle_launches(nhood_bundle *bundle, int32_t device,
+                                             const nhood_problem *problem,
+                                             const nhood_plan_options *options,
+                                             nhood_launch_fn report, void *user);
+
+/* The texts of the files that CUDA kernels are compiled from, without comments, by index from 0 on. Sets *name to the file's
+ * name. Returns NULL if there is no such index. */
+NHOOD_API const char *nhood_kernel_source(int32_t index, const char **name);
 
 /* ---- execute --------------------------------------------------------------------------------- */
 

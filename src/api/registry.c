@@ -9,6 +9,7 @@
 #include "cuda_solvers.h"
 #include "device_spec.h"
 #include "kernel_cache.h"
+#include "launch.h"
 #include "peaks.h"
 #include "reference.h"
 
@@ -72,6 +73,17 @@ nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_devi
 
 nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path) {
     return nh_kernel_cache_write(cuda->kernels, path);
+}
+
+void nh_registry_collect_launches(const struct nh_operation *operation, nhood_launch_fn report,
+                                  void *user) {
+    nh_cuda_launches(operation, report, user);
+}
+
+const char *nhood_kernel_source(int32_t index, const char **name) {
+    if (index < 0 || index >= nh_kernel_source_count) return NULL;
+    if (name) *name = nh_kernel_sources[index].name;
+    return nh_kernel_sources[index].text;
 }
 
 void nh_registry_collect_close(struct nh_cuda *cuda) {

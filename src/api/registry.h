@@ -32,6 +32,9 @@ nhood_status nh_registry_collect_open(const nhood_context_options *options,
 nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
                                       struct nh_device *twin);
 nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path);
+/* Reports the launches of an operation that was built on a twin. */
+void nh_registry_collect_launches(const struct nh_operation *operation, nhood_launch_fn report,
+                                  void *user);
 void nh_registry_collect_close(struct nh_cuda *cuda);
 /* Builds RMS norm and rotary positions on a device that is present, or on such a twin. */
 struct nh_norm_rope;
