@@ -32,6 +32,5 @@ def run_blocks(name, folder):
 
 
 def run_each_block(name, folder):
-    """Each by itself."""
-    for block in blocks_of(name):
-        run(name, folder, block)
+    """Each with no names but its own."""
+    run(name, folder, "\n".join(f"exec({block!r}, {{}})" for block in blocks_of(name)))

@@ -17,8 +17,9 @@ def test_python_in_documents(name, tmp_path):
     run_blocks(name, tmp_path)
 
 
-def test_quick_start(tmp_path):
-    run_each_block("README.md", tmp_path)
+@pytest.mark.parametrize("name", ["README.md", "docs/how-do-i.md"])
+def test_each_block_in_documents(name, tmp_path):
+    run_each_block(name, tmp_path)
 
 
 def test_distributed(tmp_path):
