@@ -324,11 +324,13 @@ typedef struct nhood_problem {
     int32_t rank;       /* 1, 2 or 3 */
     uint32_t flags;     /* NHOOD_FLAG_* */
     nhood_axis axis[3]; /* slowest first; entries from rank on are ignored */
-    int64_t batch;      /* 1 <= B <= 2^40 */
-    int64_t heads;      /* 1 <= H <= 2^40 */
-    int64_t kv_heads;   /* Hkv, which divides H; 0: H */
-    int64_t dim;        /* 1 <= D <= 65536 */
-    int64_t dim_v;      /* 1 <= Dv <= 65536; 0: D */
+    /* 0 <= B <= 2^40. 0: there is nothing to compute. Plans need no workspace and set D_BIAS to zero; tensors with a batch are
+     * ignored, whatever their pointers. */
+    int64_t batch;
+    int64_t heads;    /* 1 <= H <= 2^40 */
+    int64_t kv_heads; /* Hkv, which divides H; 0: H */
+    int64_t dim;      /* 1 <= D <= 65536 */
+    int64_t dim_v;    /* 1 <= Dv <= 65536; 0: D */
     /* M further keys and values that every query attends, in the same softmax; 0 <= M < 2^31; only fwd and bwd. */
     int64_t extra_tokens;
     /* Any finite value; NaN: D^-1/2, or 1 for pn. Unless the dtype is f64, only the reference on a CPU takes scales other than
@@ -468,7 +470,7 @@ typedef void (*nhood_candidate_fn)(void *user, const nhood_candidate *candidate)
 
 /* Calls `report` for everything that nhood_plan_create would consider, without measuring or building it. Returns the status of
  * the choice: OK, ARGUMENT, UNSUPPORTED, MEMORY. options may be NULL, and so may `report`. The effort is ignored. Refusals are
- * reported even if all solvers refuse (UNSUPPORTED). */
+ * reported even if all solvers refuse (UNSUPPORTED). With batch 0 nothing is reported. */
 NHOOD_API nhood_status nhood_plan_explain(nhood_context *context, int32_t device,
                                           const nhood_problem *problem,
                                           const nhood_plan_options *options,

@@ -49,8 +49,9 @@ static nhood_status add(nhood_bundle *bundle, int32_t device, const nhood_proble
     if (!status) status = nh_registry_collect_twin(bundle->cuda, request.device, &twin);
     if (status) return status;
     request.device = &twin;
-    status = nh_planner_build(&request, &choice, &built);
-    if (!status && report) nh_registry_collect_launches(built.operation, report, user);
+    if (problem.batch) status = nh_planner_build(&request, &choice, &built);
+    if (!status && built.operation && report)
+        nh_registry_collect_launches(built.operation, report, user);
     if (built.operation) built.operation->destroy(built.operation);
     nh_release(&bundle->context->host, twin.backend);
     return status;
@@ -82,7 +83,7 @@ nhood_status nhood_bundle_add_norm_rope(nhood_bundle *bundle, int32_t device,
     if (!status) status = nh_norm_rope_canonical(given, &problem);
     if (!status) status = nh_registry_collect_twin(bundle->cuda, found, &twin);
     if (status) return status;
-    status = nh_registry_norm_rope(&problem, &twin, &operation);
+    if (problem.tokens) status = nh_registry_norm_rope(&problem, &twin, &operation);
     if (operation) operation->destroy(operation);
     nh_release(&bundle->context->host, twin.backend);
     return status;

@@ -14,6 +14,7 @@
 #include "reference.h"
 
 #include <assert.h>
+#include <string.h>
 
 static_assert((int)NH_MOST_DESCRIBED_DEVICES >= (int)NH_MOST_DESCRIBED, "room for all of them");
 
@@ -95,6 +96,22 @@ nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
                                    struct nh_norm_rope_operation **operation) {
     bool cpu = device->info.kind == NHOOD_DEVICE_CPU;
     return (cpu ? nh_cpu_norm_rope_build : nh_cuda_norm_rope_build)(problem, device, operation);
+}
+
+nhood_status nh_registry_prepare(const struct nh_device *device) {
+    struct nh_cuda_scope scope;
+    if (device->info.kind == NHOOD_DEVICE_CPU) return NHOOD_OK;
+    const nhood_status status = nh_cuda_enter(device->backend, true, &scope);
+    if (!status) nh_cuda_leave(device->backend, &scope);
+    return status;
+}
+
+nhood_status nh_registry_clear(const struct nh_device *device, void *memory, size_t bytes,
+                               void *stream) {
+    if (device->info.kind == NHOOD_DEVICE_CUDA)
+        return nh_cuda_clear(device->backend, memory, bytes, stream);
+    memset(memory, 0, bytes);
+    return NHOOD_OK;
 }
 
 void nh_registry_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {
