@@ -20,7 +20,10 @@ from setuptools.command.sdist import sdist
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "source" if (HERE / "source").exists() else HERE.parents[1]
 SOURCE_PARTS = ("CMakeLists.txt", "LICENSE", "bindings/python/native", "cmake", "include", "src")
-QUICK = "nhood_quick.abi3.so"  # optional: built where Python's headers are
+BESIDE = (  # the library, where they have been built
+    "nhood_quick.abi3.so",  # where Python's headers are
+    "nhood_xla.so",  # on Linux
+)
 
 
 def version() -> str:
@@ -57,8 +60,9 @@ class BuildWithLibrary(build_py):
         with tempfile.TemporaryDirectory() as folder:
             library = Path(os.environ.get("NHOOD_LIBRARY") or build_library(folder))
             shutil.copyfile(library, package / library_name(library.name))
-            if library.with_name(QUICK).exists():
-                shutil.copyfile(library.with_name(QUICK), package / QUICK)
+            for name in BESIDE:
+                if library.with_name(name).exists():
+                    shutil.copyfile(library.with_name(name), package / name)
 
 
 class Python3Wheel(bdist_wheel):

@@ -143,7 +143,7 @@ class ContextOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("threads", c_int32),
-        ("line_info", c_int32),
+        ("reserved", c_int32),
         ("isa", c_char_p),
         ("cache", c_char_p),
         ("nvrtc", c_char_p),
@@ -184,11 +184,14 @@ _PROTOTYPES = {
     "nhood_device_measure": (c_int32, [c_void_p, c_int32, c_int32, POINTER(Ceilings)]),
     "nhood_problem_init_sized": (None, [POINTER(Problem), c_size_t, c_int32, c_int32, c_int32]),
     "nhood_problem_parse_sized": (c_int32, [c_char_p, c_void_p, c_size_t]),
+    "nhood_problem_format": (c_int32, [POINTER(Problem), c_void_p, c_size_t, c_void_p]),
+    "nhood_problem_elements": (c_int32, [POINTER(Problem), c_int32, c_void_p]),
     "nhood_problem_cost": (c_int32, [POINTER(Problem), c_void_p, c_void_p]),
     "nhood_plan_create": (
         c_int32,
         [c_void_p, c_int32, POINTER(Problem), POINTER(PlanOptions), POINTER(c_void_p)],
     ),
+    "nhood_plan_retain": (None, [c_void_p]),
     "nhood_plan_release": (None, [c_void_p]),
     "nhood_plan_workspace_bytes": (c_size_t, [c_void_p]),
     "nhood_plan_description": (c_char_p, [c_void_p]),

@@ -79,12 +79,15 @@ def _known_solver(name: str) -> bytes:
     return given
 
 
+Outputs = tuple[Optional[tuple[tuple[int, ...], int]], ...]
+"""shape and dtype per output of an operation, None for one that is not wanted"""
+
+
 class Plan(NamedTuple):
     owner: PlanOwner
     handle: ctypes.c_void_p
     workspace_bytes: int
-    outputs: tuple[Optional[tuple[tuple[int, ...], int]], ...]
-    """shape and dtype per output of the operation, None for one that is not wanted"""
+    outputs: Outputs
     slots: tuple[int, ...]
     """where the pointers of the inputs, then of the outputs, go: of those that are there"""
 
@@ -256,23 +259,54 @@ def plan_options(context: Context, effort: int, budget: float = 0.0) -> c.PlanOp
     return c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver, effort, budget_s=budget)
 
 
+def _create(context: Context, device: int, problem: c.Problem) -> PlanOwner:
+    measuring = context.measuring[-1:]  # at once: other threads change it
+    options = measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
+    owner = PlanOwner()
+    c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle)))
+    return owner
+
+
+def _outputs(request: Request, problem: c.Problem, sizes: dict[str, int]) -> Outputs:
+    rank = len(request.window)
+    return tuple(
+        (tuple(sizes[letter] for letter in tensor.letters(rank)), tensor_dtype(tensor, problem.dtype))
+        if wanted
+        else None
+        for tensor, wanted in zip(request.operation.outputs, request.wanted)
+    )
+
+
+@functools.lru_cache(maxsize=PLAN_CACHE_SIZE)
+def describe(request: Request, layouts: tuple[Optional[Layout], ...]) -> tuple[bytes, Outputs]:
+    """A request on packed arrays as the text of its problem, and what it results in. Raises what find_plan would, but for want
+    of a solver."""
+    problem, sizes = _problem(request, layouts)
+    length = ctypes.c_size_t()
+    c.lib.nhood_problem_format(problem, None, 0, ctypes.byref(length))
+    text = ctypes.create_string_buffer(length.value + 1)
+    c.check(c.lib.nhood_problem_format(problem, text, len(text), None))
+    return text.value, _outputs(request, problem, sizes)
+
+
+@cached
+def find_plan_of_text(context: Context, device: int, text: bytes) -> tuple[PlanOwner, int]:
+    """The plan of a problem on packed tensors, and the bytes of its workspace."""
+    problem = c.Problem()
+    c.check(c.lib.nhood_problem_parse_sized(text, ctypes.byref(problem), ctypes.sizeof(problem)))
+    owner = _create(context, device, problem)
+    return owner, c.lib.nhood_plan_workspace_bytes(owner.handle)
+
+
 @cached
 def find_plan(
     context: Context, device: int, request: Request, layouts: tuple[Optional[Layout], ...]
 ) -> Plan:
     """The plan for a request on arrays of these layouts, made if it is not in the cache."""
     problem, sizes = _problem(request, layouts)
-    operation, rank = request.operation, len(request.window)
-    measuring = context.measuring[-1:]  # at once: other threads change it
-    options = measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
-    owner = PlanOwner()
-    c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle)))
-    outputs = tuple(
-        (tuple(sizes[letter] for letter in tensor.letters(rank)), tensor_dtype(tensor, problem.dtype))
-        if wanted
-        else None
-        for tensor, wanted in zip(operation.outputs, request.wanted)
-    )
+    operation = request.operation
+    owner = _create(context, device, problem)
+    outputs = _outputs(request, problem, sizes)
     given = [tensor.slot for tensor, layout in zip(operation.inputs, layouts) if layout is not None]
     wanted_slots = [tensor.slot for tensor, output in zip(operation.outputs, outputs) if output]
     slots = (*given, *wanted_slots)
