@@ -24,14 +24,15 @@ demo:
 	cmake --build --preset release --parallel $(JOBS) --target denoise nhood_tool
 	build/denoise $(PHOTO) --sigma 25 --output build/demo
 
-# The tests of nhood.torch take part where scripts/setup torch has been run: PyTorch alone is 6 GB.
+# The tests of nhood.torch take part where scripts/setup torch has been run: PyTorch alone is 6 GB. Those of nhood.jax are
+# left to test-all.
 test:
 	scripts/setup test
 	$(MAKE) all
-	$(CTEST) -LE 'gpu|full$(if $(wildcard build/venv-torch/bin/python),,|torch)'
+	$(CTEST) -LE 'gpu|full|python_jax$(if $(wildcard build/venv-torch/bin/python),,|torch)'
 
 test-all:
-	scripts/setup test torch video packages
+	scripts/setup test torch jax video packages
 	$(MAKE) all
 	$(CTEST) -LE 'gpu|sample'
 
@@ -51,7 +52,6 @@ bench: all
 
 performance:
 	python3 bench/performance.py report
-	scripts/pictures --write
 
 hub: all
 	bindings/hub/make.py build/hub
@@ -81,11 +81,11 @@ help:
 	@echo "make                   build/nhood, the tool, and build/libnhood.so"
 	@echo "make demo              install what is missing, build, denoise a photograph, or PHOTO=yours.png"
 	@echo "make test              install what is missing, build, run what every change should pass"
-	@echo "make test-all          every test that needs no GPU: PyTorch's, too, all kernels emulated and compiled"
+	@echo "make test-all          every test that needs no GPU: PyTorch's and JAX's, too, all kernels emulated and compiled"
 	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
 	@echo "make model-check       refit the model of time to the committed timings, compare, judge its choices (minutes)"
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
-	@echo "make performance       write docs/performance.md and the pictures from the runs in bench/results"
+	@echo "make performance       write docs/performance.md from the runs in bench/results"
 	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"
 	@echo "make site              the documents as a site, build/site/index.html"
 	@echo "make install PREFIX=/usr/local"

@@ -1,0 +1,119 @@
+"""The public functions: those for arrays, whose arguments and checks they have, on JAX's arrays and tracers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _functions as of_arrays
+from .._functions import document, flag
+from .._library import FLAG_ALLOW_TF32, FLAG_DETERMINISTIC
+from .._plans import Request
+from ._ops import bind, describe
+from . import _rules  # noqa: F401, gives the primitives their derivatives
+
+_COMMON_PARAGRAPHS = """deterministic: results are equal from run to run on GPUs as well, or NotImplementedError is raised. On a
+        CPU they are in any case.
+
+    Arrays are JAX's or numpy's, float64, float32, float16 or bfloat16, all of one dtype (log-sum-exps are float64 for float64,
+    else float32). Everything but arrays is static: Python's own numbers, bools and sequences. The functions can be transformed
+    by jit, grad, jvp, vmap and shard_map in any order and depth, and run on the CPU and on CUDA devices.
+
+    Raises ValueError for values, shapes and dtypes that are not legal, with a text that names the argument, its value and the
+    limit, when the call is traced; TypeError for what is not an array or not an integer; NotImplementedError if no solver takes
+    the problem.
+
+    Source of the formulas: Hassani, Hwu, Shi, "Faster Neighborhood Attention" (2024); the stride is that of
+    "Generalized Neighborhood Attention" (2025)."""
+
+_COARSE = ("default", "fastest", "bfloat16", "high", "bfloat16_3x", "tensorfloat32")
+
+
+def _allows_tf32() -> bool:
+    """Whether products of float32 may be rounded to TF32: only if JAX's setting says so in words."""
+    return jax.config.jax_default_matmul_precision in _COARSE
+
+
+def _as_array(array: Any, name: str) -> Any:
+    if isinstance(array, (jax.Array, np.ndarray)):
+        return jnp.asarray(array)
+    kind = type(array)
+    kind_name = f"{kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
+    raise TypeError(f"{name} is a {kind_name}, not a jax.Array; functions of nhood itself take other arrays")
+
+
+def _compute(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> Any:
+    operation = request.operation
+    given = tuple(
+        None if array is None and tensor.optional else _as_array(array, tensor.name)
+        for tensor, array in zip(operation.inputs, arrays)
+    )
+    flags = request.flags | (FLAG_DETERMINISTIC if flag(deterministic, "deterministic") else 0)
+    if given[0].dtype == jnp.float32 and _allows_tf32():
+        flags |= FLAG_ALLOW_TF32
+    request = request._replace(flags=flags)
+    results = _empty(request, given) if _is_empty(request, given) else bind(request, *given)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _batches(request: Request, given: tuple[Any, ...]) -> list[int]:
+    """The extents of all axes that are the batch."""
+    pairs = zip(request.operation.inputs, given)
+    return [array.shape[0] for tensor, array in pairs if array is not None and tensor.shape[0] == "B" and array.ndim]
+
+
+def _is_empty(request: Request, given: tuple[Any, ...]) -> bool:
+    return not any(_batches(request, given))
+
+
+def _empty(request: Request, given: tuple[Any, ...]) -> list[Any]:
+    """What a batch of one would be checked for, and results of none."""
+    kinds = [
+        jax.ShapeDtypeStruct((1, *array.shape[1:]) if tensor.shape[0] == "B" and array.ndim else array.shape, array.dtype)
+        for tensor, array in zip(request.operation.inputs, given)
+        if array is not None
+    ]
+    _, outputs = describe(request, tuple(array is not None for array in given), kinds)
+    return [jnp.zeros((0, *shape[1:]), dtype) for shape, dtype in outputs]
+
+
+def _publish(ask: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:
+    def published(*args: Any, deterministic: bool = False, **kwargs: Any) -> Any:
+        return _compute(*ask(rank, *args, **kwargs), deterministic)
+
+    document(published, ask, name, rank, _COMMON_PARAGRAPHS, ask)
+    signature = inspect.signature(published)
+    last = inspect.Parameter("deterministic", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool")
+    setattr(published, "__signature__", signature.replace(parameters=[*signature.parameters.values(), last]))
+    published.__module__ = __name__
+    return published
+
+
+na1d = _publish(of_arrays.attention, "na1d", 1)
+na2d = _publish(of_arrays.attention, "na2d", 2)
+na3d = _publish(of_arrays.attention, "na3d", 3)
+na1d_qk = _publish(of_arrays.qk, "na1d_qk", 1)
+na2d_qk = _publish(of_arrays.qk, "na2d_qk", 2)
+na3d_qk = _publish(of_arrays.qk, "na3d_qk", 3)
+na1d_av = _publish(of_arrays.av, "na1d_av", 1)
+na2d_av = _publish(of_arrays.av, "na2d_av", 2)
+na3d_av = _publish(of_arrays.av, "na3d_av", 3)
+
+_OF_RANK = {1: na1d, 2: na2d, 3: na3d}
+
+
+def neighborhood_attention(query: Any, key: Any, value: Any, kernel_size: Any, *arguments: Any, **named: Any) -> Any:
+    """na1d, na2d or na3d, by the number of axes of `query`, with the arguments of those."""
+    query = _as_array(query, "query")
+    rank = query.ndim - 3
+    if rank not in _OF_RANK:
+        raise ValueError(f"query.shape = {query.shape} has {query.ndim} axes: [B, X.., H, D] has 4, 5 or 6")
+    return _OF_RANK[rank](query, key, value, kernel_size, *arguments, **named)
+
+
+setattr(neighborhood_attention, "__signature__", inspect.signature(na2d))

@@ -1,0 +1,98 @@
+"""What XLA calls: the handlers of nhood_xla.so (native/xla.c), registered on the CPU and on CUDA devices, and the plans that they
+ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from ctypes import POINTER, addressof, c_char, c_char_p, c_int32, c_size_t, c_void_p, cast
+from typing import Any
+
+import jax
+
+from .. import _cuda
+from .. import _library as c
+from .. import _plans
+
+NAME = "nhood"
+WORKSPACE_ALIGNMENT = 64
+"""bytes; the handlers begin at such an address of the workspace's buffer, which is larger by that"""
+
+_FILE = "nhood_xla.so"  # beside the library
+_CPU, _CUDA = "cpu", "cuda"
+
+_Find = ctypes.CFUNCTYPE(c_void_p, c_char_p, c_int32, POINTER(c_char), c_size_t)
+
+
+class _Functions(ctypes.Structure):
+    _fields_ = [
+        (name, c_void_p) for name in ("execute", "release", "workspace_bytes", "last_error", "parse", "elements")
+    ] + [("find", _Find)]
+
+
+def _device(ordinal: int) -> int:
+    """The library's number of a CUDA device; -1: of the CPU."""
+    return _plans.CPU if ordinal < 0 else _plans.current_context().cuda_device(ordinal)
+
+
+def plan_of(problem: bytes, ordinal: int) -> tuple[Any, int]:
+    """Its owner and the bytes of its workspace."""
+    with _cuda.on_device(ordinal) if ordinal >= 0 else contextlib.nullcontext():
+        return _plans.find_plan_of_text(_plans.current_context(), _device(ordinal), problem)
+
+
+@_Find
+def _find(problem: bytes, ordinal: int, error: Any, error_bytes: int) -> Any:
+    try:
+        owner, _ = plan_of(problem, ordinal)
+        c.lib.nhood_plan_retain(owner.handle)
+        return owner.handle.value
+    except BaseException as raised:  # nothing passes through C
+        text = f"{type(raised).__name__}: {raised}".encode(errors="replace")[: error_bytes - 1]
+        ctypes.memmove(error, text + b"\0", len(text) + 1)
+        return None
+
+
+def _load() -> ctypes.CDLL:
+    path = c.path.with_name(_FILE)
+    if not path.exists():
+        raise ImportError(f"{path} is not there, which nhood.jax needs: wheels for Linux and built source trees have it")
+    return ctypes.CDLL(str(path))
+
+
+_handlers = _load()
+_functions = _Functions(
+    *[
+        cast(getattr(c.lib, f"nhood_{name}"), c_void_p).value
+        for name in (
+            "plan_execute",
+            "plan_release",
+            "plan_workspace_bytes",
+            "last_error",
+            "problem_parse_sized",
+            "problem_elements",
+        )
+    ],
+    _find,
+)
+
+
+def _capsule_of(name: str) -> Any:
+    """Of the address of a variable."""
+    return jax.ffi.pycapsule(c_void_p(addressof(c_char.in_dll(_handlers, name))))
+
+
+def _register() -> None:
+    _handlers.nhood_xla_start.restype = None
+    _handlers.nhood_xla_start(ctypes.byref(_functions))
+    for platform, stages in ((_CPU, ("instantiate", "execute")), (_CUDA, ("instantiate", "initialize", "execute"))):
+        kind = {
+            "type_id": _capsule_of(f"nhood_xla_{platform}_type"),
+            "type_info": _capsule_of("nhood_xla_type_info"),
+        }
+        jax.ffi.register_ffi_type(f"{NAME}.call_site", kind, platform=platform)
+        handlers = {stage: jax.ffi.pycapsule(getattr(_handlers, f"nhood_xla_{platform}_{stage}")) for stage in stages}
+        jax.ffi.register_ffi_target(NAME, handlers, platform=platform)
+
+
+_register()
