@@ -187,6 +187,7 @@ _PROTOTYPES = {
     "nhood_problem_format": (c_int32, [POINTER(Problem), c_void_p, c_size_t, c_void_p]),
     "nhood_problem_elements": (c_int32, [POINTER(Problem), c_int32, c_void_p]),
     "nhood_problem_cost": (c_int32, [POINTER(Problem), c_void_p, c_void_p]),
+    "nhood_window": (c_int32, [POINTER(Axis), c_int64, POINTER(c_int64), POINTER(c_int64)]),
     "nhood_plan_create": (
         c_int32,
         [c_void_p, c_int32, POINTER(Problem), POINTER(PlanOptions), POINTER(c_void_p)],

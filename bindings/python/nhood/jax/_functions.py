@@ -47,16 +47,20 @@ def _as_array(array: Any, name: str) -> Any:
     raise TypeError(f"{name} is a {kind_name}, not a jax.Array; functions of nhood itself take other arrays")
 
 
-def _compute(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> Any:
-    operation = request.operation
+def asked(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> tuple[Request, tuple[Any, ...]]:
+    """A request with JAX's settings, and JAX's arrays for it."""
     given = tuple(
         None if array is None and tensor.optional else _as_array(array, tensor.name)
-        for tensor, array in zip(operation.inputs, arrays)
+        for tensor, array in zip(request.operation.inputs, arrays)
     )
     flags = request.flags | (FLAG_DETERMINISTIC if flag(deterministic, "deterministic") else 0)
     if given[0].dtype == jnp.float32 and _allows_tf32():
         flags |= FLAG_ALLOW_TF32
-    request = request._replace(flags=flags)
+    return request._replace(flags=flags), given
+
+
+def _compute(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> Any:
+    request, given = asked(request, arrays, deterministic)
     results = _empty(request, given) if _is_empty(request, given) else bind(request, *given)
     return results[0] if len(results) == 1 else tuple(results)
 
