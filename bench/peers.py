@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Times nhood.torch beside torch's own attention on a GPU, all in one run, f16 and bf16, forward and backward.
+"""Times nhood.torch beside other attention on a GPU, all in one run, f16 and bf16, forward and backward.
 
     cuDNN, flash   scaled_dot_product_attention over all keys without a mask, by these backends: not neighborhood
                    attention, but the dense attention that one replaces by it
     flex           torch's FlexAttention, compiled, with the window as a block mask; tokens in row-major order
+    flash4         the same by FlashAttention 4's kernels (`BACKEND`: `FLASH`; the package flash_attn.cute). Tokens lie
+                   tile after tile of 128, so that whole blocks of keys are outside a window; bringing them into that
+                   order is not timed
+    NATTEN         natten's na1d, na2d or na3d with the tiles that it chooses by itself
 
 Contenders take turns, since a GPU's clock follows its temperature and power; times are medians over turns, between
 events on the stream. Before each call a buffer larger than the L2 cache is written, which also hides what the call
@@ -32,6 +36,7 @@ from typing import Any, Optional
 import nhood
 import nhood.torch
 import torch
+import torch._functorch.config
 from nhood import _library as c
 from nhood import _plans
 from torch import Tensor
@@ -58,6 +63,12 @@ class Axis:
     dilation: int
     causal: bool
 
+    @staticmethod
+    def inside_grid(leader: Any, last: Any, before: int) -> Any:
+        """So many places before the leader, which is at most the last one; `where`, as flash4 takes no minimum."""
+        start = torch.where(leader < last, leader, last) - before
+        return torch.where(start > 0, start, torch.zeros_like(start))
+
     def inside(self, query: Any, key: Any) -> Any:
         """Whether the key at this place is in the query's window: nhood.h's definition, for tensors of places."""
         position, group, size = query, 0, self.length
@@ -67,11 +78,10 @@ class Axis:
         first = position // self.stride * self.stride if self.stride > 1 else position
         last = torch.zeros_like(position) + size - 1
         if self.causal:
-            leader = torch.minimum(first + self.stride - 1, last)
-            start, end = (leader - self.window + 1).clamp(min=0), position + 1
+            start, end = self.inside_grid(first + self.stride - 1, last, self.window - 1), position + 1
         else:
-            leader = torch.minimum(first + self.stride // 2, last)
-            start = torch.minimum((leader - self.window // 2).clamp(min=0), last + 1 - self.window)
+            start = self.inside_grid(first + self.stride // 2, last, self.window // 2)
+            start = torch.where(start < last + 1 - self.window, start, last + 1 - self.window)
             end = start + self.window
         place = key // self.dilation if self.dilation > 1 else key
         found = (place >= start) & (place < end)
@@ -254,41 +264,114 @@ def dense_contender(name: str, backend: SDPBackend, problem: Problem, device: to
     return contender(name, problem, attention, problem.sequences(device), None)
 
 
-def flex_contender(problem: Problem, device: torch.device) -> Contender:
+def natten_contender(problem: Problem, device: torch.device) -> Contender:
+    if problem.bias:
+        raise Absent("it has no bias")
+    try:
+        import natten
+    except ImportError as error:
+        raise Absent("it is not installed") from error
+    function = getattr(natten, f"na{len(problem.axes)}d")
+    names = dict(kernel_size="window", stride="stride", dilation="dilation", is_causal="causal")
+    axes = {name: tuple(getattr(a, value) for a in problem.axes) for name, value in names.items()}
+    return contender("NATTEN", problem, lambda *t: function(*t, **axes), problem.tensors(device), lambda t: t.flatten(1, -3))
+
+
+Places = Callable[[Any], list[Any]]
+"""Coordinates of the n-th token, for tensors of such numbers."""
+
+
+def masked_contender(
+    name: str, problem: Problem, device: torch.device, places: Places, order: Optional[Tensor], block: int, **kernel: Any
+) -> Contender:
+    """FlexAttention. `order`: which token is the n-th; None: as they lie."""
     if problem.bias:
         raise Absent("a bias is not given to it here")
 
     def in_window(batch: Any, head: Any, query: Any, key: Any) -> Any:
         found = True
-        for axis in reversed(problem.axes):
-            found = axis.inside(query % axis.length, key % axis.length) & found
-            query, key = query // axis.length, key // axis.length
+        for axis, at, of in reversed(list(zip(problem.axes, places(query), places(key)))):
+            found = axis.inside(at, of) & found
         return found
 
     torch._dynamo.reset()
     # compiled, it does not write out the mask of every query and key
     make_mask = torch.compile(create_block_mask)
-    mask = make_mask(in_window, None, None, problem.tokens, problem.tokens, device=str(device))
+    mask = make_mask(in_window, None, None, problem.tokens, problem.tokens, device=str(device), BLOCK_SIZE=block)
     compiled = torch.compile(flex_attention, dynamic=False)
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return compiled(query, key, value, block_mask=mask, enable_gqa=problem.kv_heads != problem.heads)
+        gqa = problem.kv_heads != problem.heads
+        return compiled(query, key, value, block_mask=mask, enable_gqa=gqa, **kernel)
 
-    return contender("flex", problem, attention, problem.sequences(device), lambda t: t.transpose(1, 2))
+    def tokens_last(out: Tensor) -> Tensor:
+        out = out.transpose(1, 2)
+        return out if order is None else torch.empty_like(out).index_copy_(1, order, out)
+
+    tensors = problem.sequences(device)
+    if order is not None:
+        tensors = [t[:, :, order].contiguous() for t in tensors]
+    return contender(name, problem, attention, tensors, tokens_last)
+
+
+def flex_contender(problem: Problem, device: torch.device) -> Contender:
+    def places(token: Any) -> list[Any]:
+        found = []
+        for axis in reversed(problem.axes):
+            found.insert(0, token % axis.length)
+            token = token // axis.length
+        return found
+
+    return masked_contender("flex", problem, device, places, None, 128)
+
+
+FLASH4_TILES = {1: (128,), 2: (8, 16), 3: (2, 8, 8)}
+
+
+def in_tiles(lengths: tuple[int, ...], tile: tuple[int, ...]) -> Places:
+    """Tokens that lie tile after tile, and in row-major order within one."""
+    size = math.prod(tile)
+
+    def places(token: Any) -> list[Any]:
+        found, inside, outside = [], token % size, token // size
+        for length, extent in reversed(list(zip(lengths, tile))):
+            found.insert(0, outside % (length // extent) * extent + inside % extent)
+            inside, outside = inside // extent, outside // (length // extent)
+        return found
+
+    return places
+
+
+def flash4_contender(problem: Problem, device: torch.device) -> Contender:
+    try:
+        import flash_attn.cute  # noqa: F401
+    except ImportError as error:
+        raise Absent("flash_attn.cute is not installed") from error
+    tile = FLASH4_TILES[len(problem.axes)]
+    if any(length % extent for length, extent in zip(problem.lengths, tile)):
+        raise Absent(f"lengths are no multiples of its tile of {'x'.join(map(str, tile))}")
+    torch._functorch.config.donated_buffer = False  # or a graph has one backward only
+    places, order = in_tiles(problem.lengths, tile), torch.zeros(problem.tokens, dtype=torch.long, device=device)
+    for length, place in zip(problem.lengths, places(torch.arange(problem.tokens, device=device))):
+        order = order * length + place
+    return masked_contender("flash4", problem, device, places, order, 128, kernel_options={"BACKEND": "FLASH"})
 
 
 PEERS = {
     "cuDNN": lambda *given: dense_contender("cuDNN", SDPBackend.CUDNN_ATTENTION, *given),
     "flash": lambda *given: dense_contender("flash", SDPBackend.FLASH_ATTENTION, *given),
     "flex": flex_contender,
+    "flash4": flash4_contender,
+    "NATTEN": natten_contender,
 }
+DENSE = ("cuDNN", "flash")
 
 
 def gather(problem: Problem, device: torch.device, peers: list[str], dense_gflop: float) -> list[Contender]:
     found = [nhood_contender(problem, device)]
     for name in peers:
         try:
-            if name != "flex" and problem.dense_gflop > dense_gflop:
+            if name in DENSE and problem.dense_gflop > dense_gflop:
                 raise Absent(f"above {dense_gflop:g} GFLOP")
             found.append(PEERS[name](problem, device))
         except Absent as reason:
@@ -359,7 +442,7 @@ def row(problem: Problem, contenders: list[Contender], peers: list[str]) -> str:
     ]
     for name in peers:
         other = by_name.get(name)
-        relative = f", {dense.ms / other.ms:.2f}×" if other and dense and name == "flex" else ""
+        relative = f", {dense.ms / other.ms:.2f}×" if other and dense and name not in DENSE else ""
         cells.append(f"{other.ms:.4g}{relative}" if other else "–")
     return "| " + " | ".join(cells) + " |"
 

@@ -2,7 +2,8 @@
 """Makes docs/performance.md: `run` times the tables that one device can fill and writes them to a file, `report` turns
 all files of bench/results and the prose of bench/performance.md.in into the page. `make performance` is the latter.
 
-On a GPU: large windows and video decoders beside dense cuDNN attention (bench/peers.py), small windows, the kernels for
+On a GPU: large windows and video decoders beside dense cuDNN attention, and beside whatever of FlexAttention, NATTEN and
+FlashAttention 4 is installed (bench/peers.py), small windows, the kernels for
 sm_80 (nhood bench), a sample of the operator study in f16 and f32 (bench/study.py). On a CPU: bench/suites/cpu.txt on one
 and two threads and by AVX2, and nhood beside a plain loop and torch's dense attention of equal operations
 (bench/cpu_peers.py). What runs is nhood as built in build/; torch is needed for what stands beside it, and the package
@@ -240,8 +241,10 @@ def cuda_tables(tool: str, device: str, sample: int, rounds: int) -> list[Table]
     sm80.append((["--solver", "cuda.fused80"], SM80_F32))
     peers = python("peers.py", *torch_device, "--json", "--peers", "cuDNN")
     dense = ["--dense-gflop", f"{DECODER_DENSE_GFLOP:g}"]
+    everyone = python("peers.py", *torch_device, "--json", "--turns", "3")
     return [
         from_program("large_windows", 20, [*peers, "--turns", "5", *large]),
+        from_program("peers", 14, [*everyone, *large, *both(f"bf16:{SMALL[0]}")]),
         from_bench("small_windows", 8, tool, small, rounds),
         from_program("decoders", 14, [*peers, "--turns", "3", *dense, *decoders]),
         from_bench("sm80", 8, tool, [([*on_device, *options], text) for options, text in sm80], rounds),
@@ -307,11 +310,12 @@ def main() -> int:
     page.add_argument("--results", type=Path, default=RESULTS, help="folder of files that `run` wrote (bench/results)")
     page.add_argument("--template", type=Path, default=ROOT / "bench" / "performance.md.in")
     page.add_argument("--output", type=Path, default=ROOT / "docs" / "performance.md")
+    page.add_argument("--readme", type=Path, default=ROOT / "README.md", help="whose tables are written, too")
     page.add_argument("--check", action="store_true", help="write nothing; fail if the page is another")
     options = parser.parse_args()
     if options.command == "run":
         return run(options)
-    return performance_report.write(options.results, options.template, options.output, options.check)
+    return performance_report.write(options.results, options.template, options.output, options.readme, options.check)
 
 
 if __name__ == "__main__":

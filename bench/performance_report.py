@@ -1,5 +1,5 @@
-"""docs/performance.md of files that `bench/performance.py run` wrote, and a template for the prose. In the template,
-{{table NAME}} stands for a table, {{source NAME}} for the run it is of, {{losses NAME}} for the comparisons of a study that
+"""docs/performance.md of files that `bench/performance.py run` wrote, and a template for the prose; and the tables of the
+README. In the template, {{table NAME}} stands for a table, {{source NAME}} for the run it is of, {{losses NAME}} for the comparisons of a study that
 were lost, and for single numbers {{ratio NAME OP}}, {{share NAME OP}} and {{ahead NAME OTHER PASS}} (see the functions).
 Of a GPU's tables the newest run that has one counts; of a CPU's, the newest of every device."""
 
@@ -288,8 +288,47 @@ def study_losses(sources: list[Source]) -> str:
     return markdown(["problem", "pass", "fused by", "ms", "other", "its ms", "speed-up"], rows) if rows else "None."
 
 
+def short_large_windows(sources: list[Source]) -> str:
+    rows = []
+    for rest, ops in by_problem(sources[0].rows).items():
+        cells = [f"{number(row['ms'])} ms" if place == 0 else number(dense_ratio(row)) for row in (ops["fwd"], ops["bwd"]) for place in (0, 1)]
+        rows.append([f"`{rest}`", *cells, number(ops["fwd"]["ideal"])])
+    return markdown(["problem", "forward", "× dense", "backward", "× dense", "ideal"], rows)
+
+
+def short_cpu_suite(sources: list[Source], device: str) -> str:
+    """f32 on one AVX-512 thread, what has both passes."""
+    (source,) = [source for source in sources if device in source.run["device"]]
+    rows = [row for row in source.rows if row["configuration"] == "avx512, 1 thread"]
+    lines = []
+    for rest, ops in by_problem(rows).items():
+        if rest.startswith("f32") and len(ops) == 2:
+            both = (ops["fwd"], ops["bwd"])
+            lines.append([f"`{rest}`", *(cell for row in both for cell in (f"{number(row['ms'])} ms", f"{100 * row['share_of_peak']:.0f} %"))])
+    return markdown(["problem", "forward", "of peak", "backward", "of peak"], lines)
+
+
+PEERS = {"cuDNN": "dense, cuDNN", "flash": "dense, flash", "flex": "FlexAttention", "flash4": "FlashAttention 4", "NATTEN": "NATTEN"}
+
+
+def peers(sources: list[Source]) -> str:
+    """Times of all contenders of one run, and how many times as fast as dense cuDNN attention those are that are not dense."""
+    found = {name for row in sources[0].rows for name in row["peers_ms"]}
+    names = [name for name in PEERS if name in found]
+    rows = []
+    for row in sources[0].rows:
+        cells, dense = [f"`{row['problem']}`"], row["peers_ms"].get("cuDNN")
+        for name in ("nhood", *names):
+            ms = row.get("ms") if name == "nhood" else row["peers_ms"].get(name)
+            beside = dense and ms and name not in ("cuDNN", "flash")
+            cells.append((number(ms) + (f" ({number(dense / ms)}×)" if beside else "")) if ms else "–")
+        rows.append(cells)
+    return markdown(["problem", "nhood", *(PEERS[name] for name in names)], rows)
+
+
 TABLES: dict[str, Callable[[list[Source]], str]] = {
     "large_windows": large_windows,
+    "peers": peers,
     "small_windows": small_windows,
     "decoders": decoders,
     "norm_rope": norm_rope,
@@ -355,17 +394,20 @@ def ahead(sources: list[Source], other: str, pass_name: str) -> str:
     return f"{100 * found[0]['ahead'] / found[0]['count']:.1f}" if found else "–"
 
 
+SHORT: dict[str, Callable[..., str]] = {"large_windows": short_large_windows, "cpu_suite": short_cpu_suite}
 NUMBERS: dict[str, Callable[..., str]] = {"ratio": ratio, "share": share, "ahead": ahead}
 
 
 def fill(template: str, runs: list[Row]) -> str:
     def value(match: re.Match[str]) -> str:
         kind, name, *more = match[1].split()
-        if name not in TABLES or kind not in ("table", "source", "losses", *NUMBERS):
+        if name not in (SHORT if kind == "short" else TABLES) or kind not in ("table", "short", "source", "losses", *NUMBERS):
             raise Fault(f"the template asks for {match[0]}, which there is not")
         sources = sources_of(runs, name)
         if not sources:
             return {"table": "No run has this table yet.", "losses": "", "source": ""}.get(kind, "–")
+        if kind == "short":
+            return SHORT[name](sources, *more)
         if kind == "table":
             return TABLES[name](sources)
         if kind == "losses":
@@ -375,16 +417,26 @@ def fill(template: str, runs: list[Row]) -> str:
     return re.sub(r"\n{3,}", "\n\n", re.sub(r"\{\{(.+?)\}\}", value, template))
 
 
-def write(results: Path, template: Path, output: Path, check: bool) -> int:
+def fill_in(page: str, runs: list[Row]) -> str:
+    """A page that is written by hand, but for what stands between <!-- {{..}} --> and <!-- end -->."""
+
+    def part(match: re.Match[str]) -> str:
+        return f"<!-- {match[1]} -->\n\n{fill(match[1], runs)}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- (\{\{.+?\}\}) -->\n.*?<!-- end -->", part, page, flags=re.DOTALL)
+
+
+def write(results: Path, template: Path, output: Path, readme: Path, check: bool) -> int:
     try:
-        page = fill(template.read_text(), read_runs(results))
+        runs = read_runs(results)
+        pages = {output: fill(template.read_text(), runs), readme: fill_in(readme.read_text(), runs)}
     except Fault as fault:
         print(fault, file=sys.stderr)
         return 1
-    if check:
-        if not output.exists() or output.read_text() != page:
-            print(f"{output} is not what `make performance` writes", file=sys.stderr)
-            return 1
-        return 0
-    output.write_text(page)
-    return 0
+    stale = [path for path, page in pages.items() if not path.exists() or path.read_text() != page]
+    for path in stale:
+        if check:
+            print(f"{path} is not what `make performance` writes", file=sys.stderr)
+        else:
+            path.write_text(pages[path])
+    return int(check and bool(stale))

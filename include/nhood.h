@@ -39,7 +39,7 @@
  * those of keys (K, V, D_K, D_V) another one. X.. are then the lengths of the box. Windows are still those of the whole grid
  * with its lengths L. A query attends those keys of its window that lie in the key box. A query without any such key, and
  * without extra tokens, gets O = 0 and LSE = -infinity. Results over disjoint key boxes can be merged by their LSEs, and
- * gradients of disjoint query boxes add up.
+ * gradients of disjoint query boxes add up. Those of disjoint key boxes do, too, if each BWD gets the merged O and LSE.
  *
  * Dtypes: all tensors have the problem's dtype, except LSE and D_LSE: f32, or f64 for an f64 problem.
  * f16 and bf16 are accumulated in f32.
@@ -112,7 +112,8 @@ typedef struct nhood_context_options {
     /* Number of CPU workers, including the calling thread, in [0, 1024]. 0: $NHOOD_THREADS or, if that is not set, the number
      * of CPUs that this process may run on. */
     int32_t threads;
-    int32_t reserved; /* 0 */
+    /* 1: CUDA kernels know their source lines, for profilers. 0: only if $NHOOD_LINE_INFO is 1. */
+    int32_t line_info;
     /* Best CPU instruction set that may be used: generic, avx2, avx512, amx (on Linux); on aarch64 neon, sve256, sve512.
      * NULL: $NHOOD_ISA or, if that is not set, the best one. */
     const char *isa;
@@ -323,11 +324,13 @@ typedef struct nhood_problem {
     int32_t rank;       /* 1, 2 or 3 */
     uint32_t flags;     /* NHOOD_FLAG_* */
     nhood_axis axis[3]; /* slowest first; entries from rank on are ignored */
-    int64_t batch;      /* 1 <= B <= 2^40 */
-    int64_t heads;      /* 1 <= H <= 2^40 */
-    int64_t kv_heads;   /* Hkv, which divides H; 0: H */
-    int64_t dim;        /* 1 <= D <= 65536 */
-    int64_t dim_v;      /* 1 <= Dv <= 65536; 0: D */
+    /* 0 <= B <= 2^40. 0: there is nothing to compute. Plans need no workspace and set D_BIAS to zero; tensors with a batch are
+     * ignored, whatever their pointers. */
+    int64_t batch;
+    int64_t heads;    /* 1 <= H <= 2^40 */
+    int64_t kv_heads; /* Hkv, which divides H; 0: H */
+    int64_t dim;      /* 1 <= D <= 65536 */
+    int64_t dim_v;    /* 1 <= Dv <= 65536; 0: D */
     /* M further keys and values that every query attends, in the same softmax; 0 <= M < 2^31; only fwd and bwd. */
     int64_t extra_tokens;
     /* Any finite value; NaN: D^-1/2, or 1 for pn. Unless the dtype is f64, only the reference on a CPU takes scales other than
@@ -467,7 +470,7 @@ typedef void (*nhood_candidate_fn)(void *user, const nhood_candidate *candidate)
 
 /* Calls `report` for everything that nhood_plan_create would consider, without measuring or building it. Returns the status of
  * the choice: OK, ARGUMENT, UNSUPPORTED, MEMORY. options may be NULL, and so may `report`. The effort is ignored. Refusals are
- * reported even if all solvers refuse (UNSUPPORTED). */
+ * reported even if all solvers refuse (UNSUPPORTED). With batch 0 nothing is reported. */
 NHOOD_API nhood_status nhood_plan_explain(nhood_context *context, int32_t device,
                                           const nhood_problem *problem,
                                           const nhood_plan_options *options,
@@ -502,6 +505,32 @@ NHOOD_API nhood_status nhood_bundle_save(nhood_bundle *bundle, const char *path)
 /* As nhood_context_kernels. The bundle has from_store + compiled kernels. ARGUMENT (counts->struct_size). */
 NHOOD_API nhood_status nhood_bundle_kernels(const nhood_bundle *bundle,
                                             nhood_kernel_counts *counts);
+
+/* A launch of a CUDA plan. Strings and code are borrowed, and valid during the call that reports it. */
+typedef struct nhood_launch {
+    size_t struct_size;
+    const char *
+        kernel; /* the name of the kernel's source, and the options that it is compiled with, after blanks */
+    const void *code; /* machine code, an ELF file */
+    size_t code_bytes;
+    int64_t grid[3];      /* blocks */
+    int32_t cluster;      /* blocks of a cluster, 1 without clusters */
+    int32_t threads;      /* of a block */
+    int64_t shared_bytes; /* of a block, dynamic */
+    /* what a multiprocessor of the device has, from which follows how many blocks it holds at a time */
+    int64_t multiprocessor_shared_bytes;
+} nhood_launch;
+typedef void (*nhood_launch_fn)(void *user, const nhood_launch *launch);
+
+/* As nhood_bundle_add; then reports the launches of the plan, in their order. Needs no GPU. ARGUMENT if report is NULL. */
+NHOOD_API nhood_status nhood_bundle_launches(nhood_bundle *bundle, int32_t device,
+                                             const nhood_problem *problem,
+                                             const nhood_plan_options *options,
+                                             nhood_launch_fn report, void *user);
+
+/* The texts of the files that CUDA kernels are compiled from, without comments, by index from 0 on. Sets *name to the file's
+ * name. Returns NULL if there is no such index. */
+NHOOD_API const char *nhood_kernel_source(int32_t index, const char **name);
 
 /* ---- execute --------------------------------------------------------------------------------- */
 

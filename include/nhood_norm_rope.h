@@ -64,7 +64,7 @@ typedef struct nhood_norm_rope_problem {
     int32_t has_weight;   /* 0: as with a weight of ones; 1: only with a norm */
     int32_t weight_dtype; /* of WEIGHT and D_WEIGHT: dtype, or f32 beside f16 and bf16; 0: dtype */
     uint32_t flags;       /* 0 or NHOOD_FLAG_UNALIGNED */
-    int64_t batch;        /* 1 <= B <= 2^40; B times the lengths is at most 2^59 */
+    int64_t batch; /* 0 <= B <= 2^40, as in nhood_problem; B times the lengths is at most 2^59 */
     /* The arrays have an entry per axis, the slowest first; those from rank on are ignored. Lengths are in [1, 2^40]. */
     int64_t length[3];
     /* 1 <= H < 2^31; with NHOOD_NORM_TOKEN, H * D <= NHOOD_NORM_ROPE_MOST_CHANNELS */

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FAMILIES = ROOT / "src" / "cuda" / "families"
 # Of the README's sections, in the order of the first page; the navigation stands for the others.
-FIRST_PAGE = ("How fast", "In Python", "In C", "The tool", "Two commands", "What it stands on")
+FIRST_PAGE = ("Quick start", "What it has", "How fast", "Installing", "One call that denoises", "The tool", "What it stands on")
 
 
 def title(page: Path) -> str:

@@ -16,8 +16,10 @@ nhood_status nhood_bundle_create(nhood_context *context, nhood_bundle **bundle) 
     if (!created) return NHOOD_ERR_MEMORY;
     created->context = context;
     nh_context_retain(context);
-    const nhood_context_options options = {
-        .struct_size = sizeof options, .cache = context->cache, .nvrtc = context->nvrtc};
+    const nhood_context_options options = {.struct_size = sizeof options,
+                                           .cache = context->cache,
+                                           .nvrtc = context->nvrtc,
+                                           .line_info = context->line_info};
     nhood_status status = nh_registry_collect_open(&options, &context->host, &created->cuda);
     if (status) {
         nhood_bundle_destroy(created);
@@ -27,9 +29,9 @@ nhood_status nhood_bundle_create(nhood_context *context, nhood_bundle **bundle) 
     return NHOOD_OK;
 }
 
-nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device, const nhood_problem *given,
-                              const nhood_plan_options *options) {
-    NH_NOT_CANCELLED;
+/* report: NULL, or gets the launches. */
+static nhood_status add(nhood_bundle *bundle, int32_t device, const nhood_problem *given,
+                        const nhood_plan_options *options, nhood_launch_fn report, void *user) {
     if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
     struct nh_problem problem;
     struct nh_request request;
@@ -47,10 +49,26 @@ nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device, const nhood_
     if (!status) status = nh_registry_collect_twin(bundle->cuda, request.device, &twin);
     if (status) return status;
     request.device = &twin;
-    status = nh_planner_build(&request, &choice, &built);
+    if (problem.batch) status = nh_planner_build(&request, &choice, &built);
+    if (!status && built.operation && report)
+        nh_registry_collect_launches(built.operation, report, user);
     if (built.operation) built.operation->destroy(built.operation);
     nh_release(&bundle->context->host, twin.backend);
     return status;
+}
+
+nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device, const nhood_problem *problem,
+                              const nhood_plan_options *options) {
+    NH_NOT_CANCELLED;
+    return add(bundle, device, problem, options, NULL, NULL);
+}
+
+nhood_status nhood_bundle_launches(nhood_bundle *bundle, int32_t device,
+                                   const nhood_problem *problem, const nhood_plan_options *options,
+                                   nhood_launch_fn report, void *user) {
+    NH_NOT_CANCELLED;
+    if (!report) return nh_error(NHOOD_ERR_ARGUMENT, "report is NULL");
+    return add(bundle, device, problem, options, report, user);
 }
 
 nhood_status nhood_bundle_add_norm_rope(nhood_bundle *bundle, int32_t device,
@@ -65,7 +83,7 @@ nhood_status nhood_bundle_add_norm_rope(nhood_bundle *bundle, int32_t device,
     if (!status) status = nh_norm_rope_canonical(given, &problem);
     if (!status) status = nh_registry_collect_twin(bundle->cuda, found, &twin);
     if (status) return status;
-    status = nh_registry_norm_rope(&problem, &twin, &operation);
+    if (problem.tokens) status = nh_registry_norm_rope(&problem, &twin, &operation);
     if (operation) operation->destroy(operation);
     nh_release(&bundle->context->host, twin.backend);
     return status;

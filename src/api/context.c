@@ -35,6 +35,18 @@ static nhood_status read_threads(int32_t *threads) {
     return NHOOD_OK;
 }
 
+static nhood_status read_line_info(int32_t *line_info) {
+    char room[NH_PATH_BYTES];
+    const char *text = nh_os_environment("NHOOD_LINE_INFO", room);
+    if (*line_info < 0 || *line_info > 1)
+        return nh_error(NHOOD_ERR_ARGUMENT, "options.line_info = %d is not 0 or 1",
+                        (int)*line_info);
+    if (text && *text && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+        return nh_error(NHOOD_ERR_ARGUMENT, "NHOOD_LINE_INFO = '%s' is not 0 or 1", text);
+    if (text && *text == '1') *line_info = 1;
+    return NHOOD_OK;
+}
+
 /* Writes the path of the cache folder, "" for none. $NHOOD_CACHE may be "", too. */
 static nhood_status read_cache(const char *given, char path[NH_PATH_BYTES]) {
     char room[NH_PATH_BYTES];
@@ -91,6 +103,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
         return nh_error(NHOOD_ERR_ARGUMENT,
                         "options.allocate and options.release: give both or neither");
     nhood_status status = read_threads(&effective.threads);
+    if (!status) status = read_line_info(&effective.line_info);
     if (status) return status;
     char cache[NH_PATH_BYTES], isa[NH_PATH_BYTES], nvrtc[NH_PATH_BYTES], bundle[NH_PATH_BYTES];
     effective.isa = text_or_environment(effective.isa, "NHOOD_ISA", isa);
@@ -108,6 +121,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     pthread_mutex_init(&created->measuring, NULL);
     created->measuring_guard = (struct nh_fork_guard){.child = stop_measuring, .owner = created};
     status = nh_fork_guard_add(&created->measuring_guard);
+    created->line_info = effective.line_info;
     created->cache = nh_copy_text(&created->host, cache);
     if (effective.nvrtc) created->nvrtc = nh_copy_text(&created->host, effective.nvrtc);
     bool copied = created->cache && (created->nvrtc || !effective.nvrtc);

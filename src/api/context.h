@@ -17,6 +17,7 @@ struct nhood_context {
     struct nh_choice_cache *choices;
     char *cache;               /* a folder; "" for none */
     char *nvrtc;               /* path of the library; NULL: it is searched for */
+    int32_t line_info;         /* as in nhood_context_options */
     pthread_mutex_t measuring; /* simultaneous measurements would disturb each other */
     struct nh_fork_guard measuring_guard;
     atomic_int references;

@@ -1,5 +1,6 @@
 /* Public functions on RMS norm and rotary positions. */
 #include "context.h"
+#include "empty.h"
 #include "norm_rope.h"
 
 struct nhood_norm_rope_plan {
@@ -25,7 +26,8 @@ nhood_status nhood_norm_rope_plan_create(nhood_context *context, int32_t device,
     created->problem = problem;
     created->context = context;
     nh_context_retain(context);
-    status = nh_registry_norm_rope(&problem, found, &created->operation);
+    status = problem.tokens ? nh_registry_norm_rope(&problem, found, &created->operation)
+                            : nh_empty_norm_rope(&problem, found, &created->operation);
     if (status) {
         nhood_norm_rope_plan_destroy(created);
         return status;

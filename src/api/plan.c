@@ -1,5 +1,6 @@
 /* Public functions on plans. A plan is the built operation of a chosen solver, and keeps its context alive. */
 #include "context.h"
+#include "empty.h"
 #include "measure.h"
 #include "planner.h"
 
@@ -47,6 +48,16 @@ nhood_status nh_context_request(nhood_context *context, int32_t device, const nh
     return NHOOD_OK;
 }
 
+/* The choice for a problem without batch entries is not built. It is made as for one entry, so that the same problems and solvers
+ * are refused. */
+static nhood_status choose_for_one(const struct nh_request *request, struct nh_choice *choice) {
+    struct nh_problem one = *request->problem;
+    struct nh_request for_one = *request;
+    one.batch = 1;
+    for_one.problem = &one;
+    return nh_planner_choose(&for_one, choice);
+}
+
 nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nhood_problem *given,
                                 const nhood_plan_options *options, nhood_candidate_fn report,
                                 void *user) {
@@ -56,6 +67,7 @@ nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nh
     struct nh_choice choice;
     nhood_status status = nh_context_request(context, device, given, options, &problem, &request);
     if (status) return status;
+    if (problem.batch == 0) return choose_for_one(&request, &choice);
     status = nh_planner_choose(&request, &choice);
     if (report) nh_planner_explain(&request, status ? NULL : &choice, report, user);
     return status;
@@ -63,6 +75,7 @@ nhood_status nhood_plan_explain(nhood_context *context, int32_t device, const nh
 
 nhood_status nh_context_choose(nhood_context *context, const struct nh_request *request,
                                const nhood_plan_options *options, struct nh_choice *choice) {
+    if (request->problem->batch == 0) return choose_for_one(request, choice);
     nhood_status status = nh_choice_cache_choose(context->choices, request, choice);
     if (status || !options || choice->samples) return status;
     if (options->effort == NHOOD_EFFORT_WISDOM_ONLY)
@@ -80,6 +93,11 @@ static void describe(nhood_plan *plan, const struct nh_device *device,
     char problem[512], config[NH_CONFIG_BYTES];
     const struct nh_choice *choice = &built->choice;
     nh_problem_text(&plan->problem, problem, sizeof problem);
+    if (plan->problem.batch == 0) {
+        snprintf(plan->description, sizeof plan->description, "%s on %s: nothing to compute",
+                 problem, device->info.name);
+        return;
+    }
     nh_config_text(choice->solver, &choice->config, config, sizeof config);
     double ns = choice->samples ? (double)choice->measured_ns : choice->estimate_ns;
     int used = snprintf(plan->description, sizeof plan->description,
@@ -117,7 +135,8 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     created->context = context;
     nh_context_retain(context);
     struct nh_built built = {.operation = NULL};
-    status = nh_planner_build(&request, &choice, &built);
+    status = problem.batch ? nh_planner_build(&request, &choice, &built)
+                           : nh_empty_build(&problem, request.device, &built.operation);
     created->operation = built.operation;
     if (status) {
         nhood_plan_release(created);

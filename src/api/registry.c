@@ -9,10 +9,12 @@
 #include "cuda_solvers.h"
 #include "device_spec.h"
 #include "kernel_cache.h"
+#include "launch.h"
 #include "peaks.h"
 #include "reference.h"
 
 #include <assert.h>
+#include <string.h>
 
 static_assert((int)NH_MOST_DESCRIBED_DEVICES >= (int)NH_MOST_DESCRIBED, "room for all of them");
 
@@ -74,6 +76,17 @@ nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path) {
     return nh_kernel_cache_write(cuda->kernels, path);
 }
 
+void nh_registry_collect_launches(const struct nh_operation *operation, nhood_launch_fn report,
+                                  void *user) {
+    nh_cuda_launches(operation, report, user);
+}
+
+const char *nhood_kernel_source(int32_t index, const char **name) {
+    if (index < 0 || index >= nh_kernel_source_count) return NULL;
+    if (name) *name = nh_kernel_sources[index].name;
+    return nh_kernel_sources[index].text;
+}
+
 void nh_registry_collect_close(struct nh_cuda *cuda) {
     nh_cuda_close(cuda, NULL, 0);
 }
@@ -83,6 +96,22 @@ nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
                                    struct nh_norm_rope_operation **operation) {
     bool cpu = device->info.kind == NHOOD_DEVICE_CPU;
     return (cpu ? nh_cpu_norm_rope_build : nh_cuda_norm_rope_build)(problem, device, operation);
+}
+
+nhood_status nh_registry_prepare(const struct nh_device *device) {
+    struct nh_cuda_scope scope;
+    if (device->info.kind == NHOOD_DEVICE_CPU) return NHOOD_OK;
+    const nhood_status status = nh_cuda_enter(device->backend, true, &scope);
+    if (!status) nh_cuda_leave(device->backend, &scope);
+    return status;
+}
+
+nhood_status nh_registry_clear(const struct nh_device *device, void *memory, size_t bytes,
+                               void *stream) {
+    if (device->info.kind == NHOOD_DEVICE_CUDA)
+        return nh_cuda_clear(device->backend, memory, bytes, stream);
+    memset(memory, 0, bytes);
+    return NHOOD_OK;
 }
 
 void nh_registry_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts) {

@@ -32,6 +32,9 @@ nhood_status nh_registry_collect_open(const nhood_context_options *options,
 nhood_status nh_registry_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
                                       struct nh_device *twin);
 nhood_status nh_registry_collect_write(struct nh_cuda *cuda, const char *path);
+/* Reports the launches of an operation that was built on a twin. */
+void nh_registry_collect_launches(const struct nh_operation *operation, nhood_launch_fn report,
+                                  void *user);
 void nh_registry_collect_close(struct nh_cuda *cuda);
 /* Builds RMS norm and rotary positions on a device that is present, or on such a twin. */
 struct nh_norm_rope;
@@ -39,6 +42,11 @@ struct nh_norm_rope_operation;
 nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
                                    const struct nh_device *device,
                                    struct nh_norm_rope_operation **operation);
+/* Makes sure that executes on a CUDA device find a context of it, as building a plan does otherwise. DEVICE. */
+nhood_status nh_registry_prepare(const struct nh_device *device);
+/* Zeroes memory of a device, on a CUDA device in the order of the stream. DEVICE. */
+nhood_status nh_registry_clear(const struct nh_device *device, void *memory, size_t bytes,
+                               void *stream);
 /* Fills in all fields but struct_size, for the backend of a context or of a bundle. */
 void nh_registry_count_kernels(const struct nh_cuda *cuda, nhood_kernel_counts *counts);
 /* The text of nhood_device_estimates. */

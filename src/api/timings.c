@@ -99,7 +99,7 @@ static void begin_problem(struct reader *reader, const char *text, bool wanted) 
     nhood_problem parsed;
     reader->proposals = 0;
     if (!wanted || nhood_problem_parse(text, &parsed) ||
-        nh_problem_canonical(&parsed, &reader->problem))
+        nh_problem_canonical(&parsed, &reader->problem) || reader->problem.batch == 0)
         return;
     propose(reader, reader->device);
     if (((const struct nh_cuda_device *)reader->device->backend)->coefficients)

@@ -33,7 +33,7 @@ static nhood_status check_scalars(const nhood_norm_rope_problem *given,
         (status =
              nh_check_range("pairs", given->pairs, NHOOD_PAIRS_INTERLEAVED, NHOOD_PAIRS_HALVES)) ||
         (status = nh_check_range("has_weight", given->has_weight, 0, given->norm ? 1 : 0)) ||
-        (status = nh_check_range("batch", given->batch, 1, many)) ||
+        (status = nh_check_range("batch", given->batch, 0, many)) ||
         (status = nh_check_range("heads", given->heads, 1, INT32_MAX)) ||
         (status = nh_check_range("dim", given->dim, 2, NHOOD_NORM_ROPE_MOST_DIM)))
         return status;
@@ -155,6 +155,7 @@ nhood_status nh_norm_rope_check_io(const struct nh_norm_rope *problem, const nho
     if (io->struct_size != sizeof *io)
         return nh_error(NHOOD_ERR_ARGUMENT, "io.struct_size = %zu, this library knows %zu",
                         io->struct_size, sizeof *io);
+    if (problem->tokens == 0) return NHOOD_OK; /* the workspace, too, is empty */
     const bool forward = problem->op == NHOOD_OP_FWD;
     const int32_t real = problem->dtype == NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F64 : NHOOD_DTYPE_F32;
     nhood_status status = check_pointer("x", io->x, true, problem->dtype);

@@ -161,7 +161,7 @@ static nhood_status check_scalars(const nhood_problem *given, struct nh_problem 
         (status = nh_check_range("dtype", given->dtype, NHOOD_DTYPE_F64, NHOOD_DTYPE_BF16)) ||
         (status = nh_check_range("rank", given->rank, 1, 3)) ||
         (status = nh_check_range("flags", given->flags, 0, 31)) ||
-        (status = nh_check_range("batch", given->batch, 1, many)) ||
+        (status = nh_check_range("batch", given->batch, 0, many)) ||
         (status = nh_check_range("heads", given->heads, 1, many)) ||
         (status = nh_check_range("kv_heads", given->kv_heads, 0, given->heads)) ||
         (status = nh_check_range("dim", given->dim, 1, NH_MAX_DIM)) ||

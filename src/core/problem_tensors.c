@@ -116,7 +116,7 @@ nhood_status nh_fill_strides(const char *before, const char *name, const char *a
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "%s%s%s 0 on an axis of %lld: outputs would overlap", before, name,
                             after, (long long)shape[i]);
-        if (*slot[i] == INT64_MIN || !nh_multiply(size, shape[i] - 1, &part) ||
+        if (*slot[i] == INT64_MIN || !nh_multiply(size, nh_max(shape[i] - 1, 0), &part) ||
             !nh_add(reach, part, &reach) || reach > INT64_MAX / 16)
             return nh_error(NHOOD_ERR_ARGUMENT, "%s%s%s %lld reaches beyond 2^59 elements", before,
                             name, after, (long long)*slot[i]);
@@ -163,7 +163,7 @@ nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_i
                         io->struct_size, sizeof(nhood_io));
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         enum nh_role role = nh_problem_role(problem, tensor);
-        if (role == NH_UNUSED) continue;
+        if (role == NH_UNUSED || nh_tensor_elements(problem, tensor) == 0) continue;
         uintptr_t address = (uintptr_t)io->data[tensor];
         if (!address) {
             if (role == NH_INPUT || role == NH_OUTPUT)

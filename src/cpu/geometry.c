@@ -355,6 +355,8 @@ static void add_boxed_group(const struct nh_axis *axis, int64_t group, struct nh
         order->distance[place] = (int32_t)(range.begin + slot - position);
         order->fewer |= end - begin < axis->window;
         order->none |= begin == end;
+        order->missing[place] = end - begin < range.end - range.begin;
+        order->cut |= end - begin < range.end - range.begin;
     }
 }
 
@@ -399,14 +401,15 @@ static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *
     add_places(axis, is_long, size, order, tile); /* only counts the places */
     const size_t length = (size_t)order->length;
     size_t places = 5 * length;
-    if (boxed) places += (size_t)order->keys + (size_t)axis->dilation + 1;
+    if (boxed) places += length + (size_t)order->keys + (size_t)axis->dilation + 1;
     order->token = nh_allocate(host, places * sizeof *order->token);
     if (!order->token) return NHOOD_ERR_MEMORY;
     order->begin = order->token + length;
     order->end = order->begin + length;
     order->slot = order->end + length;
     order->distance = order->slot + length;
-    order->key_token = boxed ? order->distance + length : order->token;
+    order->missing = boxed ? order->distance + length : NULL;
+    order->key_token = boxed ? order->missing + length : order->token;
     order->group_key = boxed ? order->key_token + order->keys : NULL;
     add_places(axis, is_long, size, order, tile);
     if (!boxed) order->keys = order->length;
@@ -444,6 +447,7 @@ static nhood_status make_axes(const struct nh_host *host, const struct nh_geomet
         geometry->tiles_apart &= tile->apart;
         geometry->every_key &= geometry->order[a].every;
         geometry->fewer |= geometry->order[a].fewer;
+        geometry->cut |= geometry->order[a].cut;
         geometry->none |= geometry->order[a].none && geometry->problem.extra_tokens == 0;
     }
     return NHOOD_OK;

@@ -34,10 +34,14 @@ struct nh_order {
     int32_t *
         group_key; /* place of the first key of each dilation group, and one past the last; NULL if keys have the places
                            of queries */
-    bool fewer;    /* some query attends less than a window */
-    bool none;     /* some query attends nothing */
-    bool once;     /* no key of the tensors has two places */
-    bool every;    /* every key has a place */
+    int32_t *
+        missing; /* 1 for each query whose window has keys that the key box lacks; NULL if keys have the places of
+                         queries */
+    bool fewer; /* some query attends less than a window */
+    bool none;  /* some query attends nothing */
+    bool cut;   /* some query's window has keys that the key box lacks */
+    bool once;  /* no key of the tensors has two places */
+    bool every; /* every key has a place */
 };
 
 /* How the first keys of a vector's lanes are arranged, and how they are loaded. */
@@ -145,6 +149,7 @@ struct nh_geometry {
     bool every_key;               /* every key is in a halo */
     bool fewer;                   /* some query attends less than a window */
     bool none;                    /* some query attends nothing, extra tokens included */
+    bool cut;                     /* some query's window has keys that the key box lacks */
 };
 
 struct nh_geometry_options {

@@ -183,9 +183,11 @@ static void forward(const struct run *run, const struct query *query) {
         run->logits[n] = logit(run, &pair, q, key_row(run, &pair));
         largest = fmax(largest, run->logits[n]);
     }
+    /* Logits of -infinity alone have weights of 0, and -infinity for the logarithm of their sum. */
+    const double shift = largest == -INFINITY ? 0 : largest;
     for (int64_t n = 0; n < slots; n++) {
         if (!pair_set(run, query, n, &pair)) continue;
-        double weight = exp(run->logits[n] - largest);
+        double weight = exp(run->logits[n] - shift);
         sum += weight;
         keys++;
         add_scaled(run->o, weight, value_row(run, &pair), problem->dim_v);

@@ -209,7 +209,7 @@ static void check_refusals(nhood_context *context) {
     REFUSE("problem.has_weight = 1 is not in [0, 0]", p.norm = NHOOD_NORM_NONE);
     REFUSE("problem.weight_dtype = 4 is neither dtype 3", p.weight_dtype = NHOOD_DTYPE_BF16);
     REFUSE("problem.flags = 2 has others than 16", p.flags = NHOOD_FLAG_DETERMINISTIC);
-    REFUSE("problem.batch = 0", p.batch = 0);
+    REFUSE("problem.batch = -1", p.batch = -1);
     REFUSE("problem.heads = 0", p.heads = 0);
     REFUSE("problem.dim = 33 is not even", p.dim = 33);
     REFUSE("problem.dim = 1026 is not in [2, 1024]", p.dim = 1026);

@@ -69,6 +69,7 @@ static void bad_options(void) {
         options = saved;                                                                           \
     } while (0)
     OPTIONS_REFUSED("options.struct_size = 1", options.struct_size = 1);
+    OPTIONS_REFUSED("options.line_info = 2 is not 0 or 1", options.line_info = 2);
     OPTIONS_REFUSED("options.threads = 1025 is not in [0, 1024]", options.threads = 1025);
     OPTIONS_REFUSED("options.threads = -1", options.threads = -1);
     OPTIONS_REFUSED("options.isa = 'mmx'", options.isa = "mmx");

@@ -183,6 +183,27 @@ static void nan_stays_outside(nhood_context *context, const char *text, int64_t 
     case_destroy(&dirty);
 }
 
+/* A query whose logits are large, infinite or NaN leaves the gradients of all other queries as they are, bit by bit, also of those
+ * that are computed beside it. */
+static void rows_stand_alone(nhood_context *context, const char *text, double large) {
+    struct test_case c[2];
+    for (int i = 0; i < 2; i++) {
+        case_create(&c[i], text, 12);
+        const int64_t row = c[i].elements[NHOOD_Q] / c[i].problem.axis[0].length;
+        for (int64_t e = 0; i && e < row; e++)
+            case_set(&c[i], NHOOD_Q, e, large);
+        struct test_case forward = c[i];
+        forward.problem.op = NHOOD_OP_FWD;
+        CHECK(!case_run(context, &forward, NULL), "%s", nhood_last_error());
+        CHECK(!case_run(context, &c[i], "cpu.fused"), "%s", nhood_last_error());
+        memset(c[i].io.data[NHOOD_D_Q], 0, (size_t)row * case_element_bytes(&c[i].problem, 0));
+    }
+    const double difference = case_difference(&c[0], &c[1], NHOOD_D_Q);
+    CHECK(difference == 0, "%s: a query of %g changes others by %g", text, large, difference);
+    for (int i = 0; i < 2; i++)
+        case_destroy(&c[i]);
+}
+
 static void large_logits(nhood_context *context) {
     struct test_case c;
     case_create(&c, "fwd:f32:b1h1d4:30:w9:scale1", 11);
@@ -261,6 +282,10 @@ int main(void) {
             nan_stays_outside(context, "fwd:f32:b1h1d8:7x7:w3x3", poisoned % 7);
             nan_stays_outside(context, "bwd:f32:b1h1d8:7x7:w3x5:c10", poisoned % 7);
         }
+        rows_stand_alone(context, "bwd:f32:b1h1d8:700:w700", 1e4);
+        rows_stand_alone(context, "bwd:f32:b1h1d8:700:w700", INFINITY);
+        rows_stand_alone(context, "bwd:f32:b1h1d8:60:w9:x300", 1e4);
+        rows_stand_alone(context, "bwd:f64:b1h1d8:60:w9", NAN);
         large_logits(context);
         extreme_scales(context);
         nhood_context_destroy(context);

@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import pathlib
 import random
 import re
@@ -64,3 +65,27 @@ def test_neighborhood(number, scheme):
     cells = [tuple(map(int, box[:3])) for box in boxes if box[3] == colours["attended"]]
     found = {((y - top) // cell, (x - left) // cell) for x, y, size in cells if size == cell and left <= x < left + width}
     assert found == expected, title
+
+
+def labels(svg):
+    return re.findall(r">([\d.e+]+× [^<]*)</text>", svg)
+
+
+def test_speed_is_that_of_stored_runs():
+    """The first bars of both panels, from the files themselves."""
+    found = labels(pictures.speed("light"))
+    for file, table, base in (("h200-large-windows", "large_windows", "cuDNN"), ("epyc-zen5-peers", "cpu_peers", "plain C")):
+        row = json.loads((ROOT / f"bench/results/{file}.json").read_text())["tables"][table]["rows"][0]
+        assert f"{row['peers_ms'][base] / row['ms']:.2g}× nhood" in found
+
+
+def test_speed_has_a_bar_for_every_contender(monkeypatch):
+    run = {"kind": "cuda", "device": "made up", "driver": "1", "commit": "c", "date": "2026-01-01", "system": "-"}
+    problem = "fwd:bf16:b1h1d64:32x32:w8x8"
+    peers = {"cuDNN": 60.0, "flash": 90.0, "flex": 30.0, "NATTEN": 20.0, "flash4": 15.0}
+    rows = [{"problem": problem, "ms": 4.0, "peers_ms": peers}, {"problem": "bwd:" + problem[4:], "ms": 1.0, "peers_ms": peers}]
+    stored = [one for one in pictures.performance_report.read_runs(ROOT / "bench/results") if one["kind"] == "cpu"]
+    made_up = {**run, "tables": {"peers": {"command": "c", "rows": rows}}}
+    monkeypatch.setattr(pictures.performance_report, "read_runs", lambda folder: [made_up, *stored])
+    found = labels(pictures.speed("dark"))
+    assert found[:5] == ["15× nhood", "3× NATTEN", "2× FlexAttention", "4× FlashAttention 4", "1× dense (cuDNN)"]

@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from random import Random
 from typing import Any, Callable, Optional
 
 import torch
@@ -121,18 +122,24 @@ def check(
     dtype: torch.dtype = torch.float64,
     extra: int = 0,
     bias: bool = False,
+    masked: bool = False,
     sizes: Any = None,
     known: bool = True,
     compiled: bool = False,
     **window: Any,
 ) -> None:
-    """Outputs, log-sum-exps and all gradients against one process."""
+    """Outputs, log-sum-exps and all gradients against one process. masked: half of the bias, but what each query has for itself, is
+    -infinity."""
     mesh = mesh_of(*shape)
     if mesh.get_coordinate() is None:
         return  # not of this mesh
     limit = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
     kernel = (kernel_size,) * len(lengths) if isinstance(kernel_size, int) else kernel_size
     whole = random_inputs(lengths, heads, kv_heads, dim, dtype, extra, kernel if bias else None, dim_v)
+    if masked:
+        low = random_tensor(*whole[3].shape) < 0
+        low[(slice(None), *(k - 1 for k in kernel))] = False
+        whole[3].data.masked_fill_(low, -torch.inf)
     named_extras = ("bias", "additional_keys", "additional_values")
     extras = dict(zip(named_extras, whole[3:]))
     out, lse = nhood.torch.neighborhood_attention(*whole[:3], kernel, return_lse=True, **extras, **window)
@@ -149,10 +156,11 @@ def check(
     got, got_lse = function(
         *local, kernel, mesh=mesh, sharded_axes=axes, strategy=strategy, sizes=sizes, timeout=60.0, return_lse=True, **own_extras, **window
     )
-    compare("out", got, shard_of(out, mesh, axes, sizes), limit)
-    compare("lse", got_lse, shard_of(lse, mesh, axes, sizes), limit)
     own_weights = [shard_of(w, mesh, axes, sizes) for w in weights]
     ((got * own_weights[0].to(dtype)).sum() + (got_lse * own_weights[1].to(lse.dtype)).sum()).backward()
+    # Not before: what one process found wrong would leave the others waiting for it in backward.
+    compare("out", got, shard_of(out, mesh, axes, sizes), limit)
+    compare("lse", got_lse, shard_of(lse, mesh, axes, sizes), limit)
     for name, mine, full in zip(("d_query", "d_key", "d_value"), local, whole):
         compare(name, mine.grad, shard_of(full.grad, mesh, axes, sizes), 4 * limit)
     for name, mine in own_extras.items():
@@ -209,6 +217,45 @@ for strategy, dtype in itertools.product(("halo", "heads", "gather"), (torch.flo
     CASES[f"pair-{strategy}-extras-{str(dtype)[6:]}"] = lambda s=strategy, d=dtype: check(
         (2,), ("u", None), (18, 9), 5, strategy=s, heads=4, kv_heads=2, dtype=d, bias=True, extra=3
     )
+
+
+
+def random_axis(random: Random, processes: int) -> tuple[Any, ...]:
+    """length, kernel_size, stride, dilation, is_causal, is_periodic and the sizes of its shards"""
+    kernel_size, dilation, is_periodic = random.randint(1, 5), random.choice((1, 1, 1, 2, 3)), random.random() < 0.3
+    stride = random.choice((1, 1, random.randint(1, kernel_size)))
+    length = dilation * kernel_size + random.randint(0, 6)
+    if is_periodic:
+        length = dilation * stride * (-(-kernel_size // stride) + random.randint(0, 3))
+    if length < processes:
+        return random_axis(random, processes)
+    is_causal = not is_periodic and random.random() < 0.25
+    cuts = sorted(random.sample(range(1, length), processes - 1))
+    sizes = tuple(end - begin for begin, end in zip([0, *cuts], [*cuts, length]))
+    return length, kernel_size, stride, dilation, is_causal, is_periodic, sizes
+
+
+def check_random(shape: tuple[int, ...], axes: str, count: int, seed: int) -> None:
+    """Small problems: along two axes of a mesh many queries have no key among those at hand, nor in their halos."""
+    random, of_axis = Random(seed), dict(zip("uvw", shape))
+    names = ("lengths", "kernel_size", "stride", "dilation", "is_causal", "is_periodic", "sizes")
+    for _ in range(count):
+        order = tuple(random.sample(axes, len(axes)))
+        problem = dict(zip(names, zip(*(random_axis(random, of_axis[axis]) for axis in order))))
+        problem["sizes"] = random.choice((problem["sizes"], None))
+        problem["strategy"] = random.choice(("halo", "halo", "gather", "heads"))
+        problem["extra"], problem["dtype"] = random.choice((0, 0, 2)), random.choice((torch.float64, torch.float32))
+        problem["bias"] = random.random() < 0.5 and not any(problem["is_causal"])
+        problem["masked"] = problem["bias"] and random.random() < 0.5
+        try:
+            check(shape, order, dim=2, **problem)
+        except (AssertionError, ValueError) as error:
+            raise AssertionError(f"{order} {problem}: {error}") from error
+
+
+for seed in range(2):
+    CASES[f"random-plane-{seed}"] = lambda s=seed: check_random((2, 2), "uv", 60, s)
+    CASES[f"random-volume-{seed}"] = lambda s=seed: check_random((1, 2, 2), "uvw", 40, s)
 
 CASES["one-process"] = lambda: check((1,), ("u",), (12,), 5)
 CASES["not-sharded"] = lambda: check((2,), (None, None), (12, 7), 5)
@@ -446,7 +493,7 @@ def main() -> None:
     dist.init_process_group(
         "nccl" if cuda else "gloo", store=store, rank=rank, world_size=processes, timeout=datetime.timedelta(seconds=120)
     )
-    for shape in ((1,), (2,), (3,), (4,), (2, 2)):
+    for shape in ((1,), (2,), (3,), (4,), (2, 2), (1, 2, 2)):
         if torch.Size(shape).numel() <= processes:
             mesh_of(*shape)
     results = {}

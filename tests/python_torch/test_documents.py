@@ -1,24 +1,31 @@
 """What the documents show runs, and gives the results that it says are equal."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
-from documents import run_blocks
+from documents import blocks_of, run_blocks, run_each_block
 
-BEFORE = {
-    "README.md": "",
-    "docs/migrating-from-natten.md": "",
-    "docs/models.md": """
-from nhood import models
-checkpoint = models.create("dinat_tiny", num_classes=10).state_dict()
-""",
-    "docs/pytorch.md": "",
-    "docs/regions.md": "",
-}
+NAMES = ["docs/migrating-from-natten.md", "docs/models.md", "docs/pytorch.md", "docs/regions.md"]
 
 
-@pytest.mark.parametrize("name", BEFORE)
+@pytest.mark.parametrize("name", NAMES)
 def test_python_in_documents(name, tmp_path):
     if name == "docs/pytorch.md" and not shutil.which("g++"):
         pytest.skip("torch.compile needs a C++ compiler")
-    run_blocks(name, tmp_path, BEFORE[name])
+    run_blocks(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/how-do-i.md"])
+def test_each_block_in_documents(name, tmp_path):
+    run_each_block(name, tmp_path)
+
+
+def test_distributed(tmp_path):
+    """By two processes, as torchrun starts them."""
+    program = tmp_path / "this.py"
+    program.write_text("\n".join(blocks_of("docs/distributed.md")))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launch, program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -124,6 +124,25 @@ def test_attention_with_large_logits(dtype):
     torch.testing.assert_close(out.float(), expected.transpose(1, 2), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("size", [300, 2e4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_attention_with_low_logits(dtype, size, is_causal):
+    """Of -360,000 and -1.6e9, which leave room for no other key."""
+    query, key = size * (torch.rand(1, 9, 2, 16) + 1), -size * (torch.rand(1, 5, 2, 16) + 1)
+    inputs = [t.to(dtype).requires_grad_() for t in (query, key, torch.randn(1, 5, 2, 6))]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    got = nt.attention(*inputs, is_causal, return_lse=True)
+    expected = dense(*exact, is_causal, 0.25)
+    d_out = torch.randn_like(expected[0])
+    got = [*got, torch.autograd.grad(got[0], inputs[2], d_out.to(dtype))[0]]
+    expected = [*expected, torch.autograd.grad(expected[0], exact[2], d_out)[0]]
+    # Sums of products of 16-bit numbers are exact in f32 up to 2^-24 of the logits.
+    limit = 1e-6 if dtype == torch.float64 else 2e-2
+    for one, other in zip(got, expected):
+        torch.testing.assert_close(one.double(), other, rtol=limit, atol=limit)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_merge_attentions(parts):
     torch.manual_seed(0)
@@ -139,6 +158,44 @@ def test_merge_attentions(parts):
     grads = [torch.randn_like(t) for t in got]
     for one, other in zip(*(torch.autograd.grad(r, (query, key, value), grads) for r in (got, expected))):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_merging_rows_without_keys(dtype):
+    """Whatever stands in their outputs, they count for nothing and get gradients of 0."""
+    of_lse = torch.float64 if dtype == torch.float64 else torch.float32
+    outputs = [torch.randn(2, 8, 3, 4).to(dtype) for _ in range(3)]
+    lses = [torch.randn(2, 8, 3).to(of_lse) for _ in range(3)]
+    absent = (torch.arange(8)[:, None] >> torch.arange(3)) % 2 == 1  # [token, part]: every subset of the parts
+    for part, (out, lse) in enumerate(zip(outputs, lses)):
+        nothing = torch.tensor([torch.nan, torch.inf, 1e30, -torch.inf]).to(dtype)
+        out[:, absent[:, part]] = nothing
+        lse[:, absent[:, part]] = -torch.inf
+    inputs = [t.requires_grad_() for t in (*outputs, *lses)]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    got = nt.merge_attentions(outputs, lses)
+    d_out, d_lse = torch.randn(got[0].shape, dtype=torch.float64), torch.randn(got[1].shape, dtype=torch.float64)
+    d_out[:, -1], d_lse[:, -1] = torch.nan, torch.nan  # of rows that no part has keys for
+    gradients = torch.autograd.grad(got, inputs, [d_out.to(dtype), d_lse.to(of_lse)])
+    limit = dict(rtol=3e-2, atol=3e-2) if dtype == torch.bfloat16 else {}
+    for token in range(8):
+        there = [part for part in range(3) if not absent[token, part]]
+        for part in set(range(3)) - set(there):
+            assert (gradients[part][:, token] == 0).all() and (gradients[3 + part][:, token] == 0).all()
+        if not there:
+            assert (got[0][:, token] == 0).all() and (got[1][:, token] == -torch.inf).all()
+            continue
+        own = [exact[part] for part in there] + [exact[3 + part] for part in there]
+        sums = sum(lse[:, token].exp() for lse in own[len(there) :])
+        out = sum(
+            (lse[:, token].exp() / sums)[..., None] * out[:, token] for out, lse in zip(own, own[len(there) :])
+        )
+        torch.testing.assert_close(got[0][:, token].double(), out, check_dtype=False, **(limit or dict(rtol=1e-5, atol=1e-5)))
+        torch.testing.assert_close(got[1][:, token].double(), sums.log(), rtol=1e-5, atol=1e-5)
+        wanted = torch.autograd.grad([out, sums.log()], own, [d_out[:, token], d_lse[:, token]])
+        mine = [gradients[part] for part in there] + [gradients[3 + part] for part in there]
+        for one, other in zip(mine, wanted):
+            torch.testing.assert_close(one[:, token].double(), other[:, token], **(limit or dict(rtol=1e-4, atol=1e-5)))
 
 
 def test_merging_is_additional_tokens():

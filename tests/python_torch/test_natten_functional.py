@@ -289,6 +289,63 @@ def test_packed_sequences_compiled(causal, scale, dtype, backend):
         torch.testing.assert_close(got, wanted, **tolerance)
 
 
+@pytest.mark.parametrize(
+    "dtype, causal, large",
+    (
+        (torch.float64, True, False),
+        (torch.float64, False, True),
+        (torch.float32, False, False),
+        (torch.bfloat16, True, True),
+        (torch.float16, False, True),
+        (torch.float16, True, False),
+    ),
+)
+def test_packed_sequences_compiled_apart(dtype, causal, large):
+    """Nothing of what no query attends reaches a result or a gradient: between the sequences, in those without queries or keys,
+    and behind the causal windows. Nor do logits of -100,000 let padding in."""
+    query, key, value = (t.detach() for t in packed([2, 3, 1, 4, 3], [1, 4, 2, 3, 3]))
+    if large:
+        query, key = 200 + query, -200 - key
+    query, key, value = (t.to(dtype) for t in (query, key, value))
+    sequences = ((3, 6, 0, 3 if causal else 4), (6, 10, 7, 11 if causal else 12))  # [first, end) of queries and of keys
+    for tensor, spans in ((query, [s[:2] for s in sequences]), *((t, [s[2:] for s in sequences]) for t in (key, value))):
+        attended = torch.zeros(tensor.shape[1], dtype=torch.bool)
+        for first, end in spans:
+            attended[first:end] = True
+        unused = torch.tensor([torch.nan, torch.inf, -torch.inf], dtype=dtype).repeat(5)[: (~attended).sum()]
+        tensor[:, ~attended] = unused[:, None, None]
+    inputs = [t.requires_grad_() for t in (query, key, value)]
+    starts = dict(
+        cumulative_seqlen_Q=torch.tensor([1, 3, 6, 6, 10], dtype=torch.int32),
+        cumulative_seqlen_KV=torch.tensor([0, 0, 4, 7, 12], dtype=torch.int32),
+        max_seqlen_Q=4,
+        max_seqlen_KV=5,
+    )
+
+    def attend(query, key, value):
+        return natten.attention(query, key, value, causal, return_lse=True, **starts)
+
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    expected = [torch.zeros(query.shape, dtype=torch.float64), torch.full(query.shape[:-1], -torch.inf, dtype=torch.float64)]
+    for first, end, first_kv, end_kv in sequences:
+        own = exact[0][:, first:end], exact[1][:, first_kv:end_kv], exact[2][:, first_kv:end_kv]
+        for whole, part in zip(expected, plain_torch.attention(*own, causal)):
+            whole[:, first:end] = part
+    weights = [randn(*r.shape) for r in expected]
+    weights[1].masked_fill_(expected[1] == -torch.inf, 0)
+    wanted = torch.autograd.grad(expected, exact, weights)
+    torch.compiler.reset()
+    limit = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
+    limit *= 1e3 if large and dtype != torch.bfloat16 else 1  # a rounding error of a logit is one of its weight
+    for function in (torch.compile(attend, fullgraph=True, backend="aot_eager"), attend):
+        results = function(*inputs)
+        gradients = torch.autograd.grad(results, inputs, [w.to(r.dtype) for w, r in zip(weights, results)])
+        for got, right in zip((*results, *gradients), (*expected, *wanted)):
+            right = right.detach()
+            largest = float(right[right.isfinite()].abs().max())
+            torch.testing.assert_close(got.double(), right, rtol=0, atol=limit * max(1, largest))
+
+
 def test_packed_sequences_refused():
     query, key, value = packed([4, 4], [4, 4])
     lengths = torch.tensor([4, 4], dtype=torch.int32)

@@ -275,6 +275,9 @@ static int wrong_boxed(const struct nh_axis *axis, const struct nh_order *order,
             const int keys = expected_keys(axis, token, row, &slot, &distance, &pieces);
             wrong += met[order->token[q]]++ || order->end[q] - order->begin[q] != keys;
             wrong += keys > 0 && (order->slot[q] != slot || order->distance[q] != distance);
+            const struct nh_range window = nh_axis_window(axis, token);
+            const bool cut = keys < window.end - window.begin;
+            wrong += order->missing ? order->missing[q] != cut || cut > order->cut : cut;
             *twice |= pieces > 1;
             for (int k = 0; k < keys; k++)
                 wrong += order->key_token[order->begin[q] + k] != row[k];

@@ -9,7 +9,7 @@ static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(EXAMPLE_CONFIG);
 
 static const char *text_of(const struct nh_kernel_spec *spec) {
     static char text[NH_KERNEL_TEXT_BYTES];
-    nh_kernel_text(spec, 90, text);
+    nh_kernel_text(spec, 90, false, text);
     return text;
 }
 

@@ -25,7 +25,7 @@ static void check_fields(void) {
     REFUSED("problem.dtype = 5", p.dtype = 5);
     REFUSED("problem.rank = 4", p.rank = 4);
     REFUSED("problem.flags = 32", p.flags = 32);
-    REFUSED("problem.batch = 0", p.batch = 0);
+    REFUSED("problem.batch = -1", p.batch = -1);
     REFUSED("problem.heads = -1", p.heads = -1);
     REFUSED("problem.kv_heads = 3 does not divide heads 4", p.kv_heads = 3);
     REFUSED("problem.kv_heads = 8 is not in [0, 4]", p.kv_heads = 8);

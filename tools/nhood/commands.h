@@ -11,6 +11,7 @@ int cmd_suite(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 int cmd_bundle(int argc, char **argv);
+int cmd_kernel(int argc, char **argv);
 int cmd_wisdom(int argc, char **argv);
 
 #endif

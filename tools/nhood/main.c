@@ -20,6 +20,7 @@ static const struct {
     {"calibrate", "fit the estimates of a GPU to timings on it", cmd_calibrate},
     {"wisdom", "show, carry, merge and forget what was measured", cmd_wisdom},
     {"bundle", "compile the CUDA kernels of problems ahead of time", cmd_bundle},
+    {"kernel", "the CUDA kernels of problems: configuration, registers, code", cmd_kernel},
     {"suite", "print sets of problems", cmd_suite},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

@@ -1,9 +1,11 @@
 #include "system.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #if defined(_WIN32)
 
+#include <direct.h>
 #include <malloc.h>
 #include <string.h>
 #include <windows.h>
@@ -18,6 +20,15 @@ void system_free(void *memory) {
 
 int64_t system_cpus(void) {
     return (int64_t)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
+}
+
+bool system_make_folder(const char *path) {
+    return !_mkdir(path) || errno == EEXIST;
+}
+
+bool system_run(char *const argument[], const char *output) {
+    (void)argument, (void)output;
+    return false;
 }
 
 const char system_cuda_driver[] = "nvcuda.dll";
@@ -36,6 +47,10 @@ void *system_symbol(void *library, const char *name) {
 #else
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 void *system_allocate(size_t alignment, size_t bytes) {
@@ -48,6 +63,23 @@ void system_free(void *memory) {
 
 int64_t system_cpus(void) {
     return sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+bool system_make_folder(const char *path) {
+    return !mkdir(path, 0777) || errno == EEXIST;
+}
+
+bool system_run(char *const argument[], const char *output) {
+    extern char **environ;
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    int status = -1;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output, O_WRONLY | O_CREAT | O_TRUNC,
+                                     0666);
+    bool started = !posix_spawnp(&child, argument[0], &actions, NULL, argument, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    return started && waitpid(child, &status, 0) == child && status == 0;
 }
 
 const char system_cuda_driver[] = "libcuda.so.1";

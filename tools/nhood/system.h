@@ -2,6 +2,7 @@
 #ifndef SYSTEM_H
 #define SYSTEM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,6 +11,13 @@ void *system_allocate(size_t alignment, size_t bytes);
 void system_free(void *memory);
 
 int64_t system_cpus(void);
+
+/* Makes a folder, unless there is one. Leaves the reason of a failure in errno. */
+bool system_make_folder(const char *path);
+
+/* Runs a program, which is searched for in $PATH, with what it prints in a file, and waits for it. False if there is no such
+ * program, if it fails, and on Windows. argument: the program's name and its arguments, up to NULL. */
+bool system_run(char *const argument[], const char *output);
 
 /* The file name of the CUDA driver, and libraries and their symbols, which are NULL if they do not exist. */
 extern const char system_cuda_driver[];

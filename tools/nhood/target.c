@@ -63,6 +63,7 @@ static int find_device(struct target *target) {
 int target_open(struct target *target) {
     nhood_context_options options = {.struct_size = sizeof options,
                                      .threads = (int32_t)target->threads,
+                                     .line_info = target->line_info,
                                      .isa = target->isa,
                                      .cache = target->cache,
                                      .user = target,

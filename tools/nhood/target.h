@@ -13,6 +13,8 @@ struct target {
     const char *cache;
     int64_t threads;
     bool verbose;
+    /* of CUDA kernels: whether they know their source lines */
+    bool line_info;
     /* the options that set the fields above */
     struct option options[5];
     /* set by target_open */

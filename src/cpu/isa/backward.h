@@ -5,8 +5,8 @@
 
 #include "forward.h"
 
-/* Turns scores into weights that are not normalised yet. Their sum, and the sum of their products with dP - delta, are added
- * to those of the row, in two chains each. */
+/* Turns scores into weights that are not normalised yet. Their sum, and the sums of their products with dP - delta and with |dP|,
+ * are added to those of the row, in two chains each. */
 static void weigh(const struct tile *tile, const struct step *step, int32_t row) {
     const struct scratch *s = &tile->scratch;
     real *score = row_scores(tile, s->score, row);
@@ -14,18 +14,21 @@ static void weigh(const struct tile *tile, const struct step *step, int32_t row)
     const int64_t count = (int64_t)step_parts(step, row) * step_slots(step);
     const vec lse = v_load(s->lse + row * VL), delta = v_load(s->delta + row * VL);
     vec sum[2] = {v_load(s->sum + row * VL)}, weighted[2] = {v_load(s->weighted + row * VL)};
+    vec spread[2] = {v_load(s->spread + row * VL)};
     for (int64_t i = 0; i < count; i += 2)
 #pragma GCC unroll 2
         for (int64_t j = 0; j < 2; j++) {
             if (i + j == count) break;
             const int64_t at = (i + j) * VL;
-            const vec weight = v_exp(v_load(score + at) - lse), rest = v_load(d_score + at) - delta;
+            const vec weight = v_exp(v_load(score + at) - lse), d_weight = v_load(d_score + at);
             v_store(score + at, weight);
             sum[j] += weight;
-            weighted[j] += weight * rest;
+            weighted[j] += weight * (d_weight - delta);
+            spread[j] += weight * v_max(d_weight, -d_weight);
         }
     v_store(s->sum + row * VL, sum[0] + sum[1]);
     v_store(s->weighted + row * VL, weighted[0] + weighted[1]);
+    v_store(s->spread + row * VL, spread[0] + spread[1]);
 }
 
 /* Turns weights and dP into P, in score, and dS, in d_score. */
@@ -76,20 +79,45 @@ static vint coarse_lse(vec lse) {
     return (vint)(v_max(lse, -lse) > limit);
 }
 
-/* Makes P of the row add up to 1, and delta equal to sum(P * dP), from sums over the whole window, so that gradients cancel as
- * in exact arithmetic: LSE and O are rounded, and so is delta, of which `shift` is the rest. An LSE that is not that of this
- * window alone, as of results that the caller has merged, is left unchanged. */
-static void settle(const struct tile *tile, int32_t row) {
+/* The lanes of the row whose queries have all keys of their windows in the key box. */
+static vint complete_lanes(const struct tile *tile, const struct block *block, int32_t row) {
+    vint complete = ~(vint){0};
+    if (!tile->geometry->cut) return complete;
+    const struct nh_order *order = tile->geometry->order;
+    const struct nh_vector *vector = block->vector[row];
+    int lane = 0;
+    for (int32_t p = block->first_of[row]; p < block->first_of[row + 1]; p++)
+        for (int32_t i = 0; i < vector->count; i++, lane++) {
+            const int32_t place[NH_AXES] = {block->slow, block->middle[p], vector->first + i};
+            for (int a = 0; a < NH_AXES; a++)
+                if (order[a].missing && order[a].missing[place[a]]) complete[lane] = 0;
+        }
+    return complete;
+}
+
+/* Of the lanes in `lanes`, makes P of the row add up to 1, and delta equal to sum(P * dP), from sums over the whole window, so that
+ * gradients cancel as in exact arithmetic: LSE and O are rounded, and so is delta, of which `shift` is the rest.
+ *
+ * That would be wrong where LSE and O are those of more keys than are here, as the caller has merged results. Windows that the key
+ * box cuts are therefore left as they are. In whole ones, LSE and O may still be those of further keys, of extra tokens of another
+ * problem, say. So nothing is changed by more than rounding explains, and then no more than rounding did. */
+static void settle(const struct tile *tile, const struct block *block, int32_t row, vint lanes) {
     const struct scratch *s = &tile->scratch;
+    const int32_t dtype = tile->problem->dtype;
     const vec lse = v_load(s->lse + row * VL), sum = v_load(s->sum + row * VL), one = v_set(1);
     const vec norm = one / sum, shift = v_load(s->shift + row * VL);
-    /* 8 to 16 units in the last place of LSE, by which ln(sum) may differ from 0: 1 + x is below e^x, but enough for an LSE of
-     * up to 2^26, which is rounded by 4 (f64: 2^55) */
-    const real unit = NH_REAL == 64 ? (real)0x1p-49 : (real)0x1p-20;
-    const vec room = one + v_max(v_max(lse, -lse), one) * unit;
-    const vint own = (vint)(sum <= room) & (vint)(norm <= room);
-    v_store(s->shift + row * VL,
-            v_select(own, shift + v_load(s->weighted + row * VL) * norm, shift));
+    const vec rest = v_load(s->weighted + row * VL) * norm;
+    /* LSE is rounded by a 2^-24th of itself at most (f64: 2^-53); twice that and, if it is near 0, the rounding of what it is the sum of */
+    const vec room = one + (v_max(lse, -lse) + 8) * (NH_REAL == 64 ? (real)0x1p-52 : (real)0x1p-23);
+    /* The rounding of O, on average over its channels, and of sums in delta and dP */
+    const real unit = dtype == NHOOD_DTYPE_BF16  ? (real)0x1p-7
+                      : dtype == NHOOD_DTYPE_F16 ? (real)0x1p-10
+                      : NH_REAL == 64            ? (real)0x1p-49
+                                                 : (real)0x1p-20;
+    const vec most = v_load(s->spread + row * VL) * unit;
+    const vint own = lanes & complete_lanes(tile, block, row) & (vint)(sum <= room) &
+                     (vint)(norm <= room) & (vint)(v_max(rest, -rest) <= most);
+    v_store(s->shift + row * VL, v_select(own, shift + rest, shift));
     v_store(s->norm + row * VL, v_select(own, norm, one));
 }
 
@@ -120,7 +148,7 @@ static void backward_step(struct tile *tile, const struct block *block, const st
         if (!step_parts(step, r)) continue;
         if (step->only) mask_both(tile, block, step, r);
         weigh(tile, step, r);
-        if (step->only) settle(tile, r);
+        if (step->only) settle(tile, block, r, ~(vint){0});
         normalise(tile, step, r);
     }
     step_bias_gradient(tile, block, step, s->d_score);
@@ -171,9 +199,11 @@ static void pack_softmax_state(const struct tile *tile, const struct block *bloc
     v_store(s->shift + row * VL, shift);
     v_store(s->sum + row * VL, (vec){0});
     v_store(s->weighted + row * VL, (vec){0});
+    v_store(s->spread + row * VL, (vec){0});
 }
 
-/* If some LSE is coarse and the window has several steps, goes through the window once before the gradients do. */
+/* If some LSE is coarse and the window has several steps, goes through the window once before the gradients do. Lanes whose LSE is
+ * not coarse are left as they are, whatever the other queries of the block are. */
 static void settle_coarse(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
     bool any = false;
@@ -182,7 +212,7 @@ static void settle_coarse(struct tile *tile, const struct block *block) {
     if (!any) return;
     each_step(tile, block, state_step);
     for (int32_t r = 0; r < block->rows; r++)
-        settle(tile, r);
+        settle(tile, block, r, coarse_lse(v_load(s->lse + r * VL)));
 }
 
 static void backward_block(struct tile *tile, const struct block *block) {

@@ -21,9 +21,9 @@ struct scratch {
     real *largest, *sum;           /* [row][VL]: online softmax */
     real *lse, *delta;             /* [row][VL] */
     real *norm, *shift;            /* [row][VL]: factor of P; what is left of delta, see settle() */
-    real *weighted;                /* [row][VL]: sum of P times (dP - delta) */
-    real *bias_lanes;              /* [bias_count][VL]: gradient of one head's table, by lane */
-    real *sum_total;               /* [row][VL]: the sum's earlier chains */
+    real *weighted, *spread; /* [row][VL]: sums of P times (dP - delta), and of P times |dP| */
+    real *bias_lanes;        /* [bias_count][VL]: gradient of one head's table, by lane */
+    real *sum_total;         /* [row][VL]: the sum's earlier chains */
     real *line,
         *total; /* [REDUCE_SPAN][width] each: sums of the reduction, of many steps; first of all */
     struct nh_band *gather, *scatter;
@@ -131,6 +131,7 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     s->norm = arena_take(&arena, bwd, lanes);
     s->shift = arena_take(&arena, bwd, lanes);
     s->weighted = arena_take(&arena, bwd, lanes);
+    s->spread = arena_take(&arena, bwd, lanes);
     s->bias_lanes = arena_take(&arena, bwd && problem->has_bias, problem->bias_count * VL);
     int64_t steps = nh_band_bound(VL, geometry->slots);
     int64_t step_reals = (int64_t)(sizeof(struct nh_band) / sizeof(real)) + 1;

@@ -10,7 +10,7 @@
 
 enum {
     SCHEMA = 1,
-    MOST_OPTIONS = NH_KERNEL_DEFINES + 4
+    MOST_OPTIONS = NH_KERNEL_DEFINES + 5
 }; /* and standard, architecture, NH_CONFIG, NULL */
 
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value) {
@@ -52,11 +52,11 @@ void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_fie
 }
 
 /* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */
-void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
+void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch, bool line_info,
                     char text[NH_KERNEL_TEXT_BYTES]) {
-    size_t used =
-        (size_t)snprintf(text, NH_KERNEL_TEXT_BYTES, "%s --std=c++20 --gpu-architecture=sm_%d%s",
-                         spec->source, (int)arch, arch >= 90 ? "a" : "");
+    size_t used = (size_t)snprintf(
+        text, NH_KERNEL_TEXT_BYTES, "%s --std=c++20 --gpu-architecture=sm_%d%s%s", spec->source,
+        (int)arch, arch >= 90 ? "a" : "", line_info ? " --generate-line-info" : "");
     for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++)
         used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " -D%s=%lld",
                                  spec->define[i].name, (long long)spec->define[i].value);
@@ -162,8 +162,8 @@ static nhood_status open_nvrtc(struct nh_nvrtc *nvrtc, const char *path) {
 }
 
 nhood_status nh_compiler_open(struct nh_compiler *compiler, const struct nh_host *host,
-                              const char *path) {
-    *compiler = (struct nh_compiler){.host = host};
+                              const char *path, bool line_info) {
+    *compiler = (struct nh_compiler){.host = host, .line_info = line_info};
     if (path && !(compiler->path = nh_copy_text(host, path))) return NHOOD_ERR_MEMORY;
     return NHOOD_OK;
 }
@@ -258,7 +258,7 @@ nhood_status nh_compiler_make(const struct nh_compiler *compiler, const struct n
         source++;
     if (source == end)
         return nh_error(NHOOD_ERR_INTERNAL, "no kernel source is called %s", spec->source);
-    nh_kernel_text(spec, arch, text);
+    nh_kernel_text(spec, arch, compiler->line_info, text);
     int options = 0;
     char *rest = NULL;
     strtok_r(text, " ", &rest); /* the source's name, which options follow */

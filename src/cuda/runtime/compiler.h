@@ -59,9 +59,10 @@ struct nh_kernel_field {
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
                          const void *config);
 
-/* Writes the spec for an architecture (80, 90, ..) as text: the source's name and the compiler's options. */
+/* Writes the spec for an architecture (80, 90, ..) as text: the source's name and the compiler's options. With line_info
+ * the code has the lines of its sources. */
 enum { NH_KERNEL_TEXT_BYTES = 4096 };
-void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch,
+void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch, bool line_info,
                     char text[NH_KERNEL_TEXT_BYTES]);
 
 /* A key of the store is an origin, that is, a hash of all sources and the compiler's version, followed by the text
@@ -84,15 +85,16 @@ struct nh_nvrtc {
 struct nh_compiler {
     const struct nh_host *host;
     struct nh_nvrtc nvrtc;
-    bool searched;
+    bool searched, line_info;
     nhood_status status;
     char error[1024], origin[NH_ORIGIN_BYTES], *path;
 };
 
 /* path: of libnvrtc, which is looked for there and nowhere else; NULL: it is looked for when first needed, among the libraries
- * of the process, by its sonames, in the toolkit, and in the pip packages beside this library. Fails with MEMORY. */
+ * of the process, by its sonames, in the toolkit, and in the pip packages beside this library.
+ * line_info: as in nh_kernel_text. Fails with MEMORY. */
 nhood_status nh_compiler_open(struct nh_compiler *compiler, const struct nh_host *host,
-                              const char *path);
+                              const char *path, bool line_info);
 void nh_compiler_close(struct nh_compiler *compiler);
 
 /* Looks for the compiler when first called; later calls repeat the first result. Not safe on several threads at once.

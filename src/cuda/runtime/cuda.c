@@ -194,3 +194,15 @@ void nh_cuda_leave(const struct nh_cuda_device *device, const struct nh_cuda_sco
     nh_cu_context popped;
     if (scope->pushed) device->cuda->driver.context_pop(&popped);
 }
+
+nhood_status nh_cuda_clear(struct nh_cuda_device *device, void *memory, size_t bytes,
+                           void *stream) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    struct nh_cuda_scope scope;
+    nhood_status status = nh_cuda_enter(device, false, &scope);
+    if (status) return status;
+    const nh_cu_pointer address = (nh_cu_pointer)(uintptr_t)memory;
+    status = nh_driver_check(driver, driver->memory_set(address, 0, bytes, stream), "clear");
+    nh_cuda_leave(device, &scope);
+    return status;
+}

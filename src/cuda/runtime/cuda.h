@@ -72,6 +72,9 @@ nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
                            struct nh_cuda_scope *scope);
 void nh_cuda_leave(const struct nh_cuda_device *device, const struct nh_cuda_scope *scope);
 
+/* Enqueues that memory becomes zero. The stream is a CUstream, as of an execute. DEVICE. */
+nhood_status nh_cuda_clear(struct nh_cuda_device *device, void *memory, size_t bytes, void *stream);
+
 /* ---- timing (timing.c) ---- */
 
 /* Measures the time between two events of a stream. */

@@ -116,7 +116,8 @@ nhood_status nh_kernel_cache_create(const struct nh_host *host,
     pthread_mutex_init(&created->lock, NULL);
     pthread_cond_init(&created->changed, NULL);
     nh_store_open(&created->store, host, options->cache, store_most_bytes);
-    nhood_status status = nh_compiler_open(&created->compiler, host, options->nvrtc);
+    nhood_status status =
+        nh_compiler_open(&created->compiler, host, options->nvrtc, options->line_info);
     if (!status) status = open_bundles(created, options->bundle);
     created->guard =
         (struct nh_fork_guard){.lock = &created->lock, .child = drop_unfinished, .owner = created};
@@ -398,7 +399,7 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
     char text[NH_KERNEL_TEXT_BYTES];
     nhood_status status = cache->collects ? NHOOD_OK : nh_cuda_enter(device, true, &scope);
     if (status) return status;
-    nh_kernel_text(spec, device->arch, text);
+    nh_kernel_text(spec, device->arch, cache->compiler.line_info, text);
     pthread_mutex_lock(&cache->lock);
     status = obtain(cache, device, spec, text, kernel);
     pthread_mutex_unlock(&cache->lock);
@@ -409,13 +410,25 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
     return status;
 }
 
-bool nh_kernel_in_memory(struct nh_cuda_device *device, const struct nh_kernel_spec *spec) {
+/* The kernel's entry if it is ready, or NULL. */
+static const struct entry *find_ready(const struct nh_cuda_device *device,
+                                      const struct nh_kernel_spec *spec) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
     char text[NH_KERNEL_TEXT_BYTES];
-    nh_kernel_text(spec, device->arch, text);
+    nh_kernel_text(spec, device->arch, cache->compiler.line_info, text);
     pthread_mutex_lock(&cache->lock);
     const struct entry *entry = find(cache, text);
-    bool ready = entry && entry->state == READY;
+    if (entry && entry->state != READY) entry = NULL;
     pthread_mutex_unlock(&cache->lock);
-    return ready;
+    return entry;
+}
+
+bool nh_kernel_in_memory(const struct nh_cuda_device *device, const struct nh_kernel_spec *spec) {
+    return find_ready(device, spec);
+}
+
+const struct nh_bundle_item *nh_kernel_code(const struct nh_cuda_device *device,
+                                            const struct nh_kernel_spec *spec) {
+    const struct entry *entry = find_ready(device, spec);
+    return entry ? &entry->code : NULL;
 }

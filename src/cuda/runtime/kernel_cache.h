@@ -28,7 +28,12 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
                            int64_t shared_bytes, nh_cu_kernel *kernel);
 
 /* Whether the kernel is loaded already. */
-bool nh_kernel_in_memory(struct nh_cuda_device *device, const struct nh_kernel_spec *spec);
+bool nh_kernel_in_memory(const struct nh_cuda_device *device, const struct nh_kernel_spec *spec);
+
+struct nh_bundle_item;
+/* The kernel's key and code in a cache that collects, or NULL if nobody got that kernel from it. */
+const struct nh_bundle_item *nh_kernel_code(const struct nh_cuda_device *device,
+                                            const struct nh_kernel_spec *spec);
 
 /* Fills in every member but struct_size. */
 void nh_kernel_cache_count(struct nh_kernel_cache *cache, nhood_kernel_counts *counts);

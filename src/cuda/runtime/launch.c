@@ -1,6 +1,7 @@
 /* Plans on CUDA: building them, which gets their kernels ready, and executing them, which launches these. */
 #include "launch.h"
 
+#include "bundle.h"
 #include "os.h"
 #include "thread.h"
 
@@ -210,4 +211,24 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     }
     *operation = &created->base;
     return NHOOD_OK;
+}
+
+void nh_cuda_launches(const struct nh_operation *built, nhood_launch_fn report, void *user) {
+    const struct nh_cuda_operation *operation =
+        (const struct nh_cuda_operation *)(const void *)built;
+    for (int32_t i = 0; i < operation->count; i++) {
+        const struct nh_cuda_step *step = &operation->step[i];
+        const struct nh_bundle_item *item = nh_kernel_code(operation->device, &operation->spec[i]);
+        const nhood_launch launch = {.struct_size = sizeof launch,
+                                     .kernel = item->key,
+                                     .code = item->payload,
+                                     .code_bytes = item->bytes,
+                                     .grid = {step->grid[0], step->grid[1], step->grid[2]},
+                                     .cluster = (int32_t)nh_max(step->cluster, 1),
+                                     .threads = step->threads,
+                                     .shared_bytes = step->shared_bytes,
+                                     .multiprocessor_shared_bytes =
+                                         operation->device->shared_bytes_per_multiprocessor};
+        report(user, &launch);
+    }
 }

@@ -97,6 +97,9 @@ struct nh_cuda_operation {
  * takes. */
 nh_build_fn nh_cuda_build;
 
+/* Reports the launches of such an operation, whose kernels a cache that collects has. */
+void nh_cuda_launches(const struct nh_operation *operation, nhood_launch_fn report, void *user);
+
 /* ---- setting up steps (step.c) ---- */
 
 /* Reserves workspace; returns its offset in bytes, a multiple of 256. */

@@ -49,17 +49,11 @@ def attention(
 def _over_additional(
     query: Tensor, key: Tensor, value: Tensor, scale: Optional[float]
 ) -> tuple[Tensor, Tensor]:
-    """Takes all keys for additional tokens. A window holds one token at least: a bias so low that its weight is
-    zero takes it out again."""
-    batch, queries, heads, _ = query.shape
-    nothing = [
-        tensor.new_zeros(batch, 1, 1, tensor.shape[-1]).expand(-1, queries, tensor.shape[2], -1)
-        for tensor in (key, value)
-    ]
-    bias = query.new_full((heads, 1), torch.finfo(query.dtype).min / 2)
-    return na1d(
-        query, *nothing, 1, scale=scale, additional_keys=key, additional_values=value, bias=bias, return_lse=True
-    )
+    """Takes all keys for additional tokens. Of a grid, there is one key as well: beyond the queries, of which none attends it."""
+    queries = query.shape[1]
+    nothing = [tensor.new_zeros(tensor.shape[0], 1, *tensor.shape[2:]) for tensor in (key, value)]
+    beyond = dict(grid=queries + 1, query_offset=0, key_offset=queries)
+    return na1d(query, *nothing, 1, scale=scale, additional_keys=key, additional_values=value, return_lse=True, **beyond)
 
 
 def merge_attentions(outputs: Sequence[Tensor], lse_tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -68,15 +62,20 @@ def merge_attentions(outputs: Sequence[Tensor], lse_tensors: Sequence[Tensor]) -
     outputs: each [B, X.., H, Dv].  lse_tensors: each [B, X.., H], the log-sum-exps of the same calls.
 
     Returns out and lse, as one call over all the keys would; gradients go through both outputs and log-sum-exps.
-    A log-sum-exp of -infinity says that a set had no key for the row; where none had any, out is 0.
+    A log-sum-exp of -infinity says that a set had no key for the row: what stands in its output does not count, and their
+    gradients are 0. Where no set had any, out is 0 and lse is -infinity.
     """
     if len(outputs) != len(lse_tensors) or not outputs:
         raise ValueError(f"{len(outputs)} outputs and {len(lse_tensors)} lse_tensors: give one or more pairs")
     lses = torch.stack(list(lse_tensors))
-    empty = (lses == -torch.inf).all(0)
+    missing = lses == -torch.inf
+    empty = missing.all(0)
+    lses = lses.masked_fill(missing, -torch.inf)  # the same, without a gradient
     lses = lses.masked_fill(empty, 0)  # no difference of infinities: it has no gradient
     lse = torch.logsumexp(lses, dim=0)
-    weights = torch.exp(lses - lse).unsqueeze(-1)
-    lse = lse.masked_fill(empty, -torch.inf)
-    out = sum(weight * output.to(lse.dtype) for weight, output in zip(weights, outputs))
-    return out.to(outputs[0].dtype), lse
+    weights = torch.exp(lses - lse).masked_fill(missing, 0)
+    total = sum(
+        weight.unsqueeze(-1) * output.to(lse.dtype).masked_fill(absent.unsqueeze(-1), 0)
+        for weight, output, absent in zip(weights, outputs, missing)
+    )
+    return total.to(outputs[0].dtype), lse.masked_fill(empty, -torch.inf)  # type: ignore[union-attr]

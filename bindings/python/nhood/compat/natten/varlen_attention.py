@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import nhood.torch
+from nhood.torch._functions import autocast
 
 from .utils.environment import is_torch_compiling
 
@@ -26,6 +27,7 @@ def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, sequences: Sequences, is_causal: bool, scale: float
 ) -> Tuple[Tensor, Tensor]:
     """out and log-sum-exp."""
+    query, key, value = autocast(query, key, value)
     if sequences.longest_q == 0 or sequences.longest_kv == 0:
         return _nothing(query, value, query.shape[1])
     attend = _padded if is_torch_compiling() else _one_by_one
@@ -55,11 +57,26 @@ def _one_by_one(
     return out, lse
 
 
-def _rows(packed: Tensor, starts: Tensor, longest: int) -> Tuple[Tensor, Tensor]:
-    """[1, N, H, D] as [sequences, longest, H, D], and which tokens of that are in a sequence."""
-    place = torch.arange(longest, device=packed.device)
-    index = (starts[:-1, None] + place).clamp(max=packed.shape[1] - 1)
-    return packed[0, index], place < starts.diff()[:, None]
+def _rows(packed: Tensor, starts: Tensor, kept: Tensor) -> Tensor:
+    """[1, N, H, D] as [sequences, longest, H, D], with zeros, and no gradient, where not `kept` [sequences, longest]."""
+    index = (starts[:-1, None] + torch.arange(kept.shape[1], device=packed.device)).clamp(max=packed.shape[1] - 1)
+    return torch.where(kept[..., None, None], packed[0, index], 0)
+
+
+def _marked(rows: Tensor, marks: Tensor) -> Tensor:
+    """`rows` with one more channel, the marks, and zeros up to 8 for alignment."""
+    marks = marks[..., None, None].expand(*rows.shape[:-1], 1)
+    return torch.cat([rows, torch.nn.functional.pad(marks, (0, 7))], -1)
+
+
+def _exclusive(dtype: torch.dtype) -> Tuple[float, float]:
+    """Marks of queries and of keys whose product is -infinity in the arithmetic of `dtype`.
+
+    Numbers, where the type has some whose product overflows: a mark of infinity times the gradient of its weight, 0, makes a
+    NaN in the gradient of the query's mark. Nobody reads that, but on CUDA the query's row would be computed twice."""
+    if dtype == torch.float16:
+        return 1.0, -torch.inf
+    return (2.0**512, -(2.0**1023)) if dtype == torch.float64 else (2.0**64, -(2.0**127))
 
 
 def _padded(
@@ -67,21 +84,26 @@ def _padded(
 ) -> Tuple[Tensor, Tensor]:
     """One call for all, padded to the longest, and nothing is read from the device: for compiled graphs.
 
-    Padding is kept out of the softmax by one more channel (8, for alignment): 1 in all queries, and in keys
-    that are padding a value that makes their weight 0.
+    Padding is zeros, and what other sequences hold, or the tensors outside of all, is never multiplied with it. Keys that are
+    padding have logits of -infinity by one more channel. Keys that no query of their sequence attends are taken for padding,
+    and so are queries without keys: whatever they hold would reach the gradients of others as 0 times it.
     """
     starts_q, starts_kv, longest_q, longest_kv = sequences
-    rows_q, _ = _rows(query, starts_q, longest_q)
-    rows_k, in_sequence = _rows(key, starts_kv, longest_kv)
-    rows_v, _ = _rows(value, starts_kv, longest_kv)
-    far = min(3e4 / abs(scale), torch.finfo(key.dtype).max / 4)
-    mark_q = torch.nn.functional.pad(torch.ones_like(rows_q[..., :1]), (0, 7))
-    low = torch.where(in_sequence, 0.0, -far if scale > 0 else far).to(key.dtype)
-    mark_k = torch.nn.functional.pad(low[:, :, None, None].expand(-1, -1, key.shape[2], 1), (0, 7))
+    count_q, count_kv = starts_q.diff()[:, None], starts_kv.diff()[:, None]
+    place_q, place_kv = (torch.arange(n, device=query.device) for n in (longest_q, longest_kv))
+    kept_q = (place_q < count_q) & (count_kv > 0)
+    kept_kv = (place_kv < count_kv) & (count_q > 0)
+    if is_causal:
+        kept_kv = kept_kv & (place_kv < count_q)
+    # Where no key is kept all count, as zeros: rows without keys would be NaN.
+    counts = kept_kv | ~kept_kv[:, :1]
+    mark_q, mark_k = _exclusive(query.dtype)
+    marks_q = torch.full_like(kept_q, mark_q if scale > 0 else -mark_q, dtype=query.dtype)
+    marks_k = torch.zeros_like(counts, dtype=key.dtype).masked_fill(~counts, mark_k)
     out, lse = nhood.torch.attention(
-        torch.cat([rows_q, mark_q], -1),
-        torch.cat([rows_k, mark_k], -1),
-        rows_v,
+        _marked(_rows(query, starts_q, kept_q), marks_q),
+        _marked(_rows(key, starts_kv, kept_kv), marks_k),
+        _rows(value, starts_kv, kept_kv),
         is_causal=is_causal,
         scale=scale,
         return_lse=True,

@@ -156,17 +156,23 @@ def _rest_of(path: Path, rest: Sequence[OptionalTensor]) -> Sequence[OptionalTen
 
 
 def _merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> None:
-    """Adds to out [B, X.., H, D] and lse [B, X.., H] what the same queries get from other keys: merge_attentions in place, for
-    queries that have a key among the first. Shares are of lse's type: rounded to 16 bits those near 1 would lose the small ones,
-    whose outputs, of few keys, are large."""
+    """Adds to out [B, X.., H, D] and lse [B, X.., H] what the same queries get from other keys: merge_attentions in place, whose
+    other_out may be overwritten. Shares are of lse's type: rounded to 16 bits those near 1 would lose the small ones, whose
+    outputs, of few keys, are large.
+
+    A row with a log-sum-exp of -infinity on one side is that of the other side, whatever stands in it: NaN, if it has keys and
+    all their logits are -infinity. With -infinity on both sides it is the mean of both."""
     if out.is_cuda and out.dtype != torch.float64:
         with torch.cuda.device_of(out):  # Triton launches on the current device
             fused = _fused_merge()
             if fused:
                 fused(out, lse, other_out, other_lse)
                 return
-    share = torch.sigmoid(other_lse - lse)
-    out.mul_(torch.sigmoid(lse - other_lse).unsqueeze(-1)).addcmul_(other_out, share.unsqueeze(-1))
+    ahead = (other_lse - lse).masked_fill_(other_lse == lse, 0)  # of two infinities, too
+    out.masked_fill_((ahead == torch.inf).unsqueeze(-1), 0)
+    other_out.masked_fill_((ahead == -torch.inf).unsqueeze(-1), 0)
+    share, rest = torch.sigmoid(ahead), torch.sigmoid(-ahead)
+    out.mul_(rest.unsqueeze(-1)).addcmul_(other_out, share.unsqueeze(-1))
     torch.logaddexp(lse, other_lse, out=lse)
 
 
@@ -179,7 +185,7 @@ def _fused_merge() -> Optional[Callable[[Tensor, Tensor, Tensor, Tensor], None]]
         ones = torch.ones(3, 1, 1, device="cuda")
         merge(ones[:1], ones[:1, :, 0], ones[1:2], ones[1:2, :, 0])
     except Exception as error:  # whatever Triton raises where it finds no compiler
-        warnings.warn(f"results are merged by seven launches instead of one, as Triton is missing or fails: {error}", stacklevel=3)
+        warnings.warn(f"results are merged by thirteen launches instead of one, as Triton is missing or fails: {error}", stacklevel=3)
         return None
     return merge
 

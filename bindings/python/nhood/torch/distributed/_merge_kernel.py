@@ -22,14 +22,17 @@ def _merge_rows(
     column = tl.arange(0, WIDTH)
     inside = row < run
     mine, theirs = index * step + row, index * run + row
-    # Where the second result has no key, b is -inf: exp(b - a) is 0, and its row, of zeros, is divided by infinity.
     a, b = tl.load(lse + mine, mask=inside, other=0.0), tl.load(other_lse + theirs, mask=inside, other=0.0)
+    ahead = tl.where(a == b, 0.0, b - a)  # of two infinities, too
     both = inside[:, None] & (column < DIM)[None, :]
     here = out + (mine[:, None] * DIM + column[None, :])
-    kept = tl.load(here, mask=both, other=0.0).to(tl.float32) / (1.0 + tl.exp(b - a))[:, None]
-    added = tl.load(other_out + (theirs[:, None] * DIM + column[None, :]), mask=both, other=0.0).to(tl.float32)
-    tl.store(here, (kept + added / (1.0 + tl.exp(a - b))[:, None]).to(out.dtype.element_ty), mask=both)
-    tl.store(lse + mine, tl.maximum(a, b) + tl.log(1.0 + tl.exp(-tl.abs(a - b))), mask=inside)
+    # A row that has no key in one of the results is not read from it: infinity times its share of 0 would be NaN.
+    kept = tl.load(here, mask=both & (ahead != float("inf"))[:, None], other=0.0).to(tl.float32)
+    there = other_out + (theirs[:, None] * DIM + column[None, :])
+    added = tl.load(there, mask=both & (ahead != float("-inf"))[:, None], other=0.0).to(tl.float32)
+    merged = kept / (1.0 + tl.exp(ahead))[:, None] + added / (1.0 + tl.exp(-ahead))[:, None]
+    tl.store(here, merged.to(out.dtype.element_ty), mask=both)
+    tl.store(lse + mine, tl.maximum(a, b) + tl.log(1.0 + tl.exp(-tl.abs(ahead))), mask=inside)
 
 
 def merge(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> None:
