@@ -254,3 +254,22 @@ def test_bfloat16_goes_by_dlpack():
             ctypes.c_void_p(host.ctypes.data), ctypes.c_uint64(address), ctypes.c_size_t(host.nbytes)
         )
     assert_near((host.astype(np.uint32) << 16).view(np.float32), d_out, 32, "bfloat16", scale=1)
+
+
+class WithoutMemory(ByInterface):
+    """Empty arrays of some libraries have no address."""
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.interface(data=(0, False), stream=None)
+
+
+@pytest.mark.parametrize("kind", [ByInterface, ByDlpack, WithoutMemory])
+def test_an_empty_batch(kind):
+    arrays = [kind(a[:0]) for a in inputs()]
+    bias = ByInterface(np.ones((2, 9), np.float32))
+    out, lse = nhood.na1d(*arrays, 5, bias=bias, return_lse=True)
+    assert out.shape == (0, 9, 2, 16) and lse.shape == (0, 9, 2)
+    *gradients, d_bias = nhood.na1d_backward(out, *arrays, out, lse, 5, bias=bias)
+    assert [gradient.shape for gradient in gradients] == [(0, 9, 2, 16)] * 3
+    np.testing.assert_array_equal(to_host(d_bias), np.zeros((2, 9), np.float32))

@@ -38,7 +38,7 @@ def attention(query=QUERY, key=QUERY, value=QUERY, kernel_size=3, **arguments):
         (dict(bias=zeros(4, 5, 10)[:, :, ::2]), r"bias has strides .*: it must be contiguous"),
         (dict(bias=zeros(4, 5, 5, dtype=np.float64)), r"bias has dtype float64, expected float32"),
         (dict(query=zeros(7, 9, 4, 8)), r"query.shape = .* has 4 axes, not 5: \[B, X0, X1, H, D\]"),
-        (dict(query=zeros(0, 7, 9, 4, 8)), r"query.shape = .*: the batch is 0"),
+        (dict(query=zeros(0, 7, 9, 4, 8)), r"key.shape = .*: the batch is 1, expected 0"),
         (dict(key=zeros(1, 7, 9, 4, 9)), r"key.shape = .*: the head dim is 9, expected 8"),
         (dict(key=zeros(1, 7, 8, 4, 8)), r"key.shape = .*: the length of axis 1 is 8, expected 9"),
         (dict(key=zeros(1, 7, 9, 0, 8)), r"key.shape = .*: the number of key/value heads is 0"),

@@ -1,5 +1,7 @@
 """Every operation, rank, storage type and feature against the dense formulation."""
 
+from dataclasses import replace
+
 import dense
 import nhood
 import numpy as np
@@ -158,6 +160,37 @@ def test_unfused(case, dtype):
     key_lengths = dict(key_lengths=case.key_shape) if case.is_part else {}
     d_value = IN[case.rank - 1](weights, d_out, **case.axes, **key_lengths, kv_heads=case.kv_heads)
     assert_near(d_value, dense.inverse(case, known, d_out), 8 * many, dtype)
+
+
+@every_dtype
+@every_case
+def test_empty_batches(case, dtype):
+    """Results have the shapes that one entry has, but for the batch; the bias, which entries share, has a gradient of zeros."""
+    none, one = replace(case, batch=0), replace(case, batch=1)
+    key_lengths = dict(key_lengths=case.key_shape) if case.is_part else {}
+
+    def results(case):
+        arrays = case.arrays(DTYPES[dtype])
+        rank = case.rank - 1
+        out, lse = FORWARD[rank](**arrays, **case.axes, scale=case.scale, return_lse=True)
+        gradients = BACKWARD[rank](out, **arrays, out=out, lse=lse, **case.axes, scale=case.scale, d_lse=lse)
+        attn = QK[rank](arrays["query"], arrays["key"], **case.axes, bias=arrays.get("bias"))
+        values = AV[rank](attn, arrays["value"], **case.axes)
+        return out, lse, attn, values, IN[rank](attn, out, **case.axes, **key_lengths, kv_heads=case.kv_heads), *gradients
+
+    for _ in range(2):  # calls that come again go another way
+        for i, (empty, like) in enumerate(zip(results(none), results(one))):
+            of_bias = case.bias and i == 5 + 3
+            assert empty.shape == (like.shape if of_bias else (0, *like.shape[1:])) and empty.dtype == like.dtype
+            assert not of_bias or not empty.any()
+
+
+def test_what_is_refused_for_an_empty_batch():
+    arrays = dense.Case((9,), (3,), batch=0).arrays(np.dtype(np.float32))
+    with pytest.raises(ValueError, match=r"axis\[0\].window = 10 exceeds length 9"):
+        nhood.na1d(**arrays, kernel_size=10)
+    with pytest.raises(ValueError, match=r"key.shape = .*: the batch is 1, expected 0"):
+        nhood.na1d(**{**arrays, "key": np.zeros((1, 9, 1, 32), np.float32)}, kernel_size=3)
 
 
 def test_clamped_windows():

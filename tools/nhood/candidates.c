@@ -1,5 +1,7 @@
 #include "candidates.h"
 
+#include "message.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +90,12 @@ bool candidates_is_best_of_solver(const struct candidates *candidates, size_t in
             return false;
     }
     return true;
+}
+
+bool candidates_exist(const nhood_problem *problem, const char *text) {
+    if (problem->batch) return true;
+    complain(EXIT_FAILURE, "%s: the batch is empty: there is nothing to compute", text);
+    return false;
 }
 
 double candidates_least_ns(const struct target *target, const nhood_problem *problem,

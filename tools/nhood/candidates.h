@@ -31,6 +31,9 @@ nhood_status candidates_explain(const struct target *target, const nhood_problem
                                 const nhood_plan_options *options, struct candidates *candidates);
 void candidates_free(struct candidates *candidates);
 
+/* False, after a message, if the problem's batch is empty, so that no solver has anything to do. */
+bool candidates_exist(const nhood_problem *problem, const char *text);
+
 /* The least estimate of a problem; NAN if no solver takes it. *status (may be NULL) is that of candidates_explain. */
 double candidates_least_ns(const struct target *target, const nhood_problem *problem,
                            nhood_status *status);

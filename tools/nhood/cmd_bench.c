@@ -222,8 +222,8 @@ static void print_result(const struct bench *bench, const struct suite_problem *
     char peak[16], copy[16];
     progress_hide();
     printf("%-*s  %-12s %10.4g %9.2g %8.2f %7s %7.2f %7s\n", bench->text_width, problem->text,
-           measurement->solver, result->time.median * 1e-6, result->time.mad * 1e-6,
-           result->flops_per_s * 1e-9, percent(result->flops_share, peak),
+           *measurement->solver ? measurement->solver : "-", result->time.median * 1e-6,
+           result->time.mad * 1e-6, result->flops_per_s * 1e-9, percent(result->flops_share, peak),
            result->bytes_per_s * 1e-9, percent(result->bytes_share, copy));
     if (bench->target.verbose)
         printf("%*s  config %s, %zu calls, fastest %.4g ms, peak %.1f GFLOP/s, copy %.2f GB/s\n", 2,

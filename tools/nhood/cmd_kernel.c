@@ -200,6 +200,7 @@ static int show(const struct target *target, const char *text, const void *arg) 
     nhood_status status = nhood_problem_parse(text, &problem);
     if (!status && request->config) status = prefer(target, &problem, request);
     if (status) return complain_library(status, text);
+    if (!candidates_exist(&problem, text)) return EXIT_FAILURE;
     status = candidates_explain(target, &problem, &request->options, &candidates);
     const struct candidate *chosen = candidates_chosen(&candidates);
     int failed = 0;

@@ -106,6 +106,10 @@ static void print_plan(const struct target *target, const struct candidates *can
     const struct candidate *chosen = candidates_chosen(candidates);
     printf("problem    %s\n", built->problem);
     printf("device     %s: %s\n", target->info.name, target->info.description);
+    if (!chosen) {
+        printf("solver     none: the batch is empty, there is nothing to compute\n");
+        return;
+    }
     printf("solver     %s%s%s\n", chosen->solver, *chosen->config ? " " : "", chosen->config);
     if (candidate_count(candidates) == 1)
         printf("why        the only candidate\n");
@@ -135,10 +139,12 @@ static void print_plan_json(const struct target *target, const struct candidates
     json_begin();
     json_text("problem", built->problem);
     json_text("device", target->info.name);
-    json_text("solver", chosen->solver);
-    json_text("config", chosen->config);
-    json_number("estimate_ns", chosen->estimate_ns);
-    json_number("measured_ns", chosen->samples ? chosen->measured_ns : NAN);
+    if (chosen) { /* not for an empty batch */
+        json_text("solver", chosen->solver);
+        json_text("config", chosen->config);
+        json_number("estimate_ns", chosen->estimate_ns);
+        json_number("measured_ns", chosen->samples ? chosen->measured_ns : NAN);
+    }
     json_text("description", built->description);
     json_number("workspace_bytes", built->workspace_bytes);
     json_number("creation_ns", built->creation_ns);

@@ -310,6 +310,7 @@ static int simulate_problem(const struct target *target, const char *text, const
     const int refused =
         !status && request->gpus.count > 1 ? refuse_part(&simulation.problem, text) : 0;
     if (refused) return refused;
+    if (!status && !candidates_exist(&simulation.problem, text)) return EXIT_FAILURE;
     if (!status)
         status = nhood_problem_format(&simulation.problem, simulation.text, PROBLEM_BYTES, NULL);
     if (!status) status = simulate(target, &simulation);

@@ -116,6 +116,10 @@ static int measure(const struct tune *tune, const struct suite_problem *problem)
 static int tune_problem(struct tune *tune, const struct suite_problem *problem) {
     struct candidates candidates;
     const struct candidate *expected;
+    if (!candidates_exist(&problem->problem, problem->text)) {
+        tune->failed++;
+        return EXIT_FAILURE;
+    }
     int failed = explain(&tune->target, problem, &candidates);
     const struct candidate *chosen = candidates_chosen(&candidates);
     bool known = !failed && chosen->samples > 0;

@@ -46,11 +46,13 @@ static void print_run_json(const struct verify *verify, const struct test_case *
     if (test->random) json_integer("per_kernel", verify->per_kernel);
     json_text("solver", solver);
     json_flag("passed", passed(worst));
-    json_text("tensor", tensor_name(worst->tensor));
-    json_text("index", place);
-    json_number("value", worst->value);
-    json_number("expected", worst->expected);
-    json_number("limit", worst->limit);
+    if (worst->tensor >= 0) {
+        json_text("tensor", tensor_name(worst->tensor));
+        json_text("index", place);
+        json_number("value", worst->value);
+        json_number("expected", worst->expected);
+        json_number("limit", worst->limit);
+    }
     json_number("share_of_limit", worst->share);
     if (worst->spoiled >= 0) json_text("written_outside", tensor_name(worst->spoiled));
     json_end();
@@ -62,9 +64,12 @@ static void print_run(const struct verify *verify, const struct test_case *test,
     if (ok && test->random && !verify->target.verbose) return;
     progress_hide();
     printf("%-5s%-14s%s\n", ok ? "ok" : "FAIL", solver, test->text);
-    printf("     worst error %.3g of the limit: %s%s = %.9g, reference %.9g, limit %.2g\n",
-           worst->share, tensor_name(worst->tensor), place, worst->value, worst->expected,
-           worst->limit);
+    if (worst->tensor < 0)
+        printf("     an empty batch: no results\n");
+    else
+        printf("     worst error %.3g of the limit: %s%s = %.9g, reference %.9g, limit %.2g\n",
+               worst->share, tensor_name(worst->tensor), place, worst->value, worst->expected,
+               worst->limit);
     if (worst->spoiled >= 0)
         printf("     wrote outside the elements of %s\n", tensor_name(worst->spoiled));
     const struct target *target = &verify->target;
@@ -111,7 +116,8 @@ static int verify_solver(struct verify *verify, const struct test_case *test, in
     nhood_plan_release(plan);
     if (failed) return failed;
     char place[PLACE_BYTES];
-    view_place(&given->view[worst.tensor], given->problem.rank, worst.row, worst.inner, place);
+    if (worst.tensor >= 0)
+        view_place(&given->view[worst.tensor], given->problem.rank, worst.row, worst.inner, place);
     if (verify->json)
         print_run_json(verify, test, solver, place, &worst);
     else

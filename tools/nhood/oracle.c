@@ -207,9 +207,11 @@ static void add_response(const struct problem_data *truth, const struct problem_
 
 static int repeats(const struct problem_data *truth) {
     int64_t fewest = ENOUGH_CHANGES;
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        if (tensor_role(&truth->problem, t) == TENSOR_OUTPUT && value_count(truth, t) < fewest)
-            fewest = value_count(truth, t);
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        const int64_t values = value_count(truth, t); /* 0 in an empty batch */
+        const bool output = tensor_role(&truth->problem, t) == TENSOR_OUTPUT;
+        if (output && values > 0 && values < fewest) fewest = values;
+    }
     int64_t count = ENOUGH_CHANGES / fewest;
     return count < MOST_REPEATS ? (int)count : MOST_REPEATS;
 }

@@ -78,7 +78,7 @@ void data_free(struct problem_data *data) {
 }
 
 static void *host_memory(size_t bytes) {
-    void *memory = malloc(bytes);
+    void *memory = malloc(bytes ? bytes : 1);
     char size[UNIT_BYTES];
     if (!memory)
         complain(EXIT_FAILURE, "no memory for %s on the host", size_text((double)bytes, size));

@@ -100,6 +100,7 @@ bool view_create(const nhood_problem *problem, int32_t tensor, struct view *view
     view->rows = 1;
     for (int a = 0; a < VIEW_INNER; a++)
         view->rows *= view->extent[a];
+    if (view->rows == 0) return true; /* an empty batch */
     view->extent[VIEW_INNER] = elements / view->rows;
     set_strides(&problem->strides[tensor], view);
     view->span = 1;

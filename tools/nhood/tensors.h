@@ -27,7 +27,8 @@ struct view {
     int64_t rows;
 };
 
-/* False, after a message, if the problem is not legal. A view of an unused tensor has no rows. */
+/* False, after a message, if the problem is not legal. A view of an unused tensor, or of an
+ * empty batch, has no rows. */
 bool view_create(const nhood_problem *problem, int32_t tensor, struct view *view);
 
 /* The element at which a row starts. Rows are numbered in row-major order. */

@@ -82,8 +82,13 @@ def on_device(ordinal: int) -> Iterator[None]:
 
 
 def device_of_pointer(address: int) -> int:
-    """The ordinal of the device whose memory it is."""
-    ordinal = c_int()
+    """The ordinal of the device whose memory it is; of an empty array's, which may be NULL, that of the current context."""
+    ordinal, current = c_int(), c_void_p()
+    if not address:
+        _call("cuCtxGetCurrent", byref(current))
+        if current:
+            _call("cuCtxGetDevice", byref(ordinal))
+        return ordinal.value
     _call("cuPointerGetAttribute", byref(ordinal), _POINTER_DEVICE_ORDINAL, address)
     return ordinal.value
 

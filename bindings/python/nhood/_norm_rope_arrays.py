@@ -35,7 +35,7 @@ def _read_strided(array: Array, name: str) -> _Read:
     """ValueError for a view that the library's strides cannot describe."""
     read = _read(array, name)
     shape, strides, dtype = read.layout
-    if 0 in shape:  # numpy's strides mean nothing then; the library names the length
+    if 0 in shape:  # numpy's strides mean nothing then; the library names the length, if it is not that of the batch
         return read
     item_bytes = c.DTYPE_BYTES[dtype]
     if shape and shape[-1] > 1 and strides[-1] != item_bytes:

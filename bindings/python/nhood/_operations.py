@@ -112,7 +112,7 @@ def bind(
                 f"[{', '.join(letters)}]"
             )
         for letter, size in zip(letters, shape):
-            if size < 1 and letter != "M":
+            if size < 1 and letter not in "BM":
                 raise ValueError(f"{tensor.name}.shape = {shape}: {_meaning(letter)} is {size}")
             if sizes.setdefault(letter, size) != size:
                 raise ValueError(
@@ -149,7 +149,7 @@ def set_strides(strides: c.Strides, tensor: Tensor, layout: Layout, rank: int) -
     """Hands an input's strides on. ValueError where the library cannot take the array as it lies."""
     shape, byte_strides, dtype = layout
     item_bytes = c.DTYPE_BYTES[dtype]
-    if 0 in shape:  # no additional tokens: never read
+    if 0 in shape:  # no batch, or no additional tokens: never read
         return
     if tensor.slot == c.BIAS:
         packed = packed_strides(shape, item_bytes)
