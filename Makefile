@@ -86,7 +86,7 @@ help:
 	@echo "make test-core         the tests that need neither Python nor a C++ compiler"
 	@echo "make model-check       refit the model of time to the committed timings, compare, judge its choices (minutes)"
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
-	@echo "make performance       write docs/performance.md and the pictures from the runs in bench/results"
+	@echo "make performance       write docs/performance.md, measurements.md, tables and pictures from the runs in bench/results"
 	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"
 	@echo "make site              the documents as a site, build/site/index.html"
 	@echo "make install PREFIX=/usr/local"

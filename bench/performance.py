@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes docs/performance.md: `run` times the tables that one device can fill and writes them to a file, `report` turns
-all files of bench/results and the prose of bench/performance.md.in into the page. `make performance` is the latter.
+"""Makes docs/performance.md, docs/measurements.md and the README's tables: `run` times the tables that one device can fill
+and writes them to a file, `report` turns all files of bench/results and the prose of bench/performance.md.in and
+measurements.md.in into the pages. `make performance` is the latter.
 
 On a GPU: large windows and video decoders beside dense cuDNN attention, and beside whatever of FlexAttention, NATTEN and
-FlashAttention 4 is installed (bench/peers.py), small windows, the kernels for
-sm_80 (nhood bench), a sample of the operator study in f16 and f32 (bench/study.py). On a CPU: bench/suites/cpu.txt on one
-and two threads and by AVX2, and nhood beside a plain loop and torch's dense attention of equal operations
-(bench/cpu_peers.py). What runs is nhood as built in build/; torch is needed for what stands beside it, and the package
+FlashAttention 4 is installed (bench/peers.py), small windows, the kernels for sm_80 (nhood bench), a sample of the
+operator study in f16 and f32 (bench/study.py). On a CPU: bench/suites/cpu.txt on one and two threads and by AVX2, and
+nhood beside a plain loop and torch's dense attention of equal operations (bench/cpu_peers.py). What runs is nhood as built in build/; torch is needed for what stands beside it, and the package
 nhood (PYTHONPATH is set to the source tree's).
 
 A file is one run: device, driver, commit, date, and per table the command and its rows. It is written anew after every
@@ -39,6 +39,7 @@ import study_report
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
+TEMPLATES = ("performance.md.in", "measurements.md.in")
 GRACE_S = 60.0  # beyond its own budget, for the study's processes to end
 BENCH_S = 120.0  # of one `nhood bench` at most
 Row = dict[str, Any]
@@ -306,16 +307,16 @@ def main() -> int:
     timing.add_argument("--commit", help="what is timed, where there is no repository to ask")
     timing.add_argument("--note", help="what else to know of machine and run, for the page")
     timing.add_argument("--nhood", default=str(ROOT / "build" / "nhood"), help="the tool (build/nhood)")
-    page = commands.add_parser("report", help="write the page of all results")
+    page = commands.add_parser("report", help="write the pages of all results")
     page.add_argument("--results", type=Path, default=RESULTS, help="folder of files that `run` wrote (bench/results)")
-    page.add_argument("--template", type=Path, default=ROOT / "bench" / "performance.md.in")
-    page.add_argument("--output", type=Path, default=ROOT / "docs" / "performance.md")
-    page.add_argument("--readme", type=Path, default=ROOT / "README.md", help="whose tables are written, too")
-    page.add_argument("--check", action="store_true", help="write nothing; fail if the page is another")
+    page.add_argument("--output", type=Path, default=ROOT / "docs", help="folder of the pages (docs)")
+    page.add_argument("--readme", type=Path, default=ROOT / "README.md", help="whose tables are written, too (README.md)")
+    page.add_argument("--check", action="store_true", help="write nothing; fail if a page is another")
     options = parser.parse_args()
     if options.command == "run":
         return run(options)
-    return performance_report.write(options.results, options.template, options.output, options.readme, options.check)
+    templates = {options.output / name.removesuffix(".in"): ROOT / "bench" / name for name in TEMPLATES}
+    return performance_report.write(options.results, templates, options.readme, options.check)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""docs/performance.md of files that `bench/performance.py run` wrote, and a template for the prose; and the tables of the
-README. In the template, {{table NAME}} stands for a table, {{source NAME}} for the run it is of, {{losses NAME}} for the comparisons of a study that
-were lost, and for single numbers {{ratio NAME OP}}, {{share NAME OP}} and {{ahead NAME OTHER PASS}} (see the functions).
-Of a GPU's tables the newest run that has one counts; of a CPU's, the newest of every device."""
+"""docs/performance.md and docs/measurements.md of files that `bench/performance.py run` wrote, and templates for the prose;
+and the tables of the README. In a template, {{table NAME}} stands for a table, {{short NAME}} for a part of it, {{source NAME}}
+for the run it is of, {{losses NAME}} for the comparisons of a study that were lost, and for single numbers {{ratio NAME OP}},
+{{share NAME OP}} and {{ahead NAME OTHER PASS}} (see the functions). Of a GPU's tables the newest run that has one counts; of a
+CPU's, the newest of every device."""
 
 from __future__ import annotations
 
@@ -426,10 +427,12 @@ def fill_in(page: str, runs: list[Row]) -> str:
     return re.sub(r"<!-- (\{\{.+?\}\}) -->\n.*?<!-- end -->", part, page, flags=re.DOTALL)
 
 
-def write(results: Path, template: Path, output: Path, readme: Path, check: bool) -> int:
+def write(results: Path, templates: dict[Path, Path], readme: Path, check: bool) -> int:
+    """`templates`: of the pages that are written."""
     try:
         runs = read_runs(results)
-        pages = {output: fill(template.read_text(), runs), readme: fill_in(readme.read_text(), runs)}
+        pages = {page: fill(template.read_text(), runs) for page, template in templates.items()}
+        pages[readme] = fill_in(readme.read_text(), runs)
     except Fault as fault:
         print(fault, file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Completes the navigation. And what GitHub's Markdown takes and Python-Markdown does not: lists and tables that follow a paragraph without a blank line,
+"""Completes the navigation, lets the search work from a folder and the page of lost links in any folder. And what GitHub's Markdown takes and Python-Markdown does not: lists and tables that follow a paragraph without a blank line,
 and nested lists that are indented by two. In tables, numbers keep their units beside them."""
 
 import re
@@ -45,3 +45,13 @@ def on_page_markdown(markdown: str, **_: object) -> str:
         lines.append(line)
         before = line
     return "\n".join(lines)
+
+
+def on_post_build(config: dict) -> None:
+    """From a folder a page may not read the index as data, but may run it as a script. 404.html is served from anywhere, which
+    the generator takes for the root of a server."""
+    site = Path(config["site_dir"])
+    index = (site / "search" / "search_index.json").read_text()
+    (site / "search" / "search_index.js").write_text(f"var __index = {index}")
+    lost = site / "404.html"
+    lost.write_text(re.sub(r'(href|src|action)="/', r'\1="./', lost.read_text()).replace('"base": "/"', '"base": "."'))

@@ -14,6 +14,8 @@ from c_reference import reference
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FAMILIES = ROOT / "src" / "cuda" / "families"
+LOG = DOCS / "log"
+NOT_FOUND_BY_SEARCH = "---\nsearch: { exclude: true }\n---\n"
 # Of the README's sections, in the order of the first page; the navigation stands for the others.
 FIRST_PAGE = ("Quick start", "What it has", "How fast", "Installing", "One call that denoises", "The tool", "What it stands on")
 
@@ -76,13 +78,14 @@ def main() -> None:
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            copy.write_text(inside(path.read_text(), path))
+            copy.write_text(NOT_FOUND_BY_SEARCH * path.is_relative_to(LOG) + inside(path.read_text(), path))
         else:
             shutil.copyfile(path, copy)
     for path in FAMILIES.glob("*/README.md"):
         (folder / place(path)).parent.mkdir(exist_ok=True)
         (folder / place(path)).write_text(inside(path.read_text(), path))
-    shutil.copyfile(DOCS / "site" / "site.css", folder / "site.css")
+    for name in ("site.css", "search_from_folder.js"):
+        shutil.copyfile(DOCS / "site" / name, folder / name)
     (folder / "index.md").write_text(first_page())
     for page, header in (("reference-c.md", "nhood.h"), ("reference-norm-rope.md", "nhood_norm_rope.h")):
         (folder / page).write_text(reference(header, (ROOT / "include" / header).read_text()))

@@ -28,9 +28,8 @@ def page(folder, template, *runs):
 
 
 def test_page_is_of_the_stored_runs():
-    assert performance_report.write(
-        performance.RESULTS, ROOT / "bench/performance.md.in", ROOT / "docs/performance.md", ROOT / "README.md", check=True
-    ) == 0
+    templates = {ROOT / "docs" / name.removesuffix(".in"): ROOT / "bench" / name for name in performance.TEMPLATES}
+    assert performance_report.write(performance.RESULTS, templates, ROOT / "README.md", check=True) == 0
 
 
 def test_tables_of_the_readme_are_written_where_they_stand(tmp_path):
@@ -41,9 +40,9 @@ def test_tables_of_the_readme_are_written_where_they_stand(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(run))
     template.write_text("nothing")
     readme.write_text("before\n<!-- {{short large_windows}} -->\nold\n<!-- end -->\nafter\n")
-    assert performance_report.write(tmp_path, template, output, readme, check=True) == 1
-    assert performance_report.write(tmp_path, template, output, readme, check=False) == 0
-    assert performance_report.write(tmp_path, template, output, readme, check=True) == 0
+    assert performance_report.write(tmp_path, {output: template}, readme, check=True) == 1
+    assert performance_report.write(tmp_path, {output: template}, readme, check=False) == 0
+    assert performance_report.write(tmp_path, {output: template}, readme, check=True) == 0
     before, _, head, _, row, _, after = filter(None, readme.read_text().splitlines())
     assert head.startswith("| problem") and row == f"| `{CASE}` | 4 ms | 15 | 10 ms | 6 | 16 |" and (before, after) == ("before", "after")
 
