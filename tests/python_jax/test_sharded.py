@@ -78,6 +78,24 @@ def test_batch_and_heads():
         near(jax.jit(partial(spread(mesh, ("x", None)), **case.axes, **other))(*arrays, **named), expected)
 
 
+def test_explicit_mesh():
+    """What jax.make_mesh makes by default: types tell how arrays are sharded."""
+    mesh = jax.make_mesh((4,), ("x",))
+    assert mesh.axis_types == (AxisType.Explicit,)
+    arrays, _ = arrays_of(CASES[0][0])
+
+    def loss(function, *arrays):
+        return (function(*arrays, 3) ** 2).sum()
+
+    expected = jax.jit(jax.value_and_grad(partial(loss, nhood.jax.na1d), (0, 1, 2)))(*arrays)
+    function = jax.value_and_grad(partial(loss, spread(mesh, ("x",))), (0, 1, 2))
+    sharded = [jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "x"))) for x in arrays]
+    near(jax.jit(function)(*sharded), expected)
+    near(spread(mesh, ("x",))(*arrays, 3), nhood.jax.na1d(*arrays, 3))
+    with jax.set_mesh(mesh):
+        near(jax.jit(function)(*arrays), expected)
+
+
 def test_without_jit_and_second_order():
     x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 8, 1, 3)))
 

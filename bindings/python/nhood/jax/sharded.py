@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .. import _functions as of_arrays
 from .. import _library as c
@@ -244,6 +244,8 @@ def neighborhood_attention(
         return _on_one_device(request, axes, sharded_axes, *whole)
 
     spread = jax.shard_map(on_one_device, mesh=mesh, in_specs=tuple(specs), out_specs=tuple(out_specs))
+    if AxisType.Explicit in mesh.axis_types:  # shard_map then takes only what is sharded as it says
+        there = [jax.sharding.reshard(x, NamedSharding(mesh, spec)) for x, spec in zip(there, specs)]
     results = spread(*there)
     return results if request.wanted[1] else results[0]
 
