@@ -412,7 +412,7 @@ static void check_overlaps(void) {
     check_overlaps_of(&nh_solver_cuda_split80, plain, all,
                       "backward_stats +split80_backward +split80_backward");
     check_overlaps_of(&nh_solver_cuda_small, plain, all,
-                      "small_backward_query +small_backward_key");
+                      "small_backward_query_boxes +small_backward_key_boxes");
     ((struct nh_cuda_device *)f.device[0].backend)->overlaps = false;
     check_overlaps_of(split, plain, all, "backward_stats split90_query split90_key");
     ((struct nh_cuda_device *)f.device[0].backend)->overlaps = true;

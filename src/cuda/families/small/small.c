@@ -7,6 +7,7 @@
  * lie in shared memory side by side or one after the other. No extra tokens, head dims up to 128. */
 #include "cuda_family.h"
 #include "dtype.h"
+#include "small_config.h"
 #include "small_launch.h"
 #include "tensor_maps.h"
 #include "tile_count.h"
@@ -96,7 +97,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- plan ---- */
 
-/* Whether the work tiles of every dilation group are full: NH_WHOLE. */
+/* Whether the work tiles of every dilation group are full. */
 static bool whole(const struct nh_small_launch *launch) {
     bool all = true;
     for (int a = 0; a < NH_AXES; a++) {
@@ -107,7 +108,7 @@ static bool whole(const struct nh_small_launch *launch) {
     return all;
 }
 
-/* Whether the copy engine goes around periodic axes by fetching halos line by line (NH_SEAM_LINES, small_seam.cuh);
+/* Whether the copy engine goes around periodic axes by fetching halos line by line (small_seam.cuh);
  * otherwise warps copy what is beyond a seam. */
 static bool fetches_lines(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
@@ -125,69 +126,88 @@ static int32_t near_heads(const struct nh_small_launch *launch) {
     return problem->heads % 4 == 0 ? 4 : problem->heads % 2 == 0 ? 2 : 1;
 }
 
-static void define_boxes(const struct nh_small_launch *launch, struct nh_kernel_spec *spec) {
-    static const struct {
-        const char *name;
-        int32_t tensor;
-    } map[] = {{"NH_Q_MAP", NHOOD_Q},     {"NH_K_MAP", NHOOD_K},     {"NH_V_MAP", NHOOD_V},
-               {"NH_O_MAP", NHOOD_O},     {"NH_D_O_MAP", NHOOD_D_O}, {"NH_D_Q_MAP", NHOOD_D_Q},
-               {"NH_D_K_MAP", NHOOD_D_K}, {"NH_D_V_MAP", NHOOD_D_V}};
-    static const char *const extent[NH_AXES][5] = {{"NH_Q0", "NH_S0", "NH_K0", "NH_H0", "NH_W0"},
-                                                   {"NH_Q1", "NH_S1", "NH_K1", "NH_H1", "NH_W1"},
-                                                   {"NH_Q2", "NH_S2", "NH_K2", "NH_H2", "NH_W2"}};
-    int maps = !launch->stages ? 0 : launch->kernel == NH_SMALL_FORWARD ? 4 : 8;
-    for (int i = 0; i < maps; i++)
-        nh_kernel_define(spec, map[i].name, nh_map_layout_of(launch->problem, map[i].tensor));
+/* Sets the layouts of the tensor maps that the kernel may have. */
+static void set_map_layouts(const struct nh_problem *problem, struct small_config *config) {
+    config->q_map = nh_map_layout_of(problem, NHOOD_Q);
+    config->k_map = nh_map_layout_of(problem, NHOOD_K);
+    config->v_map = nh_map_layout_of(problem, NHOOD_V);
+    config->o_map = nh_map_layout_of(problem, NHOOD_O);
+    if (problem->op == NHOOD_OP_FWD) return;
+    config->d_o_map = nh_map_layout_of(problem, NHOOD_D_O);
+    config->d_q_map = nh_map_layout_of(problem, NHOOD_D_Q);
+    config->d_k_map = nh_map_layout_of(problem, NHOOD_D_K);
+    config->d_v_map = nh_map_layout_of(problem, NHOOD_D_V);
+}
+
+static enum small_pipeline pipeline_of(const struct nh_small_launch *launch) {
+    if (launch->turns) return SMALL_TURNS;
+    if (!launch->stages) return SMALL_COPIES;
+    if (!launch->slots) return SMALL_BOXES;
+    return nh_small_is_plane(launch->problem, launch->rows) ? SMALL_PLANES : SMALL_LINES;
+}
+
+static struct small_config config_of(const struct nh_small_launch *launch) {
+    static const int masks[] = {SMALL_NO_MASK, SMALL_STARTS, SMALL_COORDINATES, SMALL_KINDS};
+    const struct nh_problem *problem = launch->problem;
+    struct small_config config = {
+        .pass = (int)launch->kernel,
+        .pipeline = (int)pipeline_of(launch),
+        .mask = launch->bits ? SMALL_BITS : masks[launch->additive_mask],
+        .rank = problem->rank,
+        .element_bytes = (int)nh_dtype_bytes(problem->dtype),
+        .dim = (int)problem->dim,
+        .dim_v = (int)problem->dim_v,
+        .bias_count = problem->has_bias ? (int)problem->bias_count : 0,
+        .strided = nh_problem_strided(problem),
+        .dilated = nh_problem_dilated(problem),
+        .whole = whole(launch),
+        .warps = launch->warps,
+        .fetchers = launch->fetchers,
+        .min_blocks = (int)nh_small_residents(launch),
+        .stages = launch->stages,
+        .slots = launch->slots,
+        .held = launch->held,
+        .lines_before = launch->lines_before,
+        .slots_around = launch->slots_around,
+        .near_heads = near_heads(launch),
+        .seam_lines = fetches_lines(launch),
+        .plane_chunks = launch->plane_chunks,
+        .chunk_blocks = launch->chunk_blocks,
+        .least_pairs = (int)launch->least_pairs,
+        .shared_bytes = (int)nh_small_shared_bytes(launch),
+    };
     for (int a = 0; a < NH_AXES; a++) {
-        nh_kernel_define(spec, extent[a][0], launch->rows[a]);
-        nh_kernel_define(spec, extent[a][1], launch->warp_tile[a]);
-        nh_kernel_define(spec, extent[a][2], launch->columns[a]);
-        nh_kernel_define(spec, extent[a][3], launch->halo[a]);
-        nh_kernel_define(spec, extent[a][4], launch->problem->axis[a].window);
+        config.window[a] = (int)problem->axis[a].window;
+        config.rows[a] = launch->rows[a];
+        config.warp_tile[a] = launch->warp_tile[a];
+        config.columns[a] = launch->columns[a];
+        config.halo[a] = launch->halo[a];
+        config.shift[a] = launch->shift[a];
     }
+    if (launch->stages) set_map_layouts(problem, &config);
+    return config;
 }
 
 static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
+    static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(SMALL_CONFIG);
+    enum { COPIES, BOXES, TURNS };
+    static const char *const sources[][3] = {
+        {"small_forward_copies.cu", "small_forward_boxes.cu", "small_forward_turns.cu"},
+        {"small_backward_query_copies.cu", "small_backward_query_boxes.cu",
+         "small_backward_query_turns.cu"},
+        {"small_backward_key_copies.cu", "small_backward_key_boxes.cu",
+         "small_backward_key_turns.cu"}};
     const struct nh_problem *problem = launch->problem;
-    static const char *const sources[][2] = {
-        {"small_forward.cu", "small_forward_rolled.cu"},
-        {"small_backward_query.cu", "small_backward_query_rolled.cu"},
-        {"small_backward_key.cu", "small_backward_key_rolled.cu"}};
-    struct nh_kernel_spec spec = {.source = sources[launch->kernel][launch->turns]};
+    const struct small_config config = config_of(launch);
+    struct nh_kernel_spec spec = {.source = sources[launch->kernel][launch->turns    ? TURNS
+                                                                    : launch->stages ? BOXES
+                                                                                     : COPIES]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
     nh_cuda_define_long_sums(&spec, problem,
                              problem->op == NHOOD_OP_BWD ? NH_SUMS_OF_QUERY | NH_SUMS_OF_KEY
                                                          : NH_SUMS_OF_QUERY);
-    nh_kernel_define(&spec, "NH_RANK", problem->rank);
-    nh_kernel_define(&spec, "NH_DIM", problem->dim);
-    nh_kernel_define(&spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(&spec, "NH_WARPS", launch->warps);
-    nh_kernel_define(&spec, "NH_MIN_BLOCKS", nh_small_residents(launch));
-    nh_kernel_define(&spec, "NH_STRIDED", nh_problem_strided(problem));
-    nh_kernel_define(&spec, "NH_DILATED", nh_problem_dilated(problem));
-    nh_kernel_define(&spec, "NH_DENSE", launch->dense);
-    nh_kernel_define(&spec, "NH_ADDITIVE_MASK", launch->additive_mask);
-    nh_kernel_define(&spec, "NH_BIAS_COUNT", problem->has_bias ? problem->bias_count : 0);
-    nh_kernel_define(&spec, "NH_WHOLE", whole(launch));
-    nh_kernel_define(&spec, "NH_SHARED_BYTES", nh_small_shared_bytes(launch));
-    nh_kernel_define(&spec, "NH_STAGES", launch->stages);
-    nh_kernel_define(&spec, "NH_FETCHERS", launch->fetchers);
-    nh_kernel_define(&spec, "NH_SLOTS", launch->slots);
-    nh_kernel_define(&spec, "NH_HELD", launch->held);
-    if (nh_small_has_region(problem)) {
-        nh_kernel_define(&spec, "NH_LINES_BEFORE", launch->lines_before);
-        nh_kernel_define(&spec, "NH_SLOTS_AROUND", launch->slots_around);
-    }
-    if (fetches_lines(launch)) nh_kernel_define(&spec, "NH_SEAM_LINES", 1);
-    if (launch->plane_chunks) nh_kernel_define(&spec, "NH_PLANE_CHUNKS", 1);
-    if (launch->shift[1]) nh_kernel_define(&spec, "NH_SHIFT1", launch->shift[1]);
-    if (launch->shift[2]) nh_kernel_define(&spec, "NH_SHIFT2", launch->shift[2]);
-    if (launch->chunk_blocks != NH_SMALL_CHUNK_BLOCKS)
-        nh_kernel_define(&spec, "NH_CHUNK_BLOCKS", launch->chunk_blocks);
-    nh_kernel_define(&spec, "NH_LEAST_PAIRS", launch->least_pairs);
-    nh_kernel_define(&spec, "NH_NEAR_HEADS", near_heads(launch));
-    define_boxes(launch, &spec);
+    nh_kernel_configure(&spec, fields, &config);
     return spec;
 }
 

@@ -10,13 +10,17 @@
  * from the end of one line to the start of the next: with the swizzle, the eight rows of a matrix load fall into
  * different banks.
  *
- * On sm_90 the copy engine can fetch halos and rows as boxes (NH_STAGES > 0: see small_boxes.cuh); otherwise threads
+ * On sm_90 the copy engine can fetch halos and rows as boxes (C.stages > 0: see small_boxes.cuh); otherwise threads
  * copy them. With the copy engine, a block may take work tiles that follow each other along the first axis, and fetch
- * only the part of each halo that the one before did not have (NH_SLOTS > 0: see small_roll.cuh). */
+ * only the part of each halo that the one before did not have (C.slots > 0: see small_roll.cuh). */
 #pragma once
 
 #include "lanes.cuh"
 #include "small_products.cuh"
+
+#include "tma.cuh"
+
+namespace nh_small {
 
 /* ---- copies ---- */
 
@@ -58,9 +62,9 @@ NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_
     const unsigned units = nh_units(WIDTH);
     const elem *from = (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead;
 #pragma unroll 1
-    for (unsigned i = nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2 * units; i += NH_THREADS) {
+    for (unsigned i = nh_thread_again(); i < C.halo[0] * C.halo[1] * C.halo[2] * units; i += NH_THREADS) {
         const int unit = (int)(i % units), number = (int)(i / units);
-        int at[3] = {number / (NH_H1 * NH_H2), number / NH_H2 % NH_H1, number % NH_H2}, row = 0;
+        int at[3] = {number / (C.halo[1] * C.halo[2]), number / C.halo[2] % C.halo[1], number % C.halo[2]}, row = 0;
         bool there = NH_PER_UNIT * unit < WIDTH;
         long long offset = NH_PER_UNIT * unit;
 #pragma unroll
@@ -78,16 +82,14 @@ template <int WIDTH>
 NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
                             char *to) {
     int count[3];
-#if NH_PERIODIC
-    if (work_tile.seam) {
+    if (NH_PERIODIC && nh_has_seam(work_tile)) {
         nh_copy_seam<WIDTH>(args, work_tile, slot, ahead, to);
         return;
     }
-#endif
 #pragma unroll
     for (int a = 0; a < 3; a++)
         count[a] = nh_halo_count(work_tile, a);
-    nh_copy_box<WIDTH, WIDTH, NH_H0, NH_H1, NH_H2, NH_LINE, NH_PLANE>(
+    nh_copy_box<WIDTH, WIDTH, C.halo[0], C.halo[1], C.halo[2], NH_LINE, NH_PLANE>(
         (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead, work_tile.step[slot], count, to);
 }
 
@@ -98,7 +100,7 @@ NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_work_tile &work_
 #pragma unroll
     for (int a = 0; a < 3; a++)
         count[a] = work_tile.length[a] - work_tile.row[a];
-    nh_copy_box<WIDTH, ROOM, NH_Q0, NH_Q1, NH_Q2, NH_Q2, NH_Q1 * NH_Q2>(
+    nh_copy_box<WIDTH, ROOM, C.rows[0], C.rows[1], C.rows[2], C.rows[2], C.rows[1] * C.rows[2]>(
         (const elem *)args.tensor[slot].data + work_tile.origin[slot], work_tile.step[slot], count, to);
 }
 
@@ -125,3 +127,25 @@ NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_work_tile &work
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_result_number(warp_tile, row), unit));
     }
 }
+
+/* Where the copy engine stores results: waits until it has read a warp's last ones. */
+NH_DEVICE void nh_results_free() {
+    if (threadIdx.x % 32 == 0) nh_add_boxes_done();
+    __syncwarp();
+}
+
+/* Makes the results that a warp has written visible to all of it and to the copy engine. */
+NH_DEVICE void nh_results_ready() {
+    if (!C.dilated) nh_show_shared();
+    __syncwarp();
+}
+
+/* Called before a warp's place for results is written. */
+NH_DEVICE void nh_results_begin() {
+    if constexpr (C.stages > 0)
+        nh_results_free();
+    else
+        __syncwarp();
+}
+
+} // namespace nh_small

@@ -3,23 +3,25 @@
  * has ones in the places that apply to it, and a column has the negative number in those that hide it. The columns'
  * operand is the same for all warp tiles; a row's ones are ORed from one word per coordinate.
  *
- * NH_ADDITIVE_MASK 1: all rows see a run of the window's length on each axis. There is a place for each position in the
+ * SMALL_STARTS: all rows see a run of the window's length on each axis. There is a place for each position in the
  * box at which the run may start; it hides the columns that a run from there does not reach. At most 8 places: one
- * product of depth 8. NH_ADDITIVE_MASK 2: rows see any box. There is a place for each coordinate of the warp tile's box
+ * product of depth 8. SMALL_COORDINATES: rows see any box. There is a place for each coordinate of the warp tile's box
  * on each axis, which hides the columns at that coordinate, and one for all rows, which hides the columns that fill up
- * the last 16. At most 32 places. NH_ADDITIVE_MASK 3: see small_kinds.cuh. */
+ * the last 16. At most 32 places. SMALL_KINDS: see small_kinds.cuh. */
 #pragma once
 
 #include "small.cuh"
 
+namespace nh_small {
+
 NH_DEVICE constexpr int nh_axis_window(int axis) {
-    return axis == 0 ? NH_W0 : axis == 1 ? NH_W1 : NH_W2;
+    return axis == 0 ? C.window[0] : axis == 1 ? C.window[1] : C.window[2];
 }
 /* The number of places of an axis; 0 if all rows see the same columns along it. */
 NH_DEVICE constexpr int nh_axis_places(int axis) {
-    return axis < NH_MASKED_AXIS || NH_ADDITIVE_MASK == 0         ? 0
-           : NH_ADDITIVE_MASK == 3                                ? nh_axis_warp_tile(axis)
-           : NH_ADDITIVE_MASK == 2                                ? nh_axis_columns(axis)
+    return axis < NH_MASKED_AXIS || !NH_ADDS_MASK         ? 0
+           : C.mask == SMALL_KINDS                                ? nh_axis_warp_tile(axis)
+           : C.mask == SMALL_COORDINATES                                ? nh_axis_columns(axis)
            : nh_axis_columns(axis) > nh_axis_window(axis)   ? nh_axis_columns(axis) - nh_axis_window(axis) + 1
                                                             : 0;
 }
@@ -29,33 +31,33 @@ NH_DEVICE constexpr int nh_places_before(int axis) {
 
 enum {
     NH_PLACES = nh_places_before(3),
-    NH_STEPS_PLACES = NH_ADDITIVE_MASK == 2 ? NH_PLACES / 16 + 1 : 1,
+    NH_STEPS_PLACES = C.mask == SMALL_COORDINATES ? NH_PLACES / 16 + 1 : 1,
     /* words of the columns' operand per lane and step, for 16 columns */
-    NH_ADDITIVE_MASK_WORDS = NH_ADDITIVE_MASK == 2 ? 4 : 2
+    NH_ADDITIVE_MASK_WORDS = C.mask == SMALL_COORDINATES ? 4 : 2
 };
-static_assert(NH_PLACES <= (NH_ADDITIVE_MASK == 2 ? 31 : 8), "more places than the product has");
+static_assert(NH_PLACES <= (C.mask == SMALL_COORDINATES ? 31 : 8), "more places than the product has");
 
 struct alignas(4 * NH_ADDITIVE_MASK_WORDS) nh_additive_mask_operand {
     unsigned word[NH_ADDITIVE_MASK_WORDS];
 };
 struct nh_additive_masks {
-    nh_additive_mask_operand operand[NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3 ? NH_PAIRS * NH_TABLE_CHUNKS : 1]
+    nh_additive_mask_operand operand[NH_ADDS_MASK && C.mask != SMALL_KINDS ? NH_PAIRS * NH_TABLE_CHUNKS : 1]
                                     [NH_STEPS_PLACES][32];
 };
 
 /* The index of a pair of a chunk in tables of masks. */
 NH_DEVICE int nh_mask_pair(int chunk, int pair) {
-    return (NH_PLANE_CHUNKS ? 0 : chunk * NH_PAIRS) + pair;
+    return (C.plane_chunks ? 0 : chunk * NH_PAIRS) + pair;
 }
 
 NH_DEVICE bool nh_mask_hides(int column, int place) {
-    if (column >= NH_TABLE_BOX) return NH_ADDITIVE_MASK == 1 || place == NH_PLACES;
+    if (column >= NH_TABLE_BOX) return C.mask == SMALL_STARTS || place == NH_PLACES;
     bool hidden = false;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int n = place - nh_places_before(a), at = nh_column_at(column, a);
         if (n >= 0 && n < nh_axis_places(a))
-            hidden = NH_ADDITIVE_MASK == 2 ? at == n : at < n || at >= n + nh_axis_window(a);
+            hidden = C.mask == SMALL_COORDINATES ? at == n : at < n || at >= n + nh_axis_window(a);
     }
     return hidden;
 }
@@ -67,8 +69,8 @@ NH_DEVICE void nh_additive_masks_fill(nh_additive_masks &additive_masks) {
         int word = i % NH_ADDITIVE_MASK_WORDS, lane = i / NH_ADDITIVE_MASK_WORDS % 32;
         int step = i / (32 * NH_ADDITIVE_MASK_WORDS) % NH_STEPS_PLACES;
         int pair = i / (32 * NH_ADDITIVE_MASK_WORDS * NH_STEPS_PLACES);
-        int block = NH_ADDITIVE_MASK == 2 ? word / 2 : word, place = 16 * step + lane % 4 * 2;
-        if (NH_ADDITIVE_MASK == 2) place += word % 2 * 8;
+        int block = C.mask == SMALL_COORDINATES ? word / 2 : word, place = 16 * step + lane % 4 * 2;
+        if (C.mask == SMALL_COORDINATES) place += word % 2 * 8;
         int column = 16 * pair + 8 * block + lane / 4;
         ((unsigned *)&additive_masks)[i] = (nh_mask_hides(column, place) ? lowest : 0u) |
                                       (nh_mask_hides(column, place + 1) ? lowest << 16 : 0u);
@@ -81,10 +83,10 @@ NH_DEVICE unsigned nh_two_ones(unsigned places) {
     return ((places & 1) | (places & 2) << 15) * one;
 }
 
-/* The places of a row for its coordinate on one axis. NH_ADDITIVE_MASK 1: as ones, a word for each of the four lanes of
+/* The places of a row for its coordinate on one axis. SMALL_STARTS: as ones, a word for each of the four lanes of
  * a row; 2: as bits. */
-struct alignas(NH_ADDITIVE_MASK == 1 ? 16 : 4) nh_places {
-    unsigned word[NH_ADDITIVE_MASK == 1 ? 4 : 1];
+struct alignas(C.mask == SMALL_STARTS ? 16 : 4) nh_places {
+    unsigned word[C.mask == SMALL_STARTS ? 4 : 1];
 };
 
 /* The places of a row that sees columns [from, to) of the box along the axis. */
@@ -94,7 +96,7 @@ NH_DEVICE nh_places nh_additive_mask_places(int axis, int from, int to) {
     nh_places places = {};
 #pragma unroll
     for (int t = 0; t < (int)(sizeof places / 4); t++)
-        places.word[t] = NH_ADDITIVE_MASK == 2                          ? (hidden & all) << nh_places_before(axis)
+        places.word[t] = C.mask == SMALL_COORDINATES                          ? (hidden & all) << nh_places_before(axis)
                          : all && place / 2 == t ? nh_two_ones(1u << place % 2)
                                                  : 0u;
     return places;
@@ -102,13 +104,13 @@ NH_DEVICE nh_places nh_additive_mask_places(int axis, int from, int to) {
 
 /* Makes the rows' operand from this lane's words of rows g and g + 8. */
 NH_DEVICE void nh_additive_mask_rows(unsigned (&operand)[NH_STEPS_PLACES][4], unsigned first, unsigned second) {
-    if (NH_ADDITIVE_MASK == 1) {
+    if (C.mask == SMALL_STARTS) {
         operand[0][0] = first;
         operand[0][1] = second;
         return;
     }
     const int shift = (int)(nh_thread_again() % 4) * 2;
-    const unsigned always = NH_ADDITIVE_MASK == 2 ? 1u << NH_PLACES : 0u;
+    const unsigned always = C.mask == SMALL_COORDINATES ? 1u << NH_PLACES : 0u;
     const unsigned places[2] = {(first | always) >> shift, (second | always) >> shift};
 #pragma unroll
     for (int s = 0; s < NH_STEPS_PLACES; s++)
@@ -123,7 +125,7 @@ NH_DEVICE void nh_add_mask(float (*scores)[4], const unsigned (&rows)[NH_STEPS_P
 #pragma unroll
     for (int s = 0; s < NH_STEPS_PLACES; s++) {
         nh_additive_mask_operand columns = additive_masks.operand[pair][s][nh_thread_again() % 32];
-        if (NH_ADDITIVE_MASK == 2) {
+        if (C.mask == SMALL_COORDINATES) {
             const unsigned first[2] = {columns.word[0], columns.word[1]};
             const unsigned second[2] = {columns.word[2 % NH_ADDITIVE_MASK_WORDS],
                                         columns.word[3 % NH_ADDITIVE_MASK_WORDS]};
@@ -136,3 +138,5 @@ NH_DEVICE void nh_add_mask(float (*scores)[4], const unsigned (&rows)[NH_STEPS_P
         }
     }
 }
+
+} // namespace nh_small

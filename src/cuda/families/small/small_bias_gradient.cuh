@@ -1,4 +1,4 @@
-/* Gradient of the relative bias, from the score gradients of small_backward_query.cu, without atomics.
+/* Gradient of the relative bias, from the score gradients of small_backward_query.cuh, without atomics.
  *
  * A warp writes the score gradients of its warp tile to shared memory and gathers them by entries of the bias table:
  * away from borders by tensor cores (small_bias_products.cuh); at borders each lane owns some entries, and adds up over
@@ -9,12 +9,14 @@
 
 #include "small_bias_products.cuh"
 
+namespace nh_small {
+
 /* Without a bias, these structs take nearly no memory. */
 enum {
     /* padded so that the eight rows to which a warp writes at once fall into different banks */
-    NH_LAID_COLUMNS = NH_BIAS_COUNT ? NH_COLUMNS + 8 : 2,
-    NH_BIAS_SUMS = NH_BIAS_COUNT ? NH_BIAS_COUNT : 1,
-    NH_BIAS_WARPS = NH_BIAS_COUNT ? NH_WARPS : 1
+    NH_LAID_COLUMNS = C.bias_count ? NH_COLUMNS + 8 : 2,
+    NH_BIAS_SUMS = C.bias_count ? C.bias_count : 1,
+    NH_BIAS_WARPS = C.bias_count ? C.warps : 1
 };
 
 static_assert(!NH_BIAS_PRODUCTS || 8 * NH_BIAS_UNITS <= NH_LAID_COLUMNS,
@@ -26,30 +28,29 @@ struct nh_bias_sums {
 };
 
 NH_DEVICE bool nh_bias_wanted(const nh_tiled_args &args) {
-    return NH_BIAS_COUNT && args.tensor[NH_D_BIAS].data;
+    return C.bias_count && args.tensor[NH_D_BIAS].data;
 }
 
 /* Before the first work tile; a barrier must follow. */
 NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
     float *sum = &sums.sum[0][0];
-    for (int i = (int)threadIdx.x; i < NH_WARPS * NH_BIAS_SUMS; i += NH_THREADS)
+    for (int i = (int)threadIdx.x; i < C.warps * NH_BIAS_SUMS; i += NH_THREADS)
         sum[i] = 0.f;
     /* columns to which no gradient is written, but which are multiplied by zeros and so must be finite */
-    for (int i = (int)threadIdx.x; i < NH_WARPS * 16 * 4; i += NH_THREADS)
+    for (int i = (int)threadIdx.x; i < C.warps * 16 * 4; i += NH_THREADS)
         *(unsigned *)&sums.d_scores[i / 64][i / 4 % 16][NH_COLUMNS + i % 4 * 2] = 0u;
 }
 
 /* Writes score gradients of a pair's columns as they were packed for a product. Unless `both`, those of the second
  * block are zeros, which only products read. */
-NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const nh_weights &packed, bool both) {
+NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const auto &packed, bool both) {
     const int lane = (int)(threadIdx.x % 32);
     elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[threadIdx.x / 32];
-#if NH_STAGES && NH_DTYPE != NH_F32
-    if (both || NH_BIAS_PRODUCTS) {
-        nh_store_matrices(&rows[lane % 16][column + lane / 16 * 8], packed.word);
-        return;
-    }
-#endif
+    if constexpr (C.stages && NH_DTYPE != NH_F32)
+        if (both || NH_BIAS_PRODUCTS) {
+            nh_store_matrices(&rows[lane % 16][column + lane / 16 * 8], packed.word);
+            return;
+        }
 #pragma unroll
     for (int i = 0; i < (both || NH_BIAS_PRODUCTS ? 4 : 2); i++)
         nh_lay_two(&rows[lane / 4 + i % 2 * 8][column + i / 2 * 8 + lane % 4 * 2], packed, i);
@@ -67,17 +68,18 @@ NH_DEVICE void nh_seen_distances(const nh_tiled_args &args, const nh_work_tile &
         const int last = nh_least(first + nh_axis_warp_tile(a), work_tile.length[a]) - 1;
         nh_range of_first = nh_columns_of(args.axis[a], nh_group_of(work_tile, a), first, nh_axis_wraps(a));
         nh_range of_last = nh_columns_of(args.axis[a], nh_group_of(work_tile, a), last, nh_axis_wraps(a));
-#if NH_REGIONS
-        /* tensors may lack some of what rows see, or all */
-        const int left = window / 2;
-        const bool whole = !NH_STRIDED && of_first.begin == first - left && of_first.end == of_first.begin + window &&
-                           of_last.begin == last - left && of_last.end == of_last.begin + window;
-        low[a] = whole ? -left : 1 - window;
-        count[a] = whole ? window : 2 * window - 1;
-#else
-        low[a] = NH_STRIDED ? 1 - window : of_last.begin - last;
-        count[a] = NH_STRIDED ? 2 * window - 1 : of_first.end - first - low[a];
-#endif
+        if (NH_REGIONS) {
+            /* tensors may lack some of what rows see, or all */
+            const int left = window / 2;
+            const bool whole = !C.strided && of_first.begin == first - left &&
+                               of_first.end == of_first.begin + window && of_last.begin == last - left &&
+                               of_last.end == of_last.begin + window;
+            low[a] = whole ? -left : 1 - window;
+            count[a] = whole ? window : 2 * window - 1;
+        } else {
+            low[a] = C.strided ? 1 - window : of_last.begin - last;
+            count[a] = C.strided ? 2 * window - 1 : of_first.end - first - low[a];
+        }
     }
 }
 
@@ -122,8 +124,8 @@ NH_DEVICE void nh_bias_gather(const nh_tiled_args &args, const nh_tile_info &inf
         for (int r = 0; r < 16; r++) {
             int x = at[0] + nh_row_at(0, r, 0), y = at[1] + nh_row_at(0, r, 1),
                 z = at[2] + nh_row_at(0, r, 2);
-            if ((unsigned)x < NH_K0 && (unsigned)y < NH_K1 && (unsigned)z < NH_K2)
-                sum += nh_load(rows[r][(x * NH_K1 + y) * NH_K2 + z]);
+            if ((unsigned)x < C.columns[0] && (unsigned)y < C.columns[1] && (unsigned)z < C.columns[2])
+                sum += nh_load(rows[r][(x * C.columns[1] + y) * C.columns[2] + z]);
         }
         sums.sum[warp][entry] += sum;
     }
@@ -135,15 +137,15 @@ NH_DEVICE void nh_bias_flush(const nh_tiled_args &args, int head, int next, nh_b
                              nh_bias_products &products) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int warp = (int)(threadIdx.x / 32);
-    const long long share = (long long)blockIdx.x * NH_WARPS + warp;
+    const long long share = (long long)blockIdx.x * C.warps + warp;
     int entry_inside = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         entry_inside += (nh_axis_window(a) - 1 - nh_axis_window(a) / 2) * nh_bias_step(a);
     nh_bias_products_flush(products, (float *)sums.d_scores[warp], sums.sum[warp] + entry_inside);
     for (int h = head; h < next; h++) {
-        float *to = (float *)partial.data + h * partial.head + share * NH_BIAS_COUNT;
-        for (int entry = (int)(threadIdx.x % 32); entry < NH_BIAS_COUNT; entry += 32) {
+        float *to = (float *)partial.data + h * partial.head + share * C.bias_count;
+        for (int entry = (int)(threadIdx.x % 32); entry < C.bias_count; entry += 32) {
             to[entry] = sums.sum[warp][entry];
             sums.sum[warp][entry] = 0.f;
         }
@@ -157,3 +159,5 @@ NH_DEVICE void nh_bias_head(const nh_tiled_args &args, int &turn, int head, nh_b
     nh_bias_flush(args, turn, head, sums, products);
     turn = head;
 }
+
+} // namespace nh_small

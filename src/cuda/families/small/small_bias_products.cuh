@@ -9,14 +9,18 @@
 
 #include "small_visibility.cuh"
 
+namespace nh_small {
+
 /* A row's number in the box: relative to row 0, the column at a distance is this much further. */
 NH_DEVICE constexpr int nh_row_shift(int row) {
-    return (row / (NH_S2 * NH_S1) * NH_K1 + row / NH_S2 % NH_S1) * NH_K2 + row % NH_S2;
+    return (row / (C.warp_tile[2] * C.warp_tile[1]) * C.columns[1] + row / C.warp_tile[2] % C.warp_tile[1]) * C.columns[2] + row % C.warp_tile[2];
 }
 
 enum {
     /* the x of the last entry plus the largest rest */
-    NH_BIAS_LAST = NH_BIAS_COUNT ? ((NH_W0 - 1) * NH_K1 + NH_W1 - 1) * NH_K2 + NH_W2 - 1 + 7 : 0,
+    NH_BIAS_LAST = C.bias_count ? ((C.window[0] - 1) * C.columns[1] + C.window[1] - 1) * C.columns[2] +
+                                      C.window[2] - 1 + 7
+                                : 0,
     NH_BIAS_STEPS = NH_BIAS_LAST / 16 + 1,
     /* whether the second unit of the last step has no entries and, in the last row, lies beyond what is allocated */
     NH_BIAS_BEHIND = NH_BIAS_LAST % 16 < 8 && nh_row_shift(15) / 8 * 8 + 16 * NH_BIAS_STEPS > NH_COLUMNS + 8,
@@ -24,8 +28,8 @@ enum {
     NH_BIAS_UNITS = nh_row_shift(15) / 8 + 2 * NH_BIAS_STEPS - NH_BIAS_BEHIND,
     /* Only few sums fit registers. With no more than one window, or fewer columns than all rows need (an axis shorter
      * than the warp tile), no warp tile is away from the borders. */
-    NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && NH_BIAS_COUNT && NH_BIAS_STEPS <= 6 && 16 * NH_BIAS_STEPS <= NH_COLUMNS &&
-                       8 * NH_BIAS_UNITS <= NH_COLUMNS + 8
+    NH_BIAS_PRODUCTS = NH_DTYPE != NH_F32 && C.bias_count && NH_BIAS_STEPS <= 6 &&
+                       16 * NH_BIAS_STEPS <= NH_COLUMNS && 8 * NH_BIAS_UNITS <= NH_COLUMNS + 8
 };
 
 struct nh_bias_products {
@@ -66,7 +70,7 @@ NH_DEVICE void nh_bias_multiply(nh_bias_products &products, const void *laid, in
  * scratch: shared memory of the warp, 8 numbers per x, which is no more than 16 rows of score gradients take. */
 NH_DEVICE void nh_bias_products_flush(nh_bias_products &products, float *scratch, float *table) {
     if (!NH_BIAS_PRODUCTS) return;
-    const int lane = (int)(threadIdx.x % 32), count = NH_W0 * NH_W1 * NH_W2;
+    const int lane = (int)(threadIdx.x % 32), count = C.window[0] * C.window[1] * C.window[2];
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < NH_BIAS_STEPS; i++)
@@ -75,8 +79,8 @@ NH_DEVICE void nh_bias_products_flush(nh_bias_products &products, float *scratch
             scratch[(16 * i + lane / 4 + c / 2 * 8) * 8 + lane % 4 * 2 + c % 2] = products.sum[i][c];
     __syncwarp();
     for (int i = lane; i < count; i += 32) {
-        const int x = i / (NH_W1 * NH_W2), y = i / NH_W2 % NH_W1, z = i % NH_W2;
-        const float *first = scratch + 8 * ((x * NH_K1 + y) * NH_K2 + z);
+        const int x = i / (C.window[1] * C.window[2]), y = i / C.window[2] % C.window[1], z = i % C.window[2];
+        const float *first = scratch + 8 * ((x * C.columns[1] + y) * C.columns[2] + z);
         float total = 0.f;
         for (int rest = 0; rest < 8; rest++)
             total += first[9 * rest];
@@ -85,3 +89,5 @@ NH_DEVICE void nh_bias_products_flush(nh_bias_products &products, float *scratch
     __syncwarp();
     nh_bias_products_clear(products);
 }
+
+} // namespace nh_small

@@ -1,8 +1,8 @@
 /* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
  *
- * The block is a pipeline of NH_STAGES stages, one work tile each, with warp specialization. A barrier per stage tells
+ * The block is a pipeline of C.stages stages, one work tile each, with warp specialization. A barrier per stage tells
  * that its boxes have landed. Another tells that the stage is free: all its warp tiles are done or, if the halo rolls
- * and more work tiles are held than there are stages, have loaded their rows. The last NH_FETCHERS warps of a block are
+ * and more work tiles are held than there are stages, have loaded their rows. The last C.fetchers warps of a block are
  * producers, and take work tiles in turn. Finding out where a work tile is and what its rows see, its tile info, takes
  * one warp longer than the others need for the work tile; it is done before there is room for the boxes. The other
  * warps, any number of them, are consumers, and take the warp tiles of all work tiles in turn.
@@ -13,24 +13,22 @@
  * Phases of a barrier are told apart by parity, so nobody may be two phases ahead. A stage becomes full only after the
  * one before: whoever has seen one work tile full knows that all before it have been.
  *
- * Knobs: NH_Q_MAP, .. (layouts of tensor maps). Keys and values have the same head dim. */
+ * Keys and values have the same head dim. */
 #pragma once
 #include "small_seam.cuh"
 #include "small_visibility.cuh"
 #include "tma.cuh"
 
-/* Arrivals of a consumer warp at a barrier: 1 or 32. One was faster in the forward pass, but not in the backward pass,
- * where it takes another __syncwarp (docs/log/small.md, 2026-11-27). */
-#ifndef NH_ARRIVALS
-#define NH_ARRIVALS 32
-#endif
+namespace nh_small {
 
-/* 1 in kernels whose warp tiles take clearly longer at borders than elsewhere. */
-#ifndef NH_BORDERS_TAKE_LONGER
-#define NH_BORDERS_TAKE_LONGER 0
-#endif
-
-enum { NH_TILE_INFOS = NH_HELD + NH_FETCHERS };
+enum {
+    /* Arrivals of a consumer warp at a barrier: 1 or 32. One was faster in the forward pass, but not in the backward
+     * pass, where it takes another __syncwarp (docs/log/small.md, 2026-11-27). */
+    NH_ARRIVALS = C.pass == SMALL_FORWARD ? 1 : 32,
+    NH_TILE_INFOS = C.held + C.fetchers,
+    /* whether warps load a warp tile's rows into registers first and free the stage then */
+    NH_EARLY = C.held > C.stages || NH_PLANES
+};
 
 /* A warp tile of a consumer warp. */
 struct alignas(16) nh_place {
@@ -40,24 +38,24 @@ struct alignas(16) nh_place {
     int info;        /* the index of the work tile's info */
 };
 
-struct nh_ring {
+struct nh_box_ring {
     nh_tile_info info[NH_TILE_INFOS];
-    unsigned long long full[NH_STAGES], free[NH_STAGES];
+    unsigned long long full[C.stages], free[C.stages];
     unsigned long long asked[NH_TILE_INFOS]; /* where halos roll: the work tile's boxes have been asked for */
     /* all warp tiles of the work tile are done; for stages that are freed earlier, when rows are taken */
-    unsigned long long done[NH_HELD];
+    unsigned long long done[C.held];
     unsigned warp_tiles;     /* of all work tiles of this block */
-#if NH_PLANES
-    unsigned long long passed[NH_HELD]; /* all warp tiles of the work tile are past their first plane */
-    unsigned own, dealt, rest; /* set by nh_deal_chains */
-#endif
-    nh_place at[NH_WARPS]; /* the warp tile that each warp computes */
-#if NH_PERIODIC
-    unsigned long long landed[NH_FETCHERS]; /* for each producer warp: boxes of a halo with a seam have landed */
-#endif
+    nh_place at[C.warps];    /* the warp tile that each warp computes */
 };
-/* Whether warps load a warp tile's rows into registers first and free the stage then. */
-enum { NH_EARLY = NH_HELD > NH_STAGES || NH_PLANES };
+struct nh_plane_ring : nh_box_ring {
+    unsigned long long passed[C.held]; /* all warp tiles of the work tile are past their first plane */
+    unsigned own, dealt, rest;         /* set by nh_deal_chains */
+};
+typedef nh_choose<NH_PLANES, nh_plane_ring, nh_box_ring>::type nh_rolling_ring;
+struct nh_periodic_ring : nh_rolling_ring {
+    unsigned long long landed[C.fetchers]; /* for each producer warp: boxes of a halo with a seam have landed */
+};
+typedef nh_choose<NH_PERIODIC != 0, nh_periodic_ring, nh_rolling_ring>::type nh_ring;
 
 NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
     return ring.info[turn % NH_TILE_INFOS];
@@ -66,18 +64,17 @@ NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
 /* Where halos roll: the first work tile of this block, or of the one `ahead` blocks later, counted among those of one
  * head. */
 NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
-    const unsigned block = blockIdx.x / NH_NEAR_HEADS + ahead, blocks = gridDim.x / NH_NEAR_HEADS;
-    return (unsigned)((unsigned long long)args.tiling.work_tiles / NH_NEAR_HEADS * block / blocks);
+    const unsigned block = blockIdx.x / C.near_heads + ahead, blocks = gridDim.x / C.near_heads;
+    return (unsigned)((unsigned long long)args.tiling.work_tiles / C.near_heads * block / blocks);
 }
 
-#if NH_PLANES
-static_assert(NH_NEAR_HEADS == 1, "blocks next to each other work for neighboring chains of one head");
+static_assert(!NH_PLANES || C.near_heads == 1, "blocks next to each other work for neighboring chains of one head");
 
 /* Deals out chains: adjacent blocks take adjacent chains at the same time, so that they share in the L2 what their
  * halos have in common. The last chains, fewer than there are blocks, are divided evenly among all blocks. Sets the
  * number of the block's work tiles, the number of those in whole chains, and where its share of the last chains begins.
  * Called by one thread. */
-NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
+NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, auto &ring) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     const unsigned tiles = (unsigned)args.tiling.work_tiles, rounds = tiles / (length * blocks);
     const unsigned long long rest = tiles - rounds * length * blocks, block = blockIdx.x;
@@ -88,7 +85,7 @@ NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
 
 /* The index of the turn-th work tile of this block. Sets its number for the block's ring of slots, and whether the halo
  * begins anew with it. */
-NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned turn,
+NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const auto &ring, unsigned turn,
                            int &number, bool &first) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     unsigned at = turn;
@@ -104,43 +101,36 @@ NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, c
     return (int)at;
 }
 
-#endif
-
 /* The number of work tiles of this block. */
-NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args) {
-    if (NH_SLOTS) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
+NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const auto &ring) {
+    if constexpr (NH_PLANES) return ring.own;
+    if (C.slots) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
     return ((unsigned)args.tiling.work_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
 }
 
 NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned turn) {
-    return (int)(NH_SLOTS ? (nh_roll_start(args, 0) + turn) * NH_NEAR_HEADS + blockIdx.x % NH_NEAR_HEADS
+    return (int)(C.slots ? (nh_roll_start(args, 0) + turn) * C.near_heads + blockIdx.x % C.near_heads
                           : blockIdx.x + turn * gridDim.x);
 }
 
 /* Called by one thread; a barrier must follow. */
-NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
-#if NH_PLANES
-    nh_deal_chains(args, ring);
-    ring.warp_tiles = ring.own * NH_WARP_TILES;
-#else
-    ring.warp_tiles = nh_own_work_tiles(args) * NH_WARP_TILES;
-#endif
-    for (int i = 0; i < NH_STAGES; i++) {
+NH_DEVICE void nh_ring_start(const nh_tiled_args &args, auto &ring) {
+    if constexpr (NH_PLANES) nh_deal_chains(args, ring);
+    ring.warp_tiles = nh_own_work_tiles(args, ring) * NH_WARP_TILES;
+    for (int i = 0; i < C.stages; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
         nh_barrier_init(nh_shared_address(&ring.free[i]), NH_ARRIVALS * NH_WARP_TILES);
     }
     for (int i = 0; i < NH_TILE_INFOS; i++)
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
-#if NH_PERIODIC
-    for (int i = 0; i < NH_FETCHERS; i++)
-        nh_barrier_init(nh_shared_address(&ring.landed[i]), 1);
-#endif
-    for (int i = 0; i < NH_HELD; i++)
+    if constexpr (NH_PERIODIC != 0)
+        for (int i = 0; i < C.fetchers; i++)
+            nh_barrier_init(nh_shared_address(&ring.landed[i]), 1);
+    for (int i = 0; i < C.held; i++)
         nh_barrier_init(nh_shared_address(&ring.done[i]), NH_ARRIVALS * NH_WARP_TILES);
-#if NH_PLANES
-    for (int i = 0; i < NH_HELD; i++)
-        nh_barrier_init(nh_shared_address(&ring.passed[i]), NH_ARRIVALS * NH_WARP_TILES);
-#endif
+    if constexpr (NH_PLANES)
+        for (int i = 0; i < C.held; i++)
+            nh_barrier_init(nh_shared_address(&ring.passed[i]), NH_ARRIVALS * NH_WARP_TILES);
     nh_barrier_init_done();
 }
 
@@ -157,61 +147,60 @@ NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
 }
 
 /* Called by a warp whose warp tile is past the first plane of its box. done: the warp tile's barrier. */
-NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned done) {
-#if NH_PLANES
-    const unsigned ahead = nh_shared_address(&ring.passed[0]) - nh_shared_address(&ring.done[0]);
-    if (NH_PASSES) nh_warp_arrive(done + ahead);
-#endif
+NH_DEVICE void nh_plane_passed(auto &ring, unsigned done) {
+    if constexpr (NH_PASSES) {
+        const unsigned ahead = nh_shared_address(&ring.passed[0]) - nh_shared_address(&ring.done[0]);
+        nh_warp_arrive(done + ahead);
+    }
 }
 
 /* Sets the five coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or of
  * columns. */
 template <int LAYOUT>
-NH_DEVICE void nh_box_at(int (&at)[5], const nh_tiled_args &args, const nh_work_tile &work_tile,
+NH_DEVICE void nh_box_at(int (&at)[5], const auto &args, const nh_work_tile &work_tile,
                          const int (&position)[3], int head, int heads, bool columns) {
     int token[3];
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + (NH_DILATED ? work_tile.group[a] : 0);
-#if NH_REGIONS
-        const nh_cuda_region &region = args.region[a];
-        if (a >= NH_FIRST_AXIS) token[a] -= (int)(columns == (NH_INVERSE != 0) ? region.query : region.key).offset;
-#endif
+        token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + (C.dilated ? work_tile.group[a] : 0);
+        if constexpr (NH_REGIONS) {
+            const nh_cuda_region &region = args.region[a];
+            if (a >= NH_FIRST_AXIS) token[a] -= (int)(columns == (NH_INVERSE != 0) ? region.query : region.key).offset;
+        }
     }
-    place<LAYOUT>(at, 0, head, heads, NH_DIM, token, work_tile.batch);
+    place<LAYOUT>(at, 0, head, heads, C.dim, token, work_tile.batch);
 }
 
 /* The position at which a slot begins; on a periodic axis within the group. */
-NH_DEVICE int nh_slot_position(const nh_work_tile &work_tile, int slot) {
+NH_DEVICE int nh_slot_position(const auto &work_tile, int slot) {
     int position = nh_roll_base(nh_group_of(work_tile, NH_FIRST_AXIS)) + slot * NH_SLOT_LINES;
-#if NH_PERIODIC
-    const int length = work_tile.covered[NH_FIRST_AXIS].grid;
-    while (nh_wraps(NH_FIRST_AXIS) && position < 0)
-        position += length;
-    while (nh_wraps(NH_FIRST_AXIS) && position >= length)
-        position -= length;
-#endif
+    if constexpr (NH_PERIODIC != 0) {
+        const int length = work_tile.covered[NH_FIRST_AXIS].grid;
+        while (nh_axis_wraps(NH_FIRST_AXIS) && position < 0)
+            position += length;
+        while (nh_axis_wraps(NH_FIRST_AXIS) && position >= length)
+            position -= length;
+    }
     return position;
 }
 
 /* Fetches the part of the work tile's halo in a tensor that is not in shared memory yet. BYTES: of a slot. */
-template <int LAYOUT, int BYTES = NH_SLOT_ROWS *nh_row_bytes(NH_DIM)>
-NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
+template <int LAYOUT, int BYTES = NH_SLOT_ROWS *nh_row_bytes(C.dim)>
+NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const auto &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {
-    if (NH_SEAM_LINES && nh_has_seam(work_tile)) return;
+    if (C.seam_lines && nh_has_seam(work_tile)) return;
     int at[5], position[3] = {work_tile.column[0], work_tile.column[1], work_tile.column[2]};
-#if NH_PERIODIC
+    if constexpr (NH_PERIODIC != 0)
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        position[a] = work_tile.covered[a].columns.begin + work_tile.span[a].boxed;
-#endif
-    const int slots = NH_SLOTS ? work_tile.roll.fresh.end : 1;
+        for (int a = NH_FIRST_AXIS; a < 3; a++)
+            position[a] = work_tile.covered[a].columns.begin + work_tile.span[a].boxed;
+    const int slots = C.slots ? work_tile.roll.fresh.end : 1;
 #pragma unroll 1
-    for (int slot = NH_SLOTS ? work_tile.roll.fresh.begin : 0; slot < slots; slot++) {
+    for (int slot = C.slots ? work_tile.roll.fresh.begin : 0; slot < slots; slot++) {
         unsigned place = 0;
-        if (NH_SLOTS) {
+        if (C.slots) {
             position[NH_FIRST_AXIS] = nh_slot_position(work_tile, slot);
-            place = (unsigned)(work_tile.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
+            place = (unsigned)(work_tile.roll.place + slot) % (C.slots + !C.slots);
         }
         nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, true);
         nh_copy_box(nh_shared_address(to) + place * BYTES, &map, barrier, at);
@@ -220,17 +209,15 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const nh_work_tile &work
 
 /* Boxes that are fetched per tensor for a work tile's halo. */
 NH_DEVICE int nh_fetches(const nh_work_tile &work_tile) {
-    return NH_SLOTS ? work_tile.roll.fresh.end - work_tile.roll.fresh.begin : 1;
+    return C.slots ? work_tile.roll.fresh.end - work_tile.roll.fresh.begin : 1;
 }
-
-#if NH_SEAM_LINES
 
 /* The index, among the columns that tensors have, of the column `ahead` after the first. Columns beyond the ends of an
  * axis that is not periodic, which no row sees, are replaced by the last ones there. */
-NH_DEVICE int nh_column_around(const nh_work_tile &work_tile, int a, int ahead) {
+NH_DEVICE int nh_column_around(const auto &work_tile, int a, int ahead) {
     const nh_range &columns = work_tile.covered[a].columns;
     const int length = columns.end - columns.begin;
-    if (!nh_wraps(a)) return ahead < 0 ? 0 : nh_least(ahead, length - 1);
+    if (!nh_axis_wraps(a)) return ahead < 0 ? 0 : nh_least(ahead, length - 1);
     while (ahead >= length)
         ahead -= length;
     return ahead < 0 ? ahead + length : ahead;
@@ -243,18 +230,18 @@ struct nh_halo_line {
 };
 
 NH_DEVICE int nh_halo_lines(const nh_work_tile &work_tile) {
-    return nh_fetches(work_tile) * NH_H0 * NH_H1;
+    return nh_fetches(work_tile) * C.halo[0] * C.halo[1];
 }
 
-NH_DEVICE nh_halo_line nh_halo_line_of(const nh_work_tile &work_tile, int number) {
-    const int lines = NH_H0 * NH_H1, slot = NH_SLOTS ? work_tile.roll.fresh.begin + number / lines : 0;
-    nh_halo_line line = {NH_SLOTS ? (work_tile.roll.place + slot) % (NH_SLOTS + !NH_SLOTS) : 0,
-                         {number % lines / NH_H1, number % NH_H1},
+NH_DEVICE nh_halo_line nh_halo_line_of(const auto &work_tile, int number) {
+    const int lines = C.halo[0] * C.halo[1], slot = C.slots ? work_tile.roll.fresh.begin + number / lines : 0;
+    nh_halo_line line = {C.slots ? (work_tile.roll.place + slot) % (C.slots + !C.slots) : 0,
+                         {number % lines / C.halo[1], number % C.halo[1]},
                          {0, 0, 0}};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int ahead = work_tile.span[a].ahead;
-        if (NH_SLOTS && a == NH_FIRST_AXIS)
+        if (C.slots && a == NH_FIRST_AXIS)
             ahead = nh_slot_position(work_tile, slot) - work_tile.covered[a].columns.begin;
         line.at[a] = nh_column_around(work_tile, a, ahead + (a < 2 ? line.place[a] : 0));
     }
@@ -263,22 +250,37 @@ NH_DEVICE nh_halo_line nh_halo_line_of(const nh_work_tile &work_tile, int number
 
 /* A warp fetches the halos of two tensors that have a seam, line by line: along a line, the copy engine goes around the
  * last axis. */
-NH_DEVICE void nh_fetch_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map (&maps)[2],
-                              unsigned barrier, char *first, char *second, int head, int lane) {
-    static_assert(NH_H2 * nh_row_bytes(NH_DIM) % 128 == 0, "the copy engine writes to multiples of 128 bytes");
+NH_DEVICE void nh_fetch_lines(const auto &args, const auto &work_tile, const nh_tensor_map (&maps)[2], unsigned barrier,
+                              char *first, char *second, int head, int lane) {
     const nh_cuda_region &region = args.region[0];
-    const int planes = NH_RANK == 3 ? (int)(NH_INVERSE ? region.query : region.key).length : 1;
+    const int planes = C.rank == 3 ? (int)(NH_INVERSE ? region.query : region.key).length : 1;
 #pragma unroll 1
     for (int i = lane; i < 2 * nh_halo_lines(work_tile); i += 32) {
         const nh_halo_line line = nh_halo_line_of(work_tile, i / 2);
         const int row = line.box * NH_SLOT_ROWS + line.place[0] * NH_PLANE + line.place[1] * NH_LINE;
-        const int at[5] = {head * NH_DIM, line.at[2], 0, line.at[1], work_tile.batch * planes + line.at[0]};
-        nh_copy_pixels(nh_shared_address(i % 2 ? second : first) + row * nh_row_bytes(NH_DIM), &maps[i % 2], barrier,
+        const int at[5] = {head * C.dim, line.at[2], 0, line.at[1], work_tile.batch * planes + line.at[0]};
+        nh_copy_pixels(nh_shared_address(i % 2 ? second : first) + row * nh_row_bytes(C.dim), &maps[i % 2], barrier,
                        at);
     }
 }
+static_assert(!C.seam_lines || C.halo[2] * nh_row_bytes(C.dim) % 128 == 0,
+              "the copy engine writes to multiples of 128 bytes");
 
-#endif
+/* The maps of a kernel; with C.seam_lines also those by which lines of the two tensors of columns are fetched. */
+template <typename ROWS> struct nh_with_line_maps : ROWS {
+    nh_tensor_map lines[2];
+};
+template <typename ROWS> using nh_maps_with = nh_choose<C.seam_lines != 0, nh_with_line_maps<ROWS>, ROWS>::type;
+
+/* Fetches the keys and values that the boxes of a halo with a seam lack. */
+NH_DEVICE void nh_fetch_key_seam(const nh_tiled_args &args, const auto &work_tile, const auto &maps, nh_key_halo &halo,
+                                 int lane, nh_boxes_landed landed) {
+    if constexpr (C.seam_lines > 0)
+        nh_fetch_lines(args, work_tile, maps.lines, landed.barrier, halo.keys, halo.values, work_tile.column_head,
+                       lane);
+    else if constexpr (NH_PERIODIC != 0)
+        nh_copy_key_seam(args, work_tile, halo, lane, landed);
+}
 
 /* Fetches the work tile's rows. */
 template <int LAYOUT>
@@ -289,18 +291,6 @@ NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work
     nh_copy_box(nh_shared_address(to), &map, barrier, at);
 }
 
-/* Waits until the copy engine has read a warp's last results; called before they are overwritten. */
-NH_DEVICE void nh_results_free() {
-    if (threadIdx.x % 32 == 0) nh_add_boxes_done();
-    __syncwarp();
-}
-
-/* Makes the results that a warp has written visible to all of it and to the copy engine. */
-NH_DEVICE void nh_results_ready() {
-    if (!NH_DILATED) nh_show_shared();
-    __syncwarp();
-}
-
 /* A warp stores its warp tile's results, which are ready. Where axes are dilated, rows have gaps between them and
  * threads store them: a tensor map with element strides can only be used for fetching. Threads also store warp tiles
  * that begin before the first row, as stores of the copy engine must not. LAST: nothing else is left to do for the warp
@@ -308,8 +298,8 @@ NH_DEVICE void nh_results_ready() {
 template <int LAYOUT, bool LAST = false>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                                 int slot, int warp_tile, const char *results, int head, int heads, unsigned done = 0) {
-    if (NH_DILATED || nh_begins_before(work_tile, warp_tile)) {
-        nh_store_rows<NH_DIM, NH_DIM>(args, work_tile, slot, results, warp_tile);
+    if (C.dilated || nh_begins_before(work_tile, warp_tile)) {
+        nh_store_rows<C.dim, C.dim>(args, work_tile, slot, results, warp_tile);
         if (LAST) nh_warp_arrive(done);
         return;
     }
@@ -323,85 +313,86 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
     if (LAST) nh_barrier_arrive(done);
 }
 
+/* Locates the turn-th work tile of this block, and sets its tile info. */
+NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const auto &ring, unsigned turn,
+                                    int members, int member, nh_tile_info &info) {
+    const int lane = (int)(threadIdx.x % 32);
+    if constexpr (NH_PLANES) {
+        bool begins;
+        int number, index = nh_own_plane(args, tables.digits, ring, turn, number, begins);
+        nh_work_tile_locate(args, tables.digits, index, begins, info.work_tile, number);
+    } else {
+        nh_work_tile_locate(args, tables.digits, nh_own_work_tile(args, turn), turn == 0, info.work_tile);
+    }
+    __syncwarp();
+    nh_tile_info_fill(args, tables, info, info.work_tile.head * members + member, lane, 32);
+}
+
+/* Waits until there is room for the work tile that is fetched `turn`-th. */
+NH_DEVICE void nh_wait_for_room(auto &ring, const auto &roll, unsigned turn) {
+    const unsigned stage = turn % C.stages, before = turn - 1;
+    /* Producers ask in order: before the previous work tile is asked for, other barriers may be phases behind. */
+    if (C.slots && turn)
+        nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_TILE_INFOS]), before / NH_TILE_INFOS & 1);
+    nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / C.stages) & 1);
+    if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % C.held]), ~(turn / C.held) & 1);
+    unsigned older = turn + 1 - C.held;
+    if constexpr (NH_PLANES) {
+        const unsigned late = roll.late, passing = NH_PASSES ? roll.passing : 0;
+        for (unsigned bit = 1; bit <= (late | passing); bit <<= 1, older++) {
+            if (!((late | passing) & bit) || (int)older < 0) continue;
+            nh_barrier_wait(nh_shared_address(late & bit ? &ring.done[older % C.held] : &ring.passed[older % C.held]),
+                            older / C.held & 1);
+        }
+    } else if (NH_EARLY && !roll.room && turn + 1 >= C.held) {
+        nh_barrier_wait(nh_shared_address(&ring.done[older % C.held]), older / C.held & 1);
+    }
+    __syncwarp();
+}
+
 /* The loop of a producer warp. A work tile is fetched for each of `members` heads that share its rows. fetch(work_tile,
  * stage, member, barrier) is called by one lane, and starts all copies to the stage: HALO_BYTES per box of the halo,
  * and ROWS_BYTES for the rows. If the halo has a seam, the warp copies what its boxes lack itself: copy_seam(work tile,
- * stage, member, lane, landed). With NH_SEAM_LINES, copy_seam has lines fetched instead; only LANES_BYTES of each box
+ * stage, member, lane, landed). With C.seam_lines, copy_seam has lines fetched instead; only LANES_BYTES of each box
  * are then copied by lanes. */
 template <int HALO_BYTES, int ROWS_BYTES, int LANES_BYTES = 0, typename Fetch, typename CopySeam>
-NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
+NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, auto &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
-#if NH_PLANES
-    const unsigned turns = ring.own * members;
-#else
-    const unsigned turns = nh_own_work_tiles(args) * members;
-#endif
-#if NH_PERIODIC
-    const unsigned landed = nh_shared_address(&ring.landed[threadIdx.x / 32 - NH_WARPS]);
-    unsigned seams = 0;
-#endif
+    const unsigned turns = nh_own_work_tiles(args, ring) * members, first = threadIdx.x / 32 - C.warps;
+    unsigned landed = 0, seams = 0;
+    if constexpr (NH_PERIODIC != 0) landed = nh_shared_address(&ring.landed[first]);
 #pragma unroll 1
-    for (unsigned turn = threadIdx.x / 32 - NH_WARPS; turn < turns; turn += NH_FETCHERS) {
-        const unsigned stage = turn % NH_STAGES, before = turn - 1;
+    for (unsigned turn = first; turn < turns; turn += C.fetchers) {
+        const unsigned stage = turn % C.stages, before = turn - 1;
         unsigned own = turn;
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
-        nh_tile_info &info = nh_tile_info_of(ring, turn);
-#if NH_PLANES
-        bool begins;
-        int number, index = nh_own_plane(args, tables.digits, ring, own, number, begins);
-        nh_work_tile_locate(args, tables.digits, index, begins, info.work_tile, number);
-#else
-        nh_work_tile_locate(args, tables.digits, nh_own_work_tile(args, own), turn == 0, info.work_tile);
-#endif
-        __syncwarp();
-        nh_tile_info_fill(args, tables, info, info.work_tile.head * (int)members + member, lane, 32);
-        /* Producers ask in order: before the previous work tile is asked for, other barriers may be phases behind. */
-        if (NH_SLOTS && turn)
-            nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_TILE_INFOS]), before / NH_TILE_INFOS & 1);
-        nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / NH_STAGES) & 1);
-        if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % NH_HELD]), ~(turn / NH_HELD) & 1);
-#if NH_PLANES
-        const unsigned late = info.work_tile.roll.late, passing = NH_PASSES ? info.work_tile.roll.passing : 0;
-        unsigned older = turn + 1 - NH_HELD;
-        for (unsigned bit = 1; bit <= (late | passing); bit <<= 1, older++) {
-            if (!((late | passing) & bit) || (int)older < 0) continue;
-            nh_barrier_wait(nh_shared_address(late & bit ? &ring.done[older % NH_HELD] : &ring.passed[older % NH_HELD]),
-                            older / NH_HELD & 1);
-        }
-#else
-        if (NH_EARLY && !info.work_tile.roll.room && turn + 1 >= NH_HELD) {
-            const unsigned oldest = turn + 1 - NH_HELD;
-            nh_barrier_wait(nh_shared_address(&ring.done[oldest % NH_HELD]), oldest / NH_HELD & 1);
-        }
-#endif
-        __syncwarp();
+        auto &info = nh_tile_info_of(ring, turn);
+        nh_prepare_work_tile(args, tables, ring, own, (int)members, member, info);
+        nh_wait_for_room(ring, info.work_tile.roll, turn);
+        const bool seam = NH_PERIODIC && nh_has_seam(info.work_tile);
         if (lane == 0) {
             unsigned boxes = full;
-#if NH_PERIODIC
-            if (info.work_tile.seam && !NH_SEAM_LINES) {
+            if (seam && !C.seam_lines) {
                 nh_barrier_arrive(full);
                 boxes = landed;
             }
-#endif
-            const int halo_bytes = NH_SEAM_LINES && nh_has_seam(info.work_tile) ? HALO_BYTES - LANES_BYTES : HALO_BYTES;
+            const int halo_bytes = C.seam_lines && seam ? HALO_BYTES - LANES_BYTES : HALO_BYTES;
             /* Lanes have written here for earlier work tiles with a seam; the copy engine has to see that. */
             if (LANES_BYTES) nh_show_shared();
             nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * halo_bytes + ROWS_BYTES));
             fetch(info.work_tile, (int)stage, member, boxes);
-            if (NH_SLOTS) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
+            if (C.slots) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
         }
         __syncwarp();
-#if NH_PERIODIC
-        if (info.work_tile.seam) {
-            copy_seam(info.work_tile, (int)stage, member, lane,
-                      nh_boxes_landed{NH_SEAM_LINES ? full : landed, seams & 1});
+        if (seam) {
+            const nh_boxes_landed boxes = {C.seam_lines ? full : landed, seams & 1};
+            copy_seam(info.work_tile, (int)stage, member, lane, boxes);
             seams++;
         }
-#endif
         if (turn)
-            nh_barrier_wait(nh_shared_address(&ring.full[before % NH_STAGES]), before / NH_STAGES & 1);
+            nh_barrier_wait(nh_shared_address(&ring.full[before % C.stages]), before / C.stages & 1);
         if (NH_LSE_ROWS) nh_copy_wait();
         if (LANES_BYTES)
             nh_barrier_arrive_copied(full);
@@ -410,8 +401,8 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
     }
 }
 
-static_assert(NH_WARPS <= NH_STAGES * NH_WARP_TILES, "a warp would be two phases ahead of the first stage");
-static_assert(NH_SLOTS || NH_FETCHERS <= NH_STAGES, "a fetching warp would wait for the phase after the next");
+static_assert(C.warps <= C.stages * NH_WARP_TILES, "a warp would be two phases ahead of the first stage");
+static_assert(C.slots || C.fetchers <= C.stages, "a fetching warp would wait for the phase after the next");
 
 /* The warp tile that this warp computes. Each call reads it from shared memory, so that the compiler does not keep what
  * depends on it in registers through a warp tile, where it would be spilled to local memory. */
@@ -422,9 +413,9 @@ NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
 }
 
 /* Whether a warp's warp tiles, which would all be at the same place of their work tiles, move on by one place from
- * one of its work tiles to the next. A whole chain of work tiles is at the same border: the other warps would wait
- * for the same one each time. */
-enum { NH_ROTATES = NH_BORDERS_TAKE_LONGER && NH_WARP_TILES > 1 && NH_WARPS % NH_WARP_TILES == 0 };
+ * one of its work tiles to the next. With a gradient of the bias, warp tiles at a border take longer, and a whole chain
+ * of work tiles is at the same border: the other warps would wait for the same one each time. */
+enum { NH_ROTATES = C.pass == SMALL_BY_QUERY && C.bias_count && NH_WARP_TILES > 1 && C.warps % NH_WARP_TILES == 0 };
 
 /* The loop of a consumer warp: calls work(info, stage, warp_tile, member) for each of its warp tiles and each member.
  * ENDS: work() itself arrives at the warp tile's barrier when it is done, and returns the warp tile's number. */
@@ -436,14 +427,14 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
         const unsigned work_tile = number / NH_WARP_TILES;
         const int warp_tile = (int)(NH_ROTATES ? rotated : number % NH_WARP_TILES);
         for (unsigned member = 0; member < members; member++) {
-            const unsigned turn = work_tile * members + member, stage = turn % NH_STAGES;
+            const unsigned turn = work_tile * members + member, stage = turn % C.stages;
             const nh_tile_info &info = nh_tile_info_of(ring, turn);
-            const unsigned done = nh_shared_address(NH_EARLY ? &ring.done[turn % NH_HELD] : &ring.free[stage]);
+            const unsigned done = nh_shared_address(NH_EARLY ? &ring.done[turn % C.held] : &ring.free[stage]);
             /* If one lane arrives for all, they have read the place before this one by then. */
             if (NH_ARRIVALS == 32) __syncwarp();
             if (threadIdx.x % 32 == 0)
                 ring.at[threadIdx.x / 32] = {number, done, warp_tile, (int)(turn % NH_TILE_INFOS)};
-            nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / NH_STAGES & 1);
+            nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / C.stages & 1);
             __syncwarp();
             if (nh_warp_tile_exists(info.work_tile, warp_tile)) {
                 nh_note_warp_tile(args, info.work_tile.number, warp_tile);
@@ -462,8 +453,10 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
             if (NH_ROTATES) rotated = (unsigned)place.warp_tile;
             nh_warp_arrive(place.done);
         }
-        number += NH_WARPS;
+        number += C.warps;
         if (NH_ROTATES) rotated = rotated + 1 < NH_WARP_TILES ? rotated + 1 : 0;
     }
     nh_results_free();
 }
+
+} // namespace nh_small

@@ -3,9 +3,11 @@
 
 #include "small.cuh"
 
+namespace nh_small {
+
 /* Copies those of the i-th column of the halo; `from` points to those of the first. */
 NH_DEVICE void nh_copy_statistic(const nh_work_tile &work_tile, const float *from, int i, uint4 *statistics) {
-    int at[3] = {i / (NH_H1 * NH_H2), i / NH_H2 % NH_H1, i % NH_H2};
+    int at[3] = {i / (C.halo[1] * C.halo[2]), i / C.halo[2] % C.halo[1], i % C.halo[2]};
     long long offset = 0;
     bool inside = true;
     int row = 0;
@@ -24,6 +26,8 @@ NH_DEVICE void nh_copy_statistics(const nh_tiled_args &args, const nh_work_tile 
                                   uint4 *statistics) {
     const nh_cuda_tensor &tensor = args.tensor[NH_DELTA];
     const float *from = (const float *)tensor.data + work_tile.origin[NH_DELTA] + member * tensor.head;
-    for (int i = (int)nh_thread_again(); i < NH_H0 * NH_H1 * NH_H2; i += NH_THREADS)
+    for (int i = (int)nh_thread_again(); i < C.halo[0] * C.halo[1] * C.halo[2]; i += NH_THREADS)
         nh_copy_statistic(work_tile, from, i, statistics);
 }
+
+} // namespace nh_small

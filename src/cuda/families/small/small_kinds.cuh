@@ -1,4 +1,4 @@
-/* NH_ADDITIVE_MASK 3: masks by the tensor cores where what a row sees depends on the border, as with inverse
+/* SMALL_KINDS: masks by the tensor cores where what a row sees depends on the border, as with inverse
  * neighborhoods.
  *
  * There is a place for each coordinate of a warp tile's rows on each axis, 8 at most. A row has ones at its own
@@ -11,20 +11,22 @@
 
 #include "small_additive_mask.cuh"
 
+namespace nh_small {
+
 /* The number of kinds at the front: of warp tiles with a row that is nearer to it than a window. At the back there may
  * be one more. */
 NH_DEVICE constexpr int nh_front_kinds(int axis) {
     return (nh_axis_window(axis) + nh_axis_shift(axis) + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
 NH_DEVICE constexpr int nh_axis_kinds(int axis) {
-    return NH_ADDITIVE_MASK != 3 || axis < NH_MASKED_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
+    return C.mask != SMALL_KINDS || axis < NH_MASKED_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
 }
 NH_DEVICE constexpr int nh_kinds_before(int axis) {
     return (axis > 0 ? nh_axis_kinds(0) : 0) + (axis > 1 ? nh_axis_kinds(1) : 0) + (axis > 2 ? nh_axis_kinds(2) : 0);
 }
 enum {
-    NH_KINDS = NH_ADDITIVE_MASK == 3 ? nh_kinds_before(3) : 1,
-    NH_KIND_PAIRS = NH_ADDITIVE_MASK == 3 ? NH_PAIRS * NH_TABLE_CHUNKS : 1
+    NH_KINDS = C.mask == SMALL_KINDS ? nh_kinds_before(3) : 1,
+    NH_KIND_PAIRS = C.mask == SMALL_KINDS ? NH_PAIRS * NH_TABLE_CHUNKS : 1
 };
 
 struct nh_kinds {
@@ -35,7 +37,7 @@ struct nh_kinds {
      * banks. */
     uint2 columns[NH_KINDS][NH_KIND_PAIRS][16];
     /* for each row coordinate of a kind: the columns of the box that it sees along the axis */
-    nh_range seen[NH_KINDS][NH_ADDITIVE_MASK == 3 ? 4 : 1];
+    nh_range seen[NH_KINDS][C.mask == SMALL_KINDS ? 4 : 1];
 };
 
 /* The kind of the number-th of `count` warp tiles along the axis. */
@@ -51,7 +53,7 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
 /* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have the same rows and
  * columns. length: the position behind the last row. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, const nh_group &group, int length, int position) {
-    if (NH_SLOTS && axis == NH_FIRST_AXIS) return nh_roll_box(args, group, length, position).begin;
+    if (C.slots && axis == NH_FIRST_AXIS) return nh_roll_box(args, group, length, position).begin;
     const int first = nh_group_first(group) - nh_axis_shift(axis), rows = nh_axis_rows(axis);
     const int work_tile = nh_shifted_row(axis, first + (position - first) / rows * rows);
     return nh_least(nh_columns_of(args.axis[axis], group, nh_shifted_row(axis, position), nh_axis_wraps(axis)).begin,
@@ -63,11 +65,7 @@ NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, const nh_group &g
 NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kinds) {
     const int front = nh_front_kinds(axis), rows = nh_axis_warp_tile(axis);
     int length = (int)(args.axis[axis].length / args.axis[axis].dilation);
-#if NH_REGIONS
-    const nh_group group = nh_covered_group_of(args, axis, 0, length);
-#else
-    const nh_group group = length;
-#endif
+    const nh_group group = nh_first_group(args, axis, length);
     const int first = nh_group_first(group) - nh_axis_shift(axis), count = nh_warp_tile_count(axis, length - first);
     for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
         const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
@@ -126,9 +124,9 @@ NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
 
 /* Fills the tables of the kernel's kind of masks. Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &additive_masks, nh_kinds &kinds) {
-    if (NH_ADDITIVE_MASK == 3) {
+    if (C.mask == SMALL_KINDS) {
         nh_kinds_fill(args, kinds);
-    } else if (NH_ADDITIVE_MASK) {
+    } else if (NH_ADDS_MASK) {
         nh_additive_masks_fill(additive_masks);
     }
 }
@@ -147,3 +145,5 @@ NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *k
     }
     return &kinds.columns[number][0][slot];
 }
+
+} // namespace nh_small

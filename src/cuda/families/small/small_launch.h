@@ -45,25 +45,24 @@ struct nh_small_launch {
     bool dense; /* every row sees all columns of its warp tile */
     /* rows in shared memory: of all slots or of the halo, of what is fetched at a time, and of a work tile */
     int64_t halo_rows, fetched_rows, work_tile_rows;
-    /* blocks of 8 columns that a warp tile multiplies, and the most of them per chunk, whose pairs the compiler unrolls
-     * (NH_CHUNK_BLOCKS) */
+    /* blocks of 8 columns that a warp tile multiplies, and the most of them per chunk, whose pairs the compiler unrolls */
     int64_t blocks;
     int32_t chunk_blocks;
     /* pairs of blocks that every warp tile multiplies, however few its rows see: as many as away from borders */
     int64_t least_pairs;
     double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
-    int additive_mask; /* the product that masks scores: NH_ADDITIVE_MASK of the kernels */
+    int additive_mask; /* the product that masks scores: NO_ADDITIVE_MASK .. in small_work.c */
     bool bits;         /* scores are masked by bits */
 
     /* Set by nh_small_roll: the number of slots of a halo that rolls along the first axis (small_roll.cuh); 0: each halo
      * is fetched as a whole. A slot has as many positions there as a work tile has rows, and `halo` then counts those of
      * one slot. */
     int32_t slots;
-    bool plane_chunks; /* each chunk is a plane of the box: NH_PLANE_CHUNKS of the kernels */
+    bool plane_chunks; /* each chunk is a plane of the box */
     /* With NH_REGIONS, of a chain: positions of its slots before its first row, and how many more slots it has than
      * work tiles. Either may be negative. */
     int32_t lines_before, slots_around;
-    /* work tiles whose part of a rolling halo may be in use (NH_HELD), one less at the ends of chains; without a
+    /* work tiles whose part of a rolling halo may be in use , one less at the ends of chains; without a
      * rolling halo, the number of stages */
     int32_t held;
     /* producer warps, which ask the copy engine: enough to prepare a work tile in less time than the others compute one */

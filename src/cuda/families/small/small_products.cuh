@@ -2,45 +2,15 @@
  * times the same columns, and sums on their way to shared memory. */
 #pragma once
 
-#include "small_work_tiles.cuh"
-
-#include "column_products.cuh"
-
-/* Sets, for each step, the shared memory address of a lane's elements of the column in halo row `first`; the lane's own
- * columns have numbers that are congruent to the lane's modulo 8. */
-template <nh_order ORDER, int WIDTH, int STEPS>
-NH_DEVICE void nh_gather_start(unsigned (&start)[STEPS], const char *halo, int first) {
-    int swizzle = nh_swizzle(WIDTH, first + (int)(nh_thread_again() % 8));
-#pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        start[s] = nh_shared_address(halo) + first * nh_row_bytes(WIDTH) +
-                   (((2 * s + nh_lane_half<ORDER>()) ^ swizzle) << 4);
-}
-
-/* The same addresses in the halo of another tensor, which lies `bytes` further. */
-template <int STEPS, int STEPS_BEFORE>
-NH_DEVICE void nh_gather_further(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes) {
-#pragma unroll
-    for (int s = 0; s < STEPS; s++)
-        start[s] = before[s % STEPS_BEFORE] + (unsigned)bytes;
-}
-
-/* The same as nh_gather_start, but reuses the addresses of another tensor if its rows are as wide. */
-template <nh_order ORDER, int WIDTH, int STEPS, int STEPS_BEFORE>
-NH_DEVICE void nh_gather_start_beside(unsigned (&start)[STEPS], const unsigned (&before)[STEPS_BEFORE], int bytes,
-                                      const char *halo, int first) {
-    if (NH_DIM != NH_DIM_V) {
-        nh_gather_start<ORDER, WIDTH, STEPS>(start, halo, first);
-    } else {
-        nh_gather_further(start, before, bytes);
-    }
-}
+#include "small_gather.cuh"
 
 #if NH_DTYPE == NH_F32
 #include "small_products32.cuh"
 #else
 #include "small_products16.cuh"
 #endif
+
+namespace nh_small {
 
 /* scores += rows times the columns of a pair, `ahead` rows after the start; of its first block only, unless `both`. */
 template <int WIDTH, int STEPS>
@@ -79,9 +49,11 @@ NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, true> &operand, const char *ro
 template <int WIDTH, int WIDTH_BEFORE>
 NH_DEVICE void nh_across_start_beside(nh_across<WIDTH> &across, const nh_across<WIDTH_BEFORE> &before, int bytes,
                                       const char *halo, int first) {
-    if (NH_DIM != NH_DIM_V) {
+    if (C.dim != C.dim_v) {
         nh_across_start(across, halo, first);
     } else {
         nh_gather_further(across.start, before.start, bytes);
     }
 }
+
+} // namespace nh_small

@@ -1,6 +1,10 @@
 /* Small windows in 16 bits: what of column_products16.cuh depends on where rows lie. */
 #pragma once
 
+#include "small_gather.cuh"
+
+namespace nh_small {
+
 NH_DEVICE void nh_pace(int) {
 }
 
@@ -75,19 +79,21 @@ NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[SUMS][4], float firs
         packed[u][0] = nh_pack(sum[u][0] * first, sum[u][1] * first);
         packed[u][1] = nh_pack(sum[u][2] * second, sum[u][3] * second);
     }
-#if NH_STAGES
-    const int row = nh_result_number(warp_tile, lane % 16);
+    if constexpr (C.stages > 0) {
+        const int row = nh_result_number(warp_tile, lane % 16);
 #pragma unroll
-    for (int s = 0; s < SUMS / 2; s++) {
-        const unsigned fragment[4] = {packed[2 * s][0], packed[2 * s][1], packed[2 * s + 1][0], packed[2 * s + 1][1]};
-        nh_store_matrices(rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16), fragment);
-    }
-#else
-    const int row = nh_result_number(warp_tile, lane / 4), below = nh_result_number(warp_tile, lane / 4 + 8);
+        for (int s = 0; s < SUMS / 2; s++) {
+            const unsigned fragment[4] = {packed[2 * s][0], packed[2 * s][1], packed[2 * s + 1][0],
+                                          packed[2 * s + 1][1]};
+            nh_store_matrices(rows + nh_unit_offset(ROOM, row, 2 * s + lane / 16), fragment);
+        }
+    } else {
+        const int row = nh_result_number(warp_tile, lane / 4), below = nh_result_number(warp_tile, lane / 4 + 8);
 #pragma unroll
-    for (int u = 0; u < SUMS; u++) {
-        *(unsigned *)(rows + nh_unit_offset(ROOM, row, u) + lane % 4 * 4) = packed[u][0];
-        *(unsigned *)(rows + nh_unit_offset(ROOM, below, u) + lane % 4 * 4) = packed[u][1];
+        for (int u = 0; u < SUMS; u++) {
+            *(unsigned *)(rows + nh_unit_offset(ROOM, row, u) + lane % 4 * 4) = packed[u][0];
+            *(unsigned *)(rows + nh_unit_offset(ROOM, below, u) + lane % 4 * 4) = packed[u][1];
+        }
     }
-#endif
 }
+} // namespace nh_small

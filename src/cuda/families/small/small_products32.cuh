@@ -1,11 +1,15 @@
 /* Small windows in f32: what of column_products32.cuh depends on where rows lie. */
 #pragma once
 
-static_assert(NH_DIM % 32 == 0 && NH_DIM_V % 32 == 0, "lanes take four elements at a time");
+#include "small_gather.cuh"
+
+namespace nh_small {
+
+static_assert(C.dim % 32 == 0 && C.dim_v % 32 == 0, "lanes take four elements at a time");
 
 template <int ROOM, int WIDTH>
 NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, false> &operand, const char *rows, int warp_tile) {
-    static_assert(!NH_STAGES || WIDTH == 0, "rows that are not kept must stay in shared memory");
+    static_assert(!C.stages || WIDTH == 0, "rows that are not kept must stay in shared memory");
     const int row = nh_row_number(warp_tile, (int)(nh_thread_again() % 16));
     operand.start = nh_shared_address(rows) + row * nh_row_bytes(ROOM);
     operand.swizzle = nh_swizzle(ROOM, row);
@@ -13,7 +17,7 @@ NH_DEVICE void nh_load_rows(nh_row_operand<WIDTH, false> &operand, const char *r
 
 /* Called before a pair's products. It keeps the compiler from reading rows that are not kept once for all pairs. */
 NH_DEVICE void nh_pace(int pair) {
-    if (NH_DIM > NH_WIDEST_KEPT && pair) __syncwarp();
+    if (C.dim > NH_WIDEST_KEPT && pair) __syncwarp();
 }
 
 /* unit: the one of each 8 units that the lane reads. */
@@ -67,3 +71,5 @@ NH_DEVICE void nh_stage_rows(char *rows, const float (&sum)[SUMS][4], float firs
                             sum[4 * d + 3][i] * factor);
     }
 }
+
+} // namespace nh_small

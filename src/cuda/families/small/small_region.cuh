@@ -11,9 +11,7 @@
 
 #include "region.cuh"
 
-#ifndef NH_SEAM_LINES
-#define NH_SEAM_LINES 0 /* 1: the copy engine goes around the last axis, a line of a halo with a seam at a time */
-#endif
+namespace nh_small {
 
 NH_DEVICE int nh_least(int a, int b) {
     return a < b ? a : b;
@@ -31,16 +29,13 @@ NH_DEVICE bool nh_axis_wraps(int axis) {
 
 /* Columns that the row at a position of a dilation group sees in the whole grid. */
 NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position, bool wraps) {
-    const int stride = NH_STRIDED ? (int)axis.stride : 1;
-#if NH_PERIODIC
-    if (wraps) return nh_seen_range(length, (int)axis.window, stride, 0, 1, NH_INVERSE, position);
-#endif
+    const int stride = C.strided ? (int)axis.stride : 1;
+    if (NH_PERIODIC && wraps) return nh_seen_range(length, (int)axis.window, stride, 0, 1, NH_INVERSE, position);
     if (NH_INVERSE)
         return nh_inverse_range(length, (int)axis.window, stride, axis.causal, position);
     return nh_window_range(length, (int)axis.window, stride, axis.causal, position);
 }
 
-#if NH_REGIONS
 /* What tensors have of a dilation group on one axis. */
 struct nh_covered_group {
     int grid;         /* positions of the group in the grid */
@@ -50,8 +45,8 @@ struct nh_covered_group {
 
 /* length: positions of the group in the grid; set to the position after its last row. A group without rows gets no
  * columns. */
-NH_DEVICE nh_covered_group nh_covered_group_of(const nh_tiled_args &args, int a, int group, int &length) {
-    const int dilation = NH_DILATED ? (int)args.axis[a].dilation : 1;
+NH_DEVICE nh_covered_group nh_covered_group_of(const auto &args, int a, int group, int &length) {
+    const int dilation = C.dilated ? (int)args.axis[a].dilation : 1;
     const nh_cuda_region &region = args.region[a];
     const nh_range rows = nh_covered(NH_INVERSE ? region.key : region.query, dilation, group);
     nh_covered_group covered = {length, rows.begin,
@@ -81,23 +76,30 @@ NH_DEVICE nh_halo_span nh_halo_span_of(const nh_cuda_axis &axis, const nh_covere
     if (!wraps) return {ahead, ahead, 0};
     ahead -= nh_laps(begin, covered.columns.begin, covered.grid) * covered.grid;
     const int count = nh_columns_of(axis, covered, last_row, true).end - begin, rest = ahead + count - covered.grid;
-    return {ahead, NH_DILATED || rest <= covered.grid - ahead ? ahead : ahead - covered.grid, count};
+    return {ahead, C.dilated || rest <= covered.grid - ahead ? ahead : ahead - covered.grid, count};
 }
 
-NH_DEVICE bool nh_has_seam(const nh_covered_group &covered, const nh_halo_span &span) {
+NH_DEVICE bool nh_span_has_seam(const nh_covered_group &covered, const nh_halo_span &span) {
     return span.ahead + span.count > covered.grid;
 }
 
-typedef nh_covered_group nh_group;
-#else
-typedef int nh_group; /* its length */
-#endif
+/* A dilation group on one axis: its length, or what tensors have of it. */
+typedef nh_choose<NH_REGIONS, nh_covered_group, int>::type nh_group;
+
+/* The first group on an axis, of so many positions; sets `length` to the position after its last row. */
+NH_DEVICE auto nh_first_group(const auto &args, int a, int &length) {
+    if constexpr (NH_REGIONS)
+        return nh_covered_group_of(args, a, 0, length);
+    else
+        return length;
+}
 
 /* The first row that tensors have of a group. */
-NH_DEVICE int nh_group_first(const nh_group &group) {
-#if NH_REGIONS
-    return group.first;
-#else
+NH_DEVICE int nh_group_first(int) {
     return 0;
-#endif
 }
+NH_DEVICE int nh_group_first(const nh_covered_group &group) {
+    return group.first;
+}
+
+} // namespace nh_small

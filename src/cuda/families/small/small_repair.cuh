@@ -6,6 +6,8 @@
 
 #include "repair_key.cuh"
 
+namespace nh_small {
+
 /* Calls write(row, i, element) for the row's output; returns its LSE. Everything is read from memory, as shared memory
  * may hold other work tiles by now. (`write` is passed by value: by reference, what it captures would lie in local
  * memory even if no row is repaired.) */
@@ -37,7 +39,7 @@ static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, co
                     entry += (at[a] - position[a] + (int)args.axis[a].window - 1) * nh_bias_step(a);
                 }
                 nh_repair_key(state, tensor[1] + to_key, tensor[2] + to_value, (float)(args.scale * NH_LOG2E),
-                             NH_BIAS_COUNT ? info.bias[NH_BIAS_MARGIN + entry] : 0.f);
+                             C.bias_count ? info.bias[NH_BIAS_MARGIN + entry] : 0.f);
             }
     return nh_repair_finish(state, [&](int i, elem element) { write(row, i, element); });
 }
@@ -54,3 +56,5 @@ NH_DEVICE void nh_repair_rows(const nh_tiled_args &args, const nh_tile_info &inf
         if (row == g + 8) lse.y = repaired;
     });
 }
+
+} // namespace nh_small

@@ -8,6 +8,8 @@
 
 #include "repair_pair.cuh"
 
+namespace nh_small {
+
 /* Adds the pair with the column at `at` to the gradient; member: of the query heads that share the keys. */
 NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &work_tile, int member,
                                 const int (&position)[3], const int (&at)[3], const nh_lane_rows &row,
@@ -17,7 +19,7 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &w
     long long offset[3] = {work_tile.origin[first] + member * args.tensor[first].head,
                            work_tile.origin[second] + member * args.tensor[second].head,
                            work_tile.origin[NH_DELTA] + member * args.tensor[NH_DELTA].head};
-    int entry = (NH_INVERSE ? work_tile.head * share + member : work_tile.head) * NH_BIAS_COUNT;
+    int entry = (NH_INVERSE ? work_tile.head * share + member : work_tile.head) * C.bias_count;
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int ahead = nh_halo_place(work_tile, a, at[a]), difference = at[a] - position[a];
         offset[0] += ahead * work_tile.step[first][a];
@@ -35,7 +37,7 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &w
         statistics = make_float2(query.shift * scale, -query.delta);
     }
     nh_repair_pair(row, column, statistics, scale,
-                  NH_BIAS_COUNT ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);
+                  C.bias_count ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);
 }
 
 /* Calls first(row, i, element) for the row's gradient and, with NH_INVERSE, second(row, i, element) for its value's.
@@ -66,7 +68,9 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args
                 }
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         const int element = (int)(threadIdx.x % 32) + 32 * i;
-        if (element < NH_DIM) first(row, element, nh_store(gradient.first[i] * (float)args.scale));
-        if (NH_INVERSE && element < NH_DIM_V) second(row, element, nh_store(gradient.second[i]));
+        if (element < C.dim) first(row, element, nh_store(gradient.first[i] * (float)args.scale));
+        if (NH_INVERSE && element < C.dim_v) second(row, element, nh_store(gradient.second[i]));
     }
 }
+
+} // namespace nh_small

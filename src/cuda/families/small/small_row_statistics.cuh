@@ -4,6 +4,8 @@
 #include "small_visibility.cuh"
 #include "small_statistics.cuh"
 
+namespace nh_small {
+
 /* Computes -LSE in base 2 and delta of rows g and g + 8, and the statistics that launches by keys need of them, which
  * lanes 0 and 1 of a row's four store. delta: on entry rowsum(dO * O); the gradient of LSE is subtracted. */
 NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &info, float shift, int warp_tile,
@@ -22,3 +24,5 @@ NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &
     float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(info.work_tile, NH_DELTA, warp_tile, row);
     *(uint4 *)to = lane % 4 ? statistics[1] : statistics[0];
 }
+
+} // namespace nh_small

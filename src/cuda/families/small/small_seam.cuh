@@ -7,16 +7,16 @@
 #include "small.cuh"
 #include "tma.cuh"
 
+namespace nh_small {
+
 /* The barrier, and its phase, that tell that the boxes of a halo with a seam have landed. */
 struct nh_boxes_landed {
     unsigned barrier, parity;
 };
 
-#if NH_PERIODIC
-
 /* Whether a halo may have a seam on the axis. */
 NH_DEVICE constexpr bool nh_axis_seams(int axis) {
-    return (NH_PERIODIC >> axis & 1) && !(NH_SLOTS && axis == NH_FIRST_AXIS);
+    return (NH_PERIODIC >> axis & 1) && !(C.slots && axis == NH_FIRST_AXIS);
 }
 
 /* The columns of a halo, or of its fetched part: `columns` along each axis, of which `inside` ones, from `low` on, are
@@ -27,13 +27,13 @@ struct nh_seam {
     int begin[4]; /* first number of those outside on each axis; at the end their count */
 };
 
-NH_DEVICE nh_seam nh_seam_of(const nh_work_tile &work_tile) {
+NH_DEVICE nh_seam nh_seam_of(const auto &work_tile) {
     nh_seam seam = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {0, 0, 0, 0}};
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const nh_halo_span &span = work_tile.span[a];
         seam.columns[a] = seam.inside[a] = nh_axis_halo(a);
-        if (NH_SLOTS && a == NH_FIRST_AXIS)
+        if (C.slots && a == NH_FIRST_AXIS)
             seam.columns[a] = seam.inside[a] = (work_tile.roll.fresh.end - work_tile.roll.fresh.begin) * NH_SLOT_LINES;
         if (!nh_axis_seams(a)) continue;
         seam.columns[a] = span.count;
@@ -59,7 +59,7 @@ struct nh_seam_column {
 };
 
 /* The column with this number among those that boxes lack. */
-NH_DEVICE nh_seam_column nh_seam_column_of(const nh_work_tile &work_tile, const nh_seam &seam, int number) {
+NH_DEVICE nh_seam_column nh_seam_column_of(const auto &work_tile, const nh_seam &seam, int number) {
     nh_seam_column column = {0, {0, 0, 0}, {0, 0, 0}, true};
     int outside = NH_FIRST_AXIS;
 #pragma unroll
@@ -75,19 +75,19 @@ NH_DEVICE nh_seam_column nh_seam_column_of(const nh_work_tile &work_tile, const 
         if (a > NH_FIRST_AXIS) rest /= (unsigned)extent;
         if (a < outside || (a == outside && place >= seam.low[a])) place += a < outside ? seam.low[a] : seam.inside[a];
         column.place[a] = place;
-        const nh_covered_group &covered = work_tile.covered[a];
+        const auto &covered = work_tile.covered[a];
         int from_lap = work_tile.span[a].ahead + place;
-        if (NH_SLOTS && a == NH_FIRST_AXIS) {
+        if (C.slots && a == NH_FIRST_AXIS) {
             const int slot = work_tile.roll.fresh.begin + place / NH_SLOT_LINES;
-            column.box = (work_tile.roll.place + slot) % (NH_SLOTS + !NH_SLOTS);
+            column.box = (work_tile.roll.place + slot) % (C.slots + !C.slots);
             column.place[a] = place % NH_SLOT_LINES;
             from_lap = nh_roll_base(covered) + slot * NH_SLOT_LINES + column.place[a] - covered.columns.begin;
-            if (nh_wraps(a) && from_lap < 0) from_lap += covered.grid;
+            if (nh_axis_wraps(a) && from_lap < 0) from_lap += covered.grid;
         }
         /* A halo is less than two laps long, and begins in the first. */
 #pragma unroll
         for (int laps = 0; laps < 2; laps++)
-            if (nh_wraps(a) && from_lap >= covered.grid) from_lap -= covered.grid;
+            if (nh_axis_wraps(a) && from_lap >= covered.grid) from_lap -= covered.grid;
         column.there = column.there && from_lap >= 0 && from_lap < covered.columns.end - covered.columns.begin;
         column.at[a] = from_lap - work_tile.span[a].ahead;
     }
@@ -118,10 +118,10 @@ NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_
 /* The lanes of the warp that asked for the boxes copy the columns that these lack: unit(column, part) for each of the
  * PARTS units that a column has in all tensors. */
 template <int PARTS, typename Unit>
-NH_DEVICE void nh_copy_seam_units(const nh_work_tile &work_tile, int lane, const Unit &unit, nh_boxes_landed landed) {
+NH_DEVICE void nh_copy_seam_units(const auto &work_tile, int lane, const Unit &unit, nh_boxes_landed landed) {
     /* The units that a lane reads before the boxes have landed. In one dimension few halos have a seam, and with this
      * code the backward pass took 3 % longer: docs/log/small.md. */
-    enum { AHEAD = NH_RANK == 1 ? 0 : 4 };
+    enum { AHEAD = C.rank == 1 ? 0 : 4 };
     const nh_seam seam = nh_seam_of(work_tile);
     const int count = seam.begin[3] * PARTS;
     uint4 kept[AHEAD + !AHEAD];
@@ -151,20 +151,18 @@ NH_DEVICE void nh_copy_seam_units(const nh_work_tile &work_tile, int lane, const
     nh_show_shared();
 }
 
-#endif
-
 /* Copies the columns of keys and values that boxes lack. */
-NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, nh_key_halo &halo, int lane,
+NH_DEVICE void nh_copy_key_seam(const nh_tiled_args &args, const auto &work_tile, nh_key_halo &halo, int lane,
                                 nh_boxes_landed landed) {
-#if NH_PERIODIC
-    const int units = nh_units(NH_DIM);
+    const int units = nh_units(C.dim);
     nh_copy_seam_units<2 * units>(
         work_tile, lane,
         [&](const nh_seam_column &column, int part) {
             const bool values = part >= units;
-            return nh_seam_unit_of<NH_DIM>(args, work_tile, values ? NH_V : NH_K, 0, values ? halo.values : halo.keys,
+            return nh_seam_unit_of<C.dim>(args, work_tile, values ? NH_V : NH_K, 0, values ? halo.values : halo.keys,
                                            column, part % units);
         },
         landed);
-#endif
 }
+
+} // namespace nh_small

@@ -101,7 +101,7 @@ static void set_shift(struct nh_small_launch *launch, int a) {
     }
 }
 
-/* The same as NH_CONGRUENT in small_layout.cuh. */
+/* The same as small_congruent. */
 static int64_t congruent(int64_t rows, int64_t residue) {
     return rows + ((residue - rows) % 8 + 8) % 8;
 }

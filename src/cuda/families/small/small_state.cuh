@@ -6,12 +6,11 @@
 
 #include "row_state.cuh"
 
+namespace nh_small {
+
 /* The score to which the weights of row g, or g + 8, are relative: its largest one, or 0 if it sees no column. */
 NH_DEVICE float nh_reference(const nh_visibility &visibility, int warp_tile, int half, float largest) {
-#if NH_REGIONS
-    if (!nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half)) return 0.f;
-#endif
-    return largest;
+    return nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half) ? largest : 0.f;
 }
 
 /* Whether the sum of weights is within the range in which it is accurate; true for a row that sees no column. */
@@ -31,3 +30,5 @@ NH_DEVICE void nh_store_lse(float *to, const nh_work_tile &work_tile, int warp_t
     if (!to || lane % 4 > 1 || !nh_row_exists(work_tile, warp_tile, row)) return;
     to[nh_row_offset(work_tile, NH_LSE, warp_tile, row)] = lane % 4 ? lse.y : lse.x;
 }
+
+} // namespace nh_small

@@ -8,6 +8,8 @@
 
 #include "small.cuh"
 
+namespace nh_small {
+
 /* The two numbers of which a row of 16 bytes has the parts. */
 struct nh_statistics {
     float shift, delta; /* -LSE / scale, -delta */
@@ -57,10 +59,10 @@ NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2])
     nh_mma_bf16_shallow(d_weights, part, ones);
 }
 
-/* Adds -LSE / scale of a block's columns to its scores; with NH_ADDITIVE_MASK 3 the same product adds masks of up to 8
+/* Adds -LSE / scale of a block's columns to its scores; with SMALL_KINDS the same product adds masks of up to 8
  * places. */
 NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns, uint2 places, unsigned additive_masks) {
-    if (NH_ADDITIVE_MASK == 3) {
+    if (C.mask == SMALL_KINDS) {
         const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {additive_masks, columns};
         nh_mma_bf16(scores, rows, both);
     } else {
@@ -73,3 +75,5 @@ NH_DEVICE void nh_add_deltas(float (&d_weights)[4], unsigned columns) {
     const unsigned ones[2] = {0x3f800000, 0x3f800000};
     nh_mma_bf16_shallow(d_weights, ones, columns);
 }
+
+} // namespace nh_small

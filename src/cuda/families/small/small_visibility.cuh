@@ -8,15 +8,14 @@
 
 #include "small_kinds.cuh"
 
-/* Whether masks are bits. */
-enum { NH_BITS = !NH_DENSE && !NH_ADDITIVE_MASK };
+namespace nh_small {
 
 /* bits[..][n]: columns whose coordinate on the axis is below n. */
 struct nh_prefixes {
-    unsigned bits[NH_BITS ? NH_K0 + NH_K1 + NH_K2 + 3 : 1][NH_CHUNKS][4];
+    unsigned bits[NH_BITS ? C.columns[0] + C.columns[1] + C.columns[2] + 3 : 1][NH_CHUNKS][4];
 };
 
-struct nh_visibility {
+struct nh_visible_boxes {
     /* Per coordinate of a work tile's rows on an axis: where its warp tile's box begins in the halo; and what the row
      * sees of the box, as places of additive masks or as the warp tile's kind, and below as bits. */
     int begin[NH_AXIS_ROWS];
@@ -24,15 +23,16 @@ struct nh_visibility {
     /* per coordinate on the first axis: the columns of the warp tile's box up to the last line that any of its rows
      * sees */
     int reach[NH_AXIS_ROWS];
-#if NH_REGIONS
-    /* the number of columns that the row sees on the axis */
-    int seen[NH_AXIS_ROWS];
-#endif
     /* per coordinate on the rolling axis: the line of the ring at which the warp tile's box begins, and which tables it
      * uses */
-    int line[NH_SLOTS ? NH_SLOT_LINES : 1], wrap[NH_SLOTS ? NH_SLOT_LINES : 1];
+    int line[C.slots ? NH_SLOT_LINES : 1], wrap[C.slots ? NH_SLOT_LINES : 1];
     unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
 };
+/* With NH_REGIONS. */
+struct nh_counted_boxes : nh_visible_boxes {
+    int seen[NH_AXIS_ROWS]; /* the number of columns that the row sees on the axis */
+};
+typedef nh_choose<NH_REGIONS, nh_counted_boxes, nh_visible_boxes>::type nh_visibility;
 
 /* Entries of the bias table per step along an axis. */
 NH_DEVICE constexpr int nh_bias_step(int axis) {
@@ -45,53 +45,50 @@ NH_DEVICE constexpr int nh_bias_margin(int axis) {
                ? 0
                : (nh_axis_columns(axis) + nh_axis_warp_tile(axis)) * nh_bias_step(axis) + nh_bias_margin(axis + 1);
 }
-enum { NH_BIAS_MARGIN = NH_BIAS_COUNT ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
+enum { NH_BIAS_MARGIN = C.bias_count ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
 
-/* 1 in kernels whose accumulators of scores start with the bias. */
-#ifndef NH_BIAS_STARTS
-#define NH_BIAS_STARTS 0
-#endif
-
-/* The number of rows whose LSE a kernel needs, or 0. */
-#ifndef NH_LSE_ROWS
-#define NH_LSE_ROWS 0
-#endif
+enum {
+    /* whether accumulators of scores start with the bias */
+    NH_BIAS_STARTS = C.pass != SMALL_FORWARD,
+    /* the number of rows whose LSE the kernel needs */
+    NH_LSE_ROWS = C.pass == SMALL_BY_QUERY ? NH_ROWS : 0
+};
 
 /* What is known of a work tile before its rows arrive. */
-struct nh_tile_info {
+struct nh_plain_info {
     nh_work_tile work_tile;
     nh_visibility visibility;
     /* the head's bias, in base 2 unless NH_BIAS_STARTS */
-    float bias[NH_BIAS_COUNT ? NH_BIAS_COUNT + 2 * NH_BIAS_MARGIN : 1];
-#if NH_BIAS_COUNT
-    int bias_head; /* the head of that bias, or -1 */
-#endif
+    float bias[C.bias_count ? C.bias_count + 2 * NH_BIAS_MARGIN : 1];
     /* LSE of its rows and, where one is given, LSE's gradient */
     float lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1], d_lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
 };
+struct nh_biased_info : nh_plain_info {
+    int bias_head; /* the head of that bias, or -1 */
+};
+typedef nh_choose<(C.bias_count > 0), nh_biased_info, nh_plain_info>::type nh_tile_info;
 
-/* Loads of four pairs each, an odd number, so that 8 columns fall into different banks. */
-enum { NH_GATHERS = ((NH_PAIRS + 3) / 4) | 1 };
+enum { NH_GATHERS = small_gathers(&C) };
 
 /* What depends on a column of the box alone: its row in the halo and its entry in the bias table, relative to the box's
  * first column. */
 struct nh_column_tables {
     /* Rows by column of a pair and by pair, in the order in which matrix loads need them, for boxes with 1 .. NH_WRAPS
-     * lines before the end of the ring; with NH_PLANE_CHUNKS for any plane. */
+     * lines before the end of the ring; with C.plane_chunks for any plane. */
     uint4 gather[NH_TABLE_WRAPS][NH_TABLE_CHUNKS][16][NH_GATHERS];
     /* byte offset of a column's entry */
-    alignas(8) int bias[NH_BIAS_COUNT ? NH_COLUMNS : 1];
+    alignas(8) int bias[C.bias_count ? NH_COLUMNS : 1];
     /* byte offset of a column's statistics */
     unsigned statistics[NH_INVERSE ? NH_TABLE_WRAPS : 1][NH_INVERSE ? NH_TABLE_CHUNKS * NH_CHUNK : 1];
 };
 
-/* With NH_PLANE_CHUNKS: how far a chunk is from the box's first in a ring of `count` rows, `pitch` rows per plane. */
+/* With C.plane_chunks: how far a chunk is from the box's first in a ring of `count` rows, `pitch` rows per plane. */
 NH_DEVICE int nh_plane_ahead(int wrap, int chunk, int pitch, int count) {
-    return NH_PLANE_CHUNKS ? chunk * pitch - (chunk > wrap ? count : 0) : 0;
+    return C.plane_chunks ? chunk * pitch - (chunk > wrap ? count : 0) : 0;
 }
 /* Four entries of a table of one plane, `ahead` rows further. */
 NH_DEVICE uint4 nh_rows_further(uint4 four, int ahead) {
-    if (!NH_PLANE_CHUNKS) return four;
+    if (!C.plane_chunks) return four;
     const unsigned by = (unsigned)ahead;
     return make_uint4(four.x + by, four.y + by, four.z + by, four.w + by);
 }
@@ -102,7 +99,7 @@ NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables
     const int ahead = nh_plane_ahead(wrap, chunk, NH_PLANE, NH_HALO_ROWS);
 #pragma unroll
     for (int i = 0; 4 * i < NH_PAIRS; i++) {
-        uint4 four = nh_rows_further(columns.gather[NH_PLANE_CHUNKS ? 0 : wrap][NH_PLANE_CHUNKS ? 0 : chunk][column][i],
+        uint4 four = nh_rows_further(columns.gather[C.plane_chunks ? 0 : wrap][C.plane_chunks ? 0 : chunk][column][i],
                                      ahead);
         row[4 * i] = (int)four.x;
         row[4 * i + 1] = (int)four.y;
@@ -114,39 +111,33 @@ NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables
 /* Halo rows of a lane's columns in products that run over columns: those of all pairs of a chunk, or in f32 of four
  * pairs. */
 struct nh_across_rows {
-#if NH_DTYPE == NH_F32
-    uint4 column[4];
-#else
-    int pair[4 * NH_GATHERS];
-#endif
+    uint4 column[4];          /* in f32 */
+    int pair[4 * NH_GATHERS]; /* in 16 bits */
 };
 
 /* Called before a pair's products: loads the rows that this pair and the next ones need. */
 NH_DEVICE void nh_gather_across(nh_across_rows &rows, const nh_column_tables &columns, int wrap, int chunk, int pair) {
-#if NH_DTYPE == NH_F32
-    const int t = (int)(nh_thread_again() % 4), ahead = nh_plane_ahead(wrap, chunk, NH_PLANE, NH_HALO_ROWS);
+    if (NH_DTYPE == NH_F32) {
+        const int t = (int)(nh_thread_again() % 4), ahead = nh_plane_ahead(wrap, chunk, NH_PLANE, NH_HALO_ROWS);
 #pragma unroll
-    for (int i = 0; i < (pair % 4 ? 0 : 4); i++)
-        rows.column[i] = nh_rows_further(columns.gather[NH_PLANE_CHUNKS ? 0 : wrap][NH_PLANE_CHUNKS ? 0 : chunk]
-                                                       [2 * t + i % 2 + i / 2 * 8][pair / 4],
-                                         ahead);
-#else
-    if (pair == 0) nh_gather_rows(rows.pair, columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
-#endif
+        for (int i = 0; i < (pair % 4 ? 0 : 4); i++)
+            rows.column[i] = nh_rows_further(columns.gather[C.plane_chunks ? 0 : wrap][C.plane_chunks ? 0 : chunk]
+                                                           [2 * t + i % 2 + i / 2 * 8][pair / 4],
+                                             ahead);
+    } else if (pair == 0) {
+        nh_gather_rows(rows.pair, columns, wrap, chunk, nh_lane_column<NH_TRANSPOSED>());
+    }
 }
 
 NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
     nh_pair_rows own;
 #pragma unroll
     for (int i = 0; i < (int)(sizeof own / sizeof(int)); i++)
-#if NH_DTYPE == NH_F32
-        own.at[i] = (int)(pair % 4 == 0   ? rows.column[i].x
-                          : pair % 4 == 1 ? rows.column[i].y
-                          : pair % 4 == 2 ? rows.column[i].z
-                                          : rows.column[i].w);
-#else
-        own.at[i] = rows.pair[pair];
-#endif
+        own.at[i] = NH_DTYPE != NH_F32  ? rows.pair[pair]
+                    : pair % 4 == 0     ? (int)rows.column[i].x
+                    : pair % 4 == 1     ? (int)rows.column[i].y
+                    : pair % 4 == 2     ? (int)rows.column[i].z
+                                        : (int)rows.column[i].w;
     return own;
 }
 
@@ -175,23 +166,23 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += nh_column_at(column, a) * nh_axis_pitch(a);
             statistics += nh_column_at(column, a) * nh_statistics_pitch(a);
-            if (NH_SLOTS && a == NH_FIRST_AXIS && nh_column_at(column, a) > wrap) {
+            if (C.slots && a == NH_FIRST_AXIS && nh_column_at(column, a) > wrap) {
                 row -= NH_HALO_ROWS;
                 statistics -= NH_STATISTICS;
             }
-            if (NH_BIAS_COUNT) bias += nh_column_at(column, a) * (NH_INVERSE ? -nh_bias_step(a) : nh_bias_step(a));
+            if (C.bias_count) bias += nh_column_at(column, a) * (NH_INVERSE ? -nh_bias_step(a) : nh_bias_step(a));
         }
         if (NH_INVERSE)
             columns.statistics[wrap][c] = (unsigned)statistics * (unsigned)sizeof(uint4);
         ((unsigned *)columns.gather[wrap][c / NH_CHUNK][c % 16])[c % NH_CHUNK / 16] = (unsigned)row;
-        if (NH_BIAS_COUNT) columns.bias[c] = bias * (int)sizeof(float);
+        if (C.bias_count) columns.bias[c] = bias * (int)sizeof(float);
     }
 }
 
 /* Called by `threads` threads for each work tile; a barrier must follow. A box that would reach beyond the halo begins
  * earlier. */
 NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_prefixes &prefixes,
-                                  nh_visibility &visibility, int thread, int threads) {
+                                  auto &visibility, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
     for (int i = thread; i < copies * (NH_AXIS_ROWS - before); i += threads) {
         const int t = i % copies, place = before + i / copies;
@@ -201,7 +192,7 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
         const auto &group = nh_group_of(work_tile, a);
         const int length = work_tile.length[a], last = length - 1, shift = nh_axis_shift(a);
         const int position = work_tile.row[a] + at, first = position - at % nh_axis_warp_tile(a);
-        const bool rolls = NH_SLOTS && a == NH_FIRST_AXIS;
+        const bool rolls = C.slots && a == NH_FIRST_AXIS;
         int begin = nh_columns_of(axis, group, nh_shifted_row(a, nh_least(first, last)), wraps).begin -
                     work_tile.column[a];
         begin = rolls ? nh_roll_box(args, group, length, first).begin - work_tile.column[a]
@@ -218,12 +209,10 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
         }
         if (t == 0) {
             visibility.begin[place] = begin;
-#if NH_REGIONS
-            visibility.seen[place] = to - from;
-#endif
+            if constexpr (NH_REGIONS) visibility.seen[place] = to - from;
             visibility.places[place] = nh_additive_mask_places(a, from, to);
             const int before_rows = nh_first_row(work_tile, a);
-            if (NH_ADDITIVE_MASK == 3)
+            if (C.mask == SMALL_KINDS)
                 visibility.places[place].word[0] =
                     (unsigned)nh_kind_of(a, (first - before_rows + shift) / nh_axis_warp_tile(a),
                                          nh_warp_tile_count(a, length - before_rows + shift));
@@ -235,20 +224,19 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
 }
 
 /* Whether the row sees any column: always, unless tensors lack some of what windows reach. */
-NH_DEVICE bool nh_row_sees(const nh_visibility &visibility, int warp_tile, int row) {
+NH_DEVICE bool nh_row_sees(const auto &visibility, int warp_tile, int row) {
     bool sees = true;
-#if NH_REGIONS
+    if constexpr (NH_REGIONS && C.mask != SMALL_NO_MASK && C.mask != SMALL_STARTS)
 #pragma unroll
-    for (int a = NH_DENSE || NH_ADDITIVE_MASK == 1 ? 3 : NH_FIRST_AXIS; a < 3; a++)
-        sees = sees && visibility.seen[nh_rows_before(a) + nh_row_at(warp_tile, row, a)];
-#endif
+        for (int a = NH_FIRST_AXIS; a < 3; a++)
+            sees = sees && visibility.seen[nh_rows_before(a) + nh_row_at(warp_tile, row, a)];
     return sees;
 }
 
 /* Coordinate in the halo of a warp tile's first column. */
 NH_DEVICE int nh_box_at_axis(const nh_visibility &visibility, int warp_tile, int axis) {
     const int at = nh_row_at(warp_tile, 0, axis);
-    return NH_SLOTS && axis == NH_FIRST_AXIS ? visibility.line[at] : visibility.begin[nh_rows_before(axis) + at];
+    return C.slots && axis == NH_FIRST_AXIS ? visibility.line[at] : visibility.begin[nh_rows_before(axis) + at];
 }
 
 /* Halo row of a warp tile's first column, and the place of its statistics. */
@@ -269,7 +257,7 @@ NH_DEVICE int nh_box_statistics(const nh_visibility &visibility, int warp_tile) 
 
 /* The index of the tables for the warp tile's box, by how the ring's end splits it. */
 NH_DEVICE int nh_box_wrap(const nh_visibility &visibility, int warp_tile) {
-    return NH_SLOTS ? visibility.wrap[nh_row_at(warp_tile, 0, NH_FIRST_AXIS)] : 0;
+    return C.slots ? visibility.wrap[nh_row_at(warp_tile, 0, NH_FIRST_AXIS)] : 0;
 }
 
 NH_DEVICE int nh_visibility_reach(const nh_visibility &visibility, int warp_tile) {
@@ -283,7 +271,7 @@ NH_DEVICE unsigned nh_visibility_places(const nh_visibility &visibility, int war
     for (int a = NH_FIRST_AXIS; a < 3; a++)
         if (nh_axis_places(a))
             places |= visibility.places[nh_rows_before(a) + nh_row_at(warp_tile, row, a)]
-                          .word[NH_ADDITIVE_MASK == 1 ? threadIdx.x % 4 : 0];
+                          .word[C.mask == SMALL_STARTS ? threadIdx.x % 4 : 0];
     return places;
 }
 
@@ -296,9 +284,9 @@ NH_DEVICE void nh_visibility_additive_mask_rows(unsigned (&operand)[NH_STEPS_PLA
 }
 
 NH_DEVICE unsigned nh_visibility_bits(const nh_visibility &visibility, int warp_tile, int row, int chunk) {
-    unsigned bits = NH_DENSE ? 0u : ~0u;
+    unsigned bits = C.mask == SMALL_NO_MASK ? 0u : ~0u;
     int t = (int)(threadIdx.x % 4);
-    if (NH_DENSE) {
+    if (C.mask == SMALL_NO_MASK) {
 #pragma unroll
         for (int b = 0; b < 2 * NH_BLOCKS; b++)
             bits |= (unsigned)(chunk * NH_CHUNK + b / 2 * 8 + 2 * t + b % 2 < NH_BOX) << b;
@@ -321,8 +309,8 @@ NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_visibility &visibilit
 /* Copies a head's table, by `threads` threads; a barrier must follow. Entries are in base 2, or divided by the scale if
  * scores begin with them. */
 NH_DEVICE void nh_bias_fill(const nh_tiled_args &args, int head, float *table, int thread, int threads) {
-    const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * NH_BIAS_COUNT;
-    for (int i = thread; i < NH_BIAS_COUNT; i += threads)
+    const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * C.bias_count;
+    for (int i = thread; i < C.bias_count; i += threads)
         table[i] = nh_load(from[i]) * (NH_BIAS_STARTS ? (float)(1 / args.scale) : (float)NH_LOG2E);
 }
 
@@ -359,7 +347,7 @@ NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns
         const int *offset = &columns.bias[column + 8 * block + (int)(threadIdx.x % 4) * 2];
         const char *first = (const char *)table + offset[0];
         /* In lines of even length, two columns of a thread are in the same line. */
-        const char *second = NH_K2 % 2 ? (const char *)table + offset[1]
+        const char *second = C.columns[2] % 2 ? (const char *)table + offset[1]
                                        : first + (NH_INVERSE ? -1 : 1) * (int)sizeof(float);
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -379,16 +367,15 @@ struct nh_tables {
 
 /* Called before the first work tile; a barrier must follow. */
 template <int TILE_INFOS>
-NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_tile_info (&info)[TILE_INFOS]) {
+NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, auto (&info)[TILE_INFOS]) {
     for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * TILE_INFOS; i += NH_THREADS) {
         int place = i % (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN);
         info[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
-            .bias[place < NH_BIAS_MARGIN ? place : place + NH_BIAS_COUNT] = 0.f;
+            .bias[place < NH_BIAS_MARGIN ? place : place + C.bias_count] = 0.f;
     }
-#if NH_BIAS_COUNT
-    for (int i = (int)threadIdx.x; i < TILE_INFOS; i += NH_THREADS)
-        info[i].bias_head = -1;
-#endif
+    if constexpr (C.bias_count > 0)
+        for (int i = (int)threadIdx.x; i < TILE_INFOS; i += NH_THREADS)
+            info[i].bias_head = -1;
     nh_digits_start(args, tables.digits);
     if (threadIdx.x == 0) {
         tables.scale = (float)(args.scale * NH_LOG2E);
@@ -402,53 +389,52 @@ NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_
  * to line. */
 NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, float *to,
                                int thread, int threads) {
-    const int span = NH_Q2 > 16 ? 32 : NH_Q2 > 8 ? 16 : NH_Q2 > 4 ? 8 : 4;
+    const int span = C.rows[2] > 16 ? 32 : C.rows[2] > 8 ? 16 : C.rows[2] > 4 ? 8 : 4;
     const long long step[3] = {work_tile.step[slot][0], work_tile.step[slot][1], work_tile.step[slot][2]};
     const int row[3] = {work_tile.row[0], work_tile.row[1], work_tile.row[2]};
     const int length[3] = {work_tile.length[0], work_tile.length[1], work_tile.length[2]};
     const float *first = (const float *)args.tensor[slot].data + work_tile.origin[slot];
 #pragma unroll
-    for (int z = thread % span; z < NH_Q2; z += span) {
+    for (int z = thread % span; z < C.rows[2]; z += span) {
         const float *column = first + z * step[2];
-#if NH_RANK < 3
-        const int lines = NH_WHOLE                      ? NH_Q1
-                          : row[2] + z >= length[2] ? 0
-                          : NH_RANK == 1            ? 1
-                                                    : length[1] - row[1];
-        if (NH_RANK > 1) column += thread / span * step[1];
+        if (C.rank < 3) {
+            const int lines = C.whole                      ? C.rows[1]
+                              : row[2] + z >= length[2] ? 0
+                              : C.rank == 1            ? 1
+                                                        : length[1] - row[1];
+            if (C.rank > 1) column += thread / span * step[1];
 #pragma unroll 4
-        for (int line = thread / span; line < NH_Q1; line += threads / span) {
-            const bool exists = NH_WHOLE || line < lines;
-            nh_copy4(&to[line * NH_Q2 + z], exists ? column : first, exists);
-            if (NH_RANK > 1) column += threads / span * step[1];
-        }
-#else
+            for (int line = thread / span; line < C.rows[1]; line += threads / span) {
+                const bool exists = C.whole || line < lines;
+                nh_copy4(&to[line * C.rows[2] + z], exists ? column : first, exists);
+                if (C.rank > 1) column += threads / span * step[1];
+            }
+        } else {
 #pragma unroll 1
-        for (int line = thread / span; line < NH_Q0 * NH_Q1; line += threads / span) {
-            const int x = line / NH_Q1, y = line % NH_Q1;
-            const bool exists =
-                row[2] + z < length[2] && row[1] + y < length[1] && row[0] + x < length[0];
-            const long long offset = y * step[1] + x * step[0];
-            nh_copy4(&to[line * NH_Q2 + z], exists ? column + offset : first, exists);
+            for (int line = thread / span; line < C.rows[0] * C.rows[1]; line += threads / span) {
+                const int x = line / C.rows[1], y = line % C.rows[1];
+                const bool exists =
+                    row[2] + z < length[2] && row[1] + y < length[1] && row[0] + x < length[0];
+                const long long offset = y * step[1] + x * step[0];
+                nh_copy4(&to[line * C.rows[2] + z], exists ? column + offset : first, exists);
+            }
         }
-#endif
     }
 }
 
 /* Fills all of a tile info but its work tile, by `threads` threads; head: of the bias. The threads must then wait for
  * their copies, and a barrier must follow. */
-NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
+NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, auto &info, int head,
                              int thread, int threads) {
     nh_visibility_fill(args, info.work_tile, tables.prefixes, info.visibility, thread, threads);
-#if NH_BIAS_COUNT
     /* Most work tiles of a block are of one head. Where threads copy, there is no barrier between reading and writing
      * bias_head. */
-    if (!NH_STAGES || info.bias_head != head) {
-        nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
-        if (NH_STAGES) __syncwarp();
-        if (NH_STAGES && thread == 0) info.bias_head = head;
-    }
-#endif
+    if constexpr (C.bias_count > 0)
+        if (!C.stages || info.bias_head != head) {
+            nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
+            if (C.stages) __syncwarp();
+            if (C.stages && thread == 0) info.bias_head = head;
+        }
     if (NH_LSE_ROWS) nh_scalars_fill(args, info.work_tile, NH_LSE, info.lse, thread, threads);
     if (NH_LSE_ROWS && args.tensor[NH_D_LSE].data)
         nh_scalars_fill(args, info.work_tile, NH_D_LSE, info.d_lse, thread, threads);
@@ -457,6 +443,8 @@ NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tab
 /* One warp locates work tile number `next` while the threads' copies are under way. A barrier must follow. */
 NH_DEVICE void nh_work_tile_locate_next(const nh_tiled_args &args, const nh_tables &tables, int next,
                                         nh_work_tile &work_tile) {
-    if (threadIdx.x / 32 == NH_WARPS - 1 && next < args.tiling.work_tiles)
+    if (threadIdx.x / 32 == C.warps - 1 && next < args.tiling.work_tiles)
         nh_work_tile_locate(args, tables.digits, next, false, work_tile);
 }
+
+} // namespace nh_small

@@ -29,7 +29,6 @@
 #define NH_DILATION(axis) (NH_UNIT_STEPS ? 1 : (axis).dilation)
 #define NH_IS_CAUSAL(axis) (!NH_PLAIN_WINDOWS && (axis).causal)
 
-#if NH_REGIONS
 __device__ __forceinline__ bool nh_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;
 }
@@ -59,4 +58,3 @@ __device__ __forceinline__ bool nh_find_column(nh_range covered, bool wraps, NH_
     if (wraps) position -= nh_laps(position, covered.begin, length) * length;
     return position >= covered.begin && position < covered.end;
 }
-#endif

@@ -1,17 +1,17 @@
 /* dK and dV of small windows in f32, if the rows of wide heads fill shared memory: it holds a work tile's queries, then
- * gradients of their outputs, then its queries again. See small_rolled.cuh and small_backward_key.cu. */
-#define NH_INVERSE 1
-#define NH_BIAS_STARTS 1
+ * gradients of their outputs, then its queries again. See small_turns.cuh and small_backward_key.cuh. */
 #include "overlap.cuh"
 #include "small_copy_statistics.cuh"
 #include "small_repair_gradient.cuh"
-#include "small_rolled.cuh"
+#include "small_turns.cuh"
+
+namespace nh_small {
 
 struct nh_key_shared : nh_shared {
     nh_kinds kinds;
     uint4 statistics[NH_STATISTICS];
 };
-static_assert(sizeof(nh_key_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
+static_assert(sizeof(nh_key_shared) <= C.shared_bytes, "the host's count of shared memory");
 
 /* The statistics of a pair's two blocks, as operands. */
 NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &shared, const nh_tile_info &info,
@@ -24,10 +24,10 @@ NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &sha
 NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared,
                         const nh_tile_info &info, int warp_tile) {
     const float *table = info.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
+    if (C.bias_count) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     nh_clear(scores);
 #pragma unroll
-    for (int p = 0; NH_BIAS_COUNT && p < NH_PAIRS; p++) {
+    for (int p = 0; C.bias_count && p < NH_PAIRS; p++) {
         float bias[2][4];
         nh_bias_pair(bias, shared.tables.columns, table, 16 * p, true);
 #pragma unroll
@@ -45,22 +45,22 @@ NH_DEVICE void nh_shift(nh_scores &scores, const nh_key_shared &shared, const nh
     for (int p = 0; p < NH_PAIRS; p++) {
         unsigned query[2];
         nh_pair_statistics(query, shared, info, warp_tile, p);
-        const uint2 hiding = NH_ADDITIVE_MASK == 3 ? hidden[16 * p] : uint2{0u, 0u};
+        const uint2 hiding = C.mask == SMALL_KINDS ? hidden[16 * p] : uint2{0u, 0u};
 #pragma unroll
         for (int block = 0; block < 2; block++)
             nh_add_shifts(scores[2 * p + block], query[block], own_places, block ? hiding.y : hiding.x);
     }
-    if (NH_ADDITIVE_MASK && NH_ADDITIVE_MASK != 3) nh_add_mask_all(scores, info, shared.additive_masks, warp_tile);
+    if (NH_ADDS_MASK && C.mask != SMALL_KINDS) nh_add_mask_all(scores, info, shared.additive_masks, warp_tile);
 }
 
 NH_DEVICE void nh_weigh(nh_scores &scores, const nh_tile_info &info, float scale, int warp_tile) {
     unsigned seen[2];
-    if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
+    if (!NH_ADDS_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
 #pragma unroll
     for (int b = 0; b < NH_BLOCKS; b++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const bool visible = NH_ADDITIVE_MASK || seen[i / 2] >> (2 * b + i % 2) & 1;
+            const bool visible = NH_ADDS_MASK || seen[i / 2] >> (2 * b + i % 2) & 1;
             scores[b][i] = visible ? nh_exp2(scores[b][i] * scale) : 0.f;
         }
 }
@@ -80,7 +80,7 @@ NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args,
             nh_add_deltas(d_weights[2 * p], query[0]);
             nh_add_deltas(d_weights[2 * p + 1], query[1]);
         }
-        nh_multiply_own<NH_DIM_V>(d_weights, first, NH_PART, values, info, shared.tables, shared.halo, warp_tile);
+        nh_multiply_own<C.dim_v>(d_weights, first, NH_PART, values, info, shared.tables, shared.halo, warp_tile);
 #pragma unroll
         for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++)
             weights[first + i / 4][i % 4] *= d_weights[i / 4][i % 4];
@@ -107,8 +107,12 @@ NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_work_tile &wor
     });
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_key_rolled(const __grid_constant__ nh_tiled_args args) {
+} // namespace nh_small
+
+using namespace nh_small;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
+    small_backward_key_turns(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_key_shared &shared = *(nh_key_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
@@ -117,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_masks_fill(args, shared.additive_masks, shared.kinds);
     nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
-    nh_start<NH_DIM>(args, shared, NH_Q, warp);
+    nh_start<C.dim>(args, shared, NH_Q, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
         const nh_work_tile &work_tile = info.work_tile;
@@ -132,32 +136,32 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         if (exists) {
             nh_note_warp_tile(args, work_tile.number, warp);
             nh_begin(weights, args, shared, info, warp);
-            nh_multiply_own<NH_DIM>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, work_tile, NH_K, warp), info, tables,
+            nh_multiply_own<C.dim>(weights, 0, NH_BLOCKS, nh_own_rows_of(args, work_tile, NH_K, warp), info, tables,
                                     shared.halo, warp);
             nh_shift(weights, shared, info, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM_V>(args, work_tile, NH_D_O, 0, shared.halo);
+        nh_copy_halo<C.dim_v>(args, work_tile, NH_D_O, 0, shared.halo);
         if (exists) nh_weigh(weights, info, tables.scale, warp);
         nh_copy_wait();
         __syncthreads();
         if (exists) {
-            nh_sum_and_store<NH_DIM_V>(args, info, tables, NH_D_V, warp, weights, shared.halo, make_float2(1.f, 1.f),
+            nh_sum_and_store<C.dim_v>(args, info, tables, NH_D_V, warp, weights, shared.halo, make_float2(1.f, 1.f),
                                        repair);
             nh_score_gradients(weights, args, info, shared, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM>(args, work_tile, NH_Q, 0, shared.halo);
+        nh_copy_halo<C.dim>(args, work_tile, NH_Q, 0, shared.halo);
         nh_copy_wait();
         __syncthreads();
         if (exists) {
             const float scale = (float)args.scale;
-            nh_sum_and_store<NH_DIM>(args, info, tables, NH_D_K, warp, weights, shared.halo,
+            nh_sum_and_store<C.dim>(args, info, tables, NH_D_K, warp, weights, shared.halo,
                                      make_float2(scale, scale), repair);
             nh_repair_both(args, work_tile, warp, repair);
         }
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.work_tiles)
-            nh_copy_halo<NH_DIM>(args, next.work_tile, NH_Q, 0, shared.halo);
+            nh_copy_halo<C.dim>(args, next.work_tile, NH_Q, 0, shared.halo);
     }
 }

@@ -1,27 +1,28 @@
 /* Forward pass of small windows in f32, if the rows of wide heads fill shared memory: it holds a work tile's keys, then
- * its values. See small_rolled.cuh. */
-#define NH_INVERSE 0
+ * its values. See small_turns.cuh. */
 #include "small_repair.cuh"
 #include "small_state.cuh"
-#include "small_rolled.cuh"
+#include "small_turns.cuh"
+
+namespace nh_small {
 
 /* Masks the scores and, if there is a bias, scales them and adds it. Sets `top` to the largest of rows g and g + 8. */
 NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_tiled_args &args, const nh_tile_info &info,
                                 const nh_tables &tables, int warp_tile) {
     unsigned seen[2];
-    if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
+    if (!NH_ADDS_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
     const float *table = info.bias;
-    if (NH_BIAS_COUNT) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
+    if (C.bias_count) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     float bias[2][4];
     top[0] = top[1] = NH_MINUS_INFINITY;
 #pragma unroll
     for (int b = 0; b < NH_BLOCKS; b++) {
-        if (NH_BIAS_COUNT && b % 2 == 0) nh_bias_pair(bias, tables.columns, table, 8 * b, b + 1 < NH_BLOCKS);
+        if (C.bias_count && b % 2 == 0) nh_bias_pair(bias, tables.columns, table, 8 * b, b + 1 < NH_BLOCKS);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float &score = scores[b][i];
-            if (NH_BIAS_COUNT) score = fmaf(score, tables.scale, bias[b % 2][i]);
-            if (!NH_ADDITIVE_MASK && !(seen[i / 2] >> (2 * b + i % 2) & 1)) score = NH_MINUS_INFINITY;
+            if (C.bias_count) score = fmaf(score, tables.scale, bias[b % 2][i]);
+            if (!NH_ADDS_MASK && !(seen[i / 2] >> (2 * b + i % 2) & 1)) score = NH_MINUS_INFINITY;
             top[i / 2] = fmaxf(top[i / 2], score);
         }
     }
@@ -32,7 +33,7 @@ NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_til
 /* Turns scores into weights relative to the largest score of their row. */
 NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args &args, const nh_tile_info &info,
                         const nh_tables &tables, int warp_tile) {
-    const float scale = NH_BIAS_COUNT ? 1.f : tables.scale;
+    const float scale = C.bias_count ? 1.f : tables.scale;
     float top[2];
     nh_finish_scores(scores, top, args, info, tables, warp_tile);
     const float reference[2] = {nh_reference(info.visibility, warp_tile, 0, top[0] * scale),
@@ -54,7 +55,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
                          const nh_state &state, const nh_scores &weights, const char *values) {
     float2 lse = nh_lse_of(state);
     bool repair[2] = {false, false};
-    nh_sum_and_store<NH_DIM_V>(args, info, tables, NH_O, warp_tile, weights, values,
+    nh_sum_and_store<C.dim_v>(args, info, tables, NH_O, warp_tile, weights, values,
                                make_float2(nh_factor(state, 0), nh_factor(state, 1)), repair);
     if (__any_sync(~0u, repair[0] | repair[1])) {
         __syncwarp();
@@ -67,16 +68,20 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
     nh_store_lse((float *)args.tensor[NH_LSE].data, info.work_tile, warp_tile, lse);
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_forward_rolled(const __grid_constant__ nh_tiled_args args) {
+} // namespace nh_small
+
+using namespace nh_small;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
+    small_forward_turns(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
     int turn = 0;
-    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
+    if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
-    nh_start<NH_DIM>(args, shared, NH_K, warp);
+    nh_start<C.dim>(args, shared, NH_K, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
         const bool exists = nh_warp_tile_exists(info.work_tile, warp);
@@ -89,18 +94,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         if (exists) {
             nh_note_warp_tile(args, info.work_tile.number, warp);
             nh_clear(scores);
-            if (NH_ADDITIVE_MASK) nh_add_mask_all(scores, info, shared.additive_masks, warp);
-            nh_multiply_own<NH_DIM>(scores, 0, NH_BLOCKS, nh_own_rows_of(args, info.work_tile, NH_Q, warp), info,
+            if (NH_ADDS_MASK) nh_add_mask_all(scores, info, shared.additive_masks, warp);
+            nh_multiply_own<C.dim>(scores, 0, NH_BLOCKS, nh_own_rows_of(args, info.work_tile, NH_Q, warp), info,
                                     tables, shared.halo, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM_V>(args, info.work_tile, NH_V, 0, shared.halo);
+        nh_copy_halo<C.dim_v>(args, info.work_tile, NH_V, 0, shared.halo);
         if (exists) nh_weigh(scores, state, args, info, tables, warp);
         nh_copy_wait();
         __syncthreads();
         if (exists) nh_finish(args, info, tables, warp, state, scores, shared.halo);
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.work_tiles)
-            nh_copy_halo<NH_DIM>(args, next.work_tile, NH_K, 0, shared.halo);
+            nh_copy_halo<C.dim>(args, next.work_tile, NH_K, 0, shared.halo);
     }
 }

@@ -6,8 +6,10 @@
 
 #include "small_visibility.cuh"
 
-static_assert(NH_DTYPE == NH_F32 && NH_STAGES == 0 && NH_CHUNKS == 1, "threads copy, scores fit registers");
-static_assert(NH_WARP_TILES == NH_WARPS, "one warp tile of a work tile per warp");
+namespace nh_small {
+
+static_assert(C.pipeline == SMALL_TURNS && NH_DTYPE == NH_F32 && NH_CHUNKS == 1, "threads copy, scores fit registers");
+static_assert(NH_WARP_TILES == C.warps, "one warp tile of a work tile per warp");
 
 struct nh_shared {
     alignas(NH_STAGE_ALIGNMENT) char halo[NH_HALO_ROWS * nh_row_bytes(NH_WIDEST)];
@@ -15,7 +17,7 @@ struct nh_shared {
     nh_tables tables;
     nh_additive_masks additive_masks;
 };
-static_assert(sizeof(nh_shared) <= NH_SHARED_BYTES, "the host's count of shared memory");
+static_assert(sizeof(nh_shared) <= C.shared_bytes, "the host's count of shared memory");
 
 /* Locates the block's first work tile, and starts to copy its first tensor. Called by all threads, which have started
  * the tables. */
@@ -159,3 +161,5 @@ NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_tile_info &i
         start.start[1] += 128;
     }
 }
+
+} // namespace nh_small

@@ -1,13 +1,13 @@
 /* dQ of small windows in f32, if the rows of wide heads fill shared memory, and LSE and delta for the launch by keys:
- * shared memory holds a work tile's values, then its keys. See small_rolled.cuh and small_backward_query.cu. */
-#define NH_INVERSE 0
-#define NH_LSE_ROWS (NH_Q0 * NH_Q1 * NH_Q2)
+ * shared memory holds a work tile's values, then its keys. See small_turns.cuh and small_backward_query.cuh. */
 #include "overlap.cuh"
 #include "small_repair_gradient.cuh"
 #include "small_row_statistics.cuh"
-#include "small_rolled.cuh"
+#include "small_turns.cuh"
 
-static_assert(NH_BIAS_COUNT == 0, "the bias's gradient is small_backward_query.cu's");
+namespace nh_small {
+
+static_assert(C.bias_count == 0, "the bias's gradient is for the other pipelines");
 
 /* The statistics of rows g and g + 8. */
 struct nh_row_terms {
@@ -18,7 +18,7 @@ struct nh_row_terms {
 NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows &a, const nh_own_rows &b) {
     sum[0] = sum[1] = 0.f;
 #pragma unroll 4
-    for (int u = 0; u < NH_DIM_V / 16; u++)
+    for (int u = 0; u < C.dim_v / 16; u++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const uint4 x = nh_own_unit(a, half, u), y = nh_own_unit(b, half, u);
@@ -34,18 +34,18 @@ NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_tiled_args &arg
                                   const nh_shared &shared, const nh_row_terms &terms, int warp_tile) {
     const nh_own_rows queries = nh_own_rows_of(args, info.work_tile, NH_Q, warp_tile);
     unsigned seen[2], places[NH_STEPS_PLACES][4];
-    if (!NH_ADDITIVE_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
-    if (NH_ADDITIVE_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
+    if (!NH_ADDS_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
+    if (NH_ADDS_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
 #pragma unroll
     for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
         float scores[NH_PART][4];
         nh_clear(scores);
-        if (NH_ADDITIVE_MASK) nh_add_mask_part(scores, places, shared.additive_masks, first);
-        nh_multiply_own<NH_DIM>(scores, first, NH_PART, queries, info, shared.tables, shared.halo, warp_tile);
+        if (NH_ADDS_MASK) nh_add_mask_part(scores, places, shared.additive_masks, first);
+        nh_multiply_own<C.dim>(scores, first, NH_PART, queries, info, shared.tables, shared.halo, warp_tile);
 #pragma unroll
         for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++) {
             const int b = first + i / 4, half = i / 2 % 2;
-            const bool visible = NH_ADDITIVE_MASK || seen[half] >> (2 * b + i % 2) & 1;
+            const bool visible = NH_ADDS_MASK || seen[half] >> (2 * b + i % 2) & 1;
             const float weight = nh_exp2(fmaf(scores[i / 4][i % 4], shared.tables.scale, terms.lse[half]));
             gradients[b][i % 4] = visible ? weight * (gradients[b][i % 4] - terms.delta[half]) : 0.f;
         }
@@ -57,7 +57,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
     if (!args.tensor[NH_D_Q].data) return;
     const float scale = (float)args.scale;
     bool repair[2] = {false, false};
-    nh_sum_and_store<NH_DIM>(args, info, shared.tables, NH_D_Q, warp_tile, gradients, shared.halo,
+    nh_sum_and_store<C.dim>(args, info, shared.tables, NH_D_Q, warp_tile, gradients, shared.halo,
                              make_float2(scale, scale), repair);
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
@@ -71,17 +71,21 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
     });
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    small_backward_query_rolled(const __grid_constant__ nh_tiled_args args) {
+} // namespace nh_small
+
+using namespace nh_small;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
+    small_backward_query_turns(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
     int turn = 0;
     nh_let_next_begin();
-    if (NH_ADDITIVE_MASK) nh_additive_masks_fill(shared.additive_masks);
+    if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
-    nh_start<NH_DIM_V>(args, shared, NH_V, warp);
+    nh_start<C.dim_v>(args, shared, NH_V, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
         nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
         const bool exists = nh_warp_tile_exists(info.work_tile, warp);
@@ -96,11 +100,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         if (exists) {
             nh_note_warp_tile(args, info.work_tile.number, warp);
             nh_clear(gradients);
-            nh_multiply_own<NH_DIM_V>(gradients, 0, NH_BLOCKS, nh_own_rows_of(args, info.work_tile, NH_D_O, warp), info,
+            nh_multiply_own<C.dim_v>(gradients, 0, NH_BLOCKS, nh_own_rows_of(args, info.work_tile, NH_D_O, warp), info,
                                       tables, shared.halo, warp);
         }
         __syncthreads();
-        nh_copy_halo<NH_DIM>(args, info.work_tile, NH_K, 0, shared.halo);
+        nh_copy_halo<C.dim>(args, info.work_tile, NH_K, 0, shared.halo);
         if (exists) {
             uint4 statistics[2];
             terms.delta[0] = nh_quad_sum(terms.delta[0]);
@@ -115,6 +119,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
         }
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.work_tiles)
-            nh_copy_halo<NH_DIM_V>(args, next.work_tile, NH_V, 0, shared.halo);
+            nh_copy_halo<C.dim_v>(args, next.work_tile, NH_V, 0, shared.halo);
     }
 }
