@@ -403,6 +403,83 @@ def bad_arguments() -> None:
     expect(ValueError, "key.shape", x, x[:, :3], x, 3, **good)
 
 
+@named("differing-arguments")
+def differing_arguments() -> None:
+    """An argument that one process has otherwise is named in all, by calls and compiled calls, and the group goes on."""
+    mesh, rank = mesh_of(2, 2), dist.get_rank()
+    x = torch.zeros(1, 5, 4, 4, 8, device=device)
+    extra, bias = torch.zeros(1, 3, 4, 8, device=device), torch.zeros(4, 5, 5, device=device)
+    same = dict(kernel_size=3, mesh=mesh, sharded_axes=("u", "v"), grid=(10, 8), timeout=60.0)
+    others: dict[str, Any] = {
+        "kernel_size": dict(kernel_size=(3, 5)),
+        "stride": dict(stride=3),
+        "dilation": dict(dilation=(1, 2)),
+        "is_causal": dict(is_causal=True),
+        "is_periodic": dict(is_periodic=(True, False)),
+        "scale": dict(scale=0.5),
+        "sharded_axes": dict(sharded_axes=("v", "u")),
+        "grid": dict(grid=(12, 8)),
+        "sizes": dict(sizes=((5, 6), (4, 4))),
+        "bias.shape": dict(bias=bias),
+        "additional_keys.shape": dict(additional_keys=extra, additional_values=extra),
+        "strategy": dict(strategy="gather"),
+        "query.dtype": x.double(),
+        "query.shape": torch.zeros(2, 5, 4, 4, 8, device=device),
+        "key.shape[-2:]": (x, x[..., :2, :], x[..., :2, :]),
+        "value.shape[-2:]": (x, x, x[..., :7]),
+    }
+    torch.compiler.reset()  # as many graphs of a function as are kept may be there
+    compiled = torch.compile(distributed.neighborhood_attention, fullgraph=True, backend="aot_eager")
+    for i, (name, other) in enumerate(others.items()):
+        tensors, named, differs = (x, x, x), dict(same), rank == i % 4
+        if differs and isinstance(other, dict):
+            named.update(other)
+        elif differs:
+            tensors = other if isinstance(other, tuple) else (other,) * 3
+        traced = name in ("stride", "scale", "additional_keys.shape")
+        for function in [distributed.neighborhood_attention] + [compiled] * traced:
+            try:
+                function(*tensors, **named)
+            except ValueError as error:
+                message = str(error)
+            else:
+                raise AssertionError(f"{name}: no ValueError")
+            start = f"{name} is not the same in all processes that share the grid: "
+            assert message.startswith(start) and f"process {i % 4}" in message, f"{name}: {message}"
+    q, k, v = (x.clone().requires_grad_() for _ in range(3))
+    out = distributed.neighborhood_attention(q, k, v, bias=bias.clone().requires_grad_(rank != 2), **same)
+    try:
+        out.sum().backward()
+    except ValueError as error:
+        assert "the gradient of bias is not the same" in str(error), error
+    else:
+        raise AssertionError("gradients of the bias in three of four processes")
+    torch.testing.assert_close(distributed.neighborhood_attention(x + rank, x, x, **same), x)
+
+
+@named("arguments-compared-once")
+def arguments_compared_once() -> None:
+    """No collective but those of the exchange from the second call of a problem on."""
+    mesh = mesh_of(2, 2)
+    x = torch.zeros(1, 7, 4, 4, 8, device=device).requires_grad_()
+    same = dict(kernel_size=3, mesh=mesh, sharded_axes=("u", "v"), grid=(14, 8), strategy="halo", timeout=60.0)
+    real, calls = dist.all_gather, []
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls.append(named["group"].group_name)
+        return real(*arguments, **named)
+
+    dist.all_gather = counted
+    try:
+        for times in range(3):
+            distributed.neighborhood_attention(x, x, x, **same).sum().backward()
+            assert len(calls) == 4, calls  # forward and backward, two axes
+        distributed.neighborhood_attention(x, x, x, **{**same, "kernel_size": 4})
+        assert len(calls) == 6, calls
+    finally:
+        dist.all_gather = real
+
+
 @named("missing-process")
 def missing_process() -> None:
     """The last process does not take part: the others fail and do not hang. By NCCL, which waits only for processes that send

@@ -19,7 +19,8 @@ from torch.autograd import Function
 
 from .. import _ops
 from .._transforms import once_each, transformed
-from ._axes import Halo, Segment, Shard
+from ._agreement import agree, tensor_arguments
+from ._axes import Halo, Segment, Shard, Window
 from ._exchange import (
     Link,
     add_gradients,
@@ -367,10 +368,25 @@ _library.define(
 )
 
 
+def _compare(plan: Plan, inputs: Sequence[OptionalTensor], *more: tuple[str, Any]) -> None:
+    """ValueError, in all processes, if a call differs between them."""
+    arguments = (
+        *zip(("grid", *Window._fields[1:]), zip(*plan.axes)),
+        ("sizes", plan.sizes),
+        *tensor_arguments(inputs, plan.scale, plan.sizes),
+        ("strategy", plan.strategy),
+        *more,
+    )
+    groups = [plan.link(axis).group for axis in plan.sharded]
+    agree(groups, arguments, inputs[0].device, plan.timeout)  # type: ignore[union-attr]
+
+
 def _sharded_na(*arguments: Any) -> list[Tensor]:
     """out, lse, and what backward is to be handed again."""
     *inputs, text = arguments
     plan = parse(text)
+    if plan.compare:
+        _compare(plan, inputs)
     return (_heads_forward if plan.strategy == "heads" else _halo_forward)(plan, inputs)
 
 
@@ -378,6 +394,10 @@ def _sharded_na_backward(*arguments: Any) -> list[Tensor]:
     """One gradient per True in `wanted`, in the order of the inputs."""
     inputs, (text, results, d_out, d_lse, wanted) = arguments[:6], arguments[6:]
     plan = parse(text)
+    more = [(f"the gradient of {name}", want) for name, want in zip(("bias", "additional_keys", "additional_values"), wanted[3:])]
+    if plan.strategy == "heads":  # elsewhere nothing of it travels
+        more.append(("the gradient by lse", d_lse is not None))
+    _compare(plan, inputs, *more)
     backward = _heads_backward if plan.strategy == "heads" else _halo_backward
     found = backward(plan, inputs, [*results, d_out, d_lse], wanted)
     shared = [gradient for gradient in found[3:] if gradient is not None]

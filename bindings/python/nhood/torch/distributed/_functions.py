@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis
 from .._functions import autocast
+from ._agreement import agree, tensor_arguments
 from ._attention import sharded_attention
 from ._axes import Window, balanced
 from ._plan import Plan
@@ -22,6 +23,7 @@ from ._strategies import LINKS, Choice, Link, Sizes, choices, chosen
 
 def _plan(
     sharding: Sharding,
+    groups: Sequence[Any],
     windows: Sequence[Sequence[Any]],
     scale: Optional[float],
     extents: Sequence[int],
@@ -30,14 +32,12 @@ def _plan(
     """For shards of these extents. Its strategy is that of the sharding, which may be auto."""
     lengths, sizes, names = [], [], []
     link = sharding.link
-    for axis, dimension in enumerate(dimensions(sharding, len(extents))):
-        length = extents[axis]
-        if dimension is None:
+    for axis, (group, length) in enumerate(zip(groups, extents)):
+        if group is None:
             lengths.append(length)
             sizes.append(None)
             names.append(None)
             continue
-        group = sharding.mesh.get_group(dimension)
         found = sizes_of(sharding, axis, length, group, device)
         link = link or LINKS["cuda" if device.type == "cuda" else "cpu"]
         lengths.append(sum(found))
@@ -47,6 +47,11 @@ def _plan(
     _check_axes(axes)
     plan = Plan(axes, tuple(sizes), tuple(names), sharding.strategy, scale, sharding.timeout)
     return plan, link or LINKS["cpu"]
+
+
+def _groups(sharding: Sharding, rank: int) -> list[Any]:
+    """The processes along each axis of the grid, None where it is not sharded."""
+    return [None if d is None else sharding.mesh.get_group(d) for d in dimensions(sharding, rank)]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -75,6 +80,32 @@ def _with_strategy(plan: Plan, sizes: Sizes, link: Link) -> Plan:
     return plan._replace(strategy=chosen(plan, sizes, plan.strategy, link)) if plan.sharded else plan
 
 
+def _agree(
+    sharding: Sharding,
+    groups: Sequence[Any],
+    windows: Sequence[Sequence[Any]],
+    scale: Optional[float],
+    inputs: Sequence[Optional[Tensor]],
+) -> None:
+    """Has the processes compare what must be the same in all: plain numbers in tuples, as what is equal is to read alike, too."""
+    sharded = dimensions(sharding, len(groups))
+    grid = None if sharding.grid is None else per_axis(sharding.grid, len(groups), "grid")
+    sizes = sharding.sizes and tuple([entry and tuple(map(int, entry)) for entry in sharding.sizes])
+    arguments = (
+        ("sharded_axes", tuple(sharded)),
+        *zip(("kernel_size", "stride", "dilation", "is_causal", "is_periodic"), windows),
+        *tensor_arguments(inputs, scale, sharded),
+        ("grid", grid),
+        ("sizes", sizes),
+        ("strategy", sharding.strategy),
+        ("link", sharding.link and tuple(map(float, sharding.link))),
+    )
+    # In the order of the mesh's dimensions, in which processes also agree if they take them for different axes.
+    found = dict(zip(sharded, groups))
+    along = [found[dimension] for dimension in range(sharding.mesh.ndim) if dimension in found]
+    agree(along, arguments, inputs[0].device, sharding.timeout)  # type: ignore[union-attr]
+
+
 @torch.compiler.assume_constant_result
 def _plan_text(
     mesh: DeviceMesh,
@@ -85,12 +116,16 @@ def _plan_text(
     extents: Sequence[int],
     device: torch.device,
     sizes: Sequence[int],
+    inputs: Optional[Sequence[Optional[Tensor]]],
 ) -> str:
     """The text of the plan with its strategy, for a Sharding's fields. To torch.compile all arguments are constants, which tuples
-    with names are not."""
+    with names are not. inputs: None in compiled code, whose operator has the processes compare."""
     sharding = Sharding(mesh, *sharded, link=None if link is None else Link(*link))
-    plan, found_link = _plan(sharding, windows, scale, extents, device)
-    return _with_strategy(plan, Sizes(*sizes), found_link).text()
+    groups = _groups(sharding, len(extents))
+    if inputs is not None:
+        _agree(sharding, groups, windows, scale, inputs)
+    plan, found_link = _plan(sharding, groups, windows, scale, extents, device)
+    return _with_strategy(plan._replace(compare=inputs is None), Sizes(*sizes), found_link).text()
 
 
 def _tensor_sizes(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
@@ -100,7 +135,7 @@ def _tensor_sizes(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
 
 
 def _constants(lengths: Sequence[int]) -> tuple[int, ...]:
-    """As integers: torch.compile makes a symbol of a length that it has seen change, which is no constant to hand on."""
+    """As integers: torch.compile makes a symbol of a number that it has seen change, which is no constant to hand on."""
     return tuple([operator.index(length) for length in lengths])
 
 
@@ -175,7 +210,8 @@ def neighborhood_attention(
     Returns out [B, X.., H, Dv]; with return_lse, out and the log-sum-exp of the logits [B, X.., H]. Differentiable once, in
     reverse mode.
 
-    Raises ValueError and TypeError as nhood.torch.na2d; RuntimeError if another process failed or did not come in time.
+    Raises ValueError and TypeError as nhood.torch.na2d; ValueError in all processes if an argument differs between them, on the
+    first call with these arguments; RuntimeError if another process failed or did not come in time.
     """
     if type(query).__name__ == "DTensor":
         from ._dtensor import of_dtensors
@@ -190,13 +226,15 @@ def neighborhood_attention(
     _check_tensors(query, key, value)
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
     windows = _windows(query.dim() - 3, kernel_size, stride, dilation, is_causal, is_periodic)
+    windows = (*map(_constants, windows[:3]), *windows[3:])
     scale = None if scale is None else number(scale, "scale")
     if torch.compiler.is_compiling() and grid is None and sizes is None:
         raise ValueError("grid and sizes are None: compiled code cannot ask the other processes for theirs")
     sharded = (sharded_axes if isinstance(sharded_axes, str) else tuple(sharded_axes), grid, sizes, strategy, timeout)
     extents, sizes_of_tensors = _constants(query.shape[1:-2]), _constants(_tensor_sizes(*inputs[:3]))
+    compared = None if torch.compiler.is_compiling() else inputs
     text = _plan_text(
-        mesh, sharded, link and tuple(link), windows, scale, extents, query.device, sizes_of_tensors
+        mesh, sharded, link and tuple(link), windows, scale, extents, query.device, sizes_of_tensors, compared
     )
     out, lse = sharded_attention(inputs, text)
     return (out, lse) if flag(return_lse, "return_lse") else out
@@ -248,5 +286,6 @@ def explain(
     calls it, unless the sharding has grid or sizes."""
     _check_tensors(query, key, value)
     windows = _windows(query.dim() - 3, kernel_size, stride, dilation, is_causal, is_periodic)
-    plan, link = _plan(sharding, windows, None, query.shape[1:-2], query.device)
+    groups = _groups(sharding, query.dim() - 3)
+    plan, link = _plan(sharding, groups, windows, None, query.shape[1:-2], query.device)
     return choices(plan, Sizes(*_tensor_sizes(query, key, value)), link)

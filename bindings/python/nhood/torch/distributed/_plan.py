@@ -25,6 +25,8 @@ class Plan(NamedTuple):
     scale: Optional[float] = None
     timeout: Optional[float] = None
     """seconds that a process waits for another one; None: as the process group says"""
+    compare: bool = False
+    """whether the operator has the processes compare their arguments"""
 
     @property
     def sharded(self) -> tuple[int, ...]:
@@ -53,7 +55,7 @@ def _text(plan: Plan) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def parse(text: str) -> Plan:
-    axes, sizes, groups, strategy, scale, timeout = json.loads(text)
+    axes, sizes, groups, strategy, scale, timeout, compare = json.loads(text)
     return Plan(
         tuple(Window(*axis) for axis in axes),
         tuple(entry and tuple(entry) for entry in sizes),
@@ -61,6 +63,7 @@ def parse(text: str) -> Plan:
         strategy,
         scale,
         timeout,
+        compare,
     )
 
 
