@@ -85,7 +85,7 @@ def test_defaults_of_older_versions():
     code = "import nhood.compat.natten as n; n.install(); import natten; print(natten.is_kv_parallelism_in_fused_na_enabled(), end=' '); "
     code += "natten.use_fused_na(); print(natten.is_kv_parallelism_in_fused_na_enabled(), end=' '); "
     code += "natten.context.NattenContext.reset(); print(natten.is_kv_parallelism_in_fused_na_enabled())"
-    assert in_new_process(code, NHOOD_NATTEN_VERSION="0.17.5") == "False False False"
+    assert in_new_process(code, NHOOD_NATTEN_VERSION="0.17.5") == "False True False"
     assert in_new_process(code) == "True True True"
 
 
@@ -148,6 +148,38 @@ def test_fused_switches():
     assert natten.context.should_force_flex_attention()
     natten.use_fna(False)
     assert not natten.is_fused_na_enabled() and not natten.context.should_use_flex_attention()
+
+
+@pytest.mark.parametrize("switch", ["use_fused_na", "use_fna"])
+def test_fused_switch_is_that_of_parallelism_over_keys_too(switch):
+    """In each version that has it; where fused kernels are switched off kv_parallel is not looked at."""
+    switch = getattr(natten, switch)
+
+    def both():
+        return natten.is_fused_na_enabled(), natten.is_kv_parallelism_in_fused_na_enabled()
+
+    try:
+        for version in ("0.17.5", natten.__version__):
+            nhood.compat.natten.install(version)
+            natten.use_kv_parallelism_in_fused_na(False)
+            steps = [((), True, True), ((False,), False, False), ((True,), True, True), ((True, False), True, False)]
+            steps += [((True, True), True, True), ((False, True), False, False), ((False, False), False, False)]
+            for arguments, *expected in steps:
+                switch(*arguments)
+                assert both() == tuple(expected), (version, arguments)
+            natten.use_deterministic_algorithms()
+            switch(False, kv_parallel=True)
+            switch(True, kv_parallel=False)
+            assert both() == (True, False)
+            switch(False)
+            for arguments in ((), (True, True)):
+                with pytest.raises(RuntimeError, match="deterministic"):
+                    switch(*arguments)
+                assert both() == (False, False)
+            natten.use_deterministic_algorithms(False)
+    finally:
+        nhood.compat.natten.install()
+        NattenContext.reset()
 
 
 def test_autotuner_switches():

@@ -175,13 +175,11 @@ def is_flex_compile_backprop_allowed() -> bool:
 
 def use_fused_na(
     mode: bool = True,
-    kv_parallel: Optional[bool] = None,
+    kv_parallel: bool = True,
     use_flex_attention: bool = False,
     force_flex_attention: bool = False,
 ) -> None:
-    """kv_parallel: None: the default of the version that is followed."""
-    if kv_parallel is None:
-        kv_parallel = _NATTEN_DEFAULTS["is_kv_parallelism_enabled"]
+    """kv_parallel: as from 0.17.3 on, whichever version is followed; not looked at where fused kernels are switched off."""
     use_kv_parallelism_in_fused_na(mode and kv_parallel)
     NattenContext.is_fused_na_enabled = mode
     NattenContext.use_flex_attention = mode and use_flex_attention
