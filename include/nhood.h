@@ -551,7 +551,8 @@ typedef struct nhood_io {
  * out. Outputs must not overlap inputs or each other. Two executes at the same time need two workspaces.
  *
  * CUDA: enqueues the work and returns. It does not allocate, compile or synchronise, and so may be captured into a CUDA graph.
- * CPU: returns when the result is complete. The result does not depend on the number of threads.
+ * CPU: returns when the result is complete. Neither the result of a plan nor, without wisdom (which is kept for each number of
+ * threads), the choice of the plan depends on the number of threads.
  *
  * Returns ARGUMENT (a pointer is missing or misaligned, the workspace is too small) or DEVICE (a launch was refused, or no CUDA
  * context of the device is current; the caller's next synchronisation reports faults during the run). Results of a plan are

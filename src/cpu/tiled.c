@@ -81,9 +81,6 @@ static void tiled_destroy(struct nh_operation *operation) {
     nh_release(plan->host, plan);
 }
 
-/* Below this much work, waking threads costs more than it saves (tens of microseconds). */
-static const double alone_flops = 2e6;
-
 /* The units of a round. They must keep every thread busy; apart from that, partial gradients should stay in the threads'
  * caches until they are added up. */
 static int64_t choose_round(const struct tiled *plan) {
@@ -130,7 +127,7 @@ nhood_status nh_tiled_build(const struct nh_solver *solver, const struct nh_prob
     plan->adds_up = plan->reduces && (!plan->geometry.tiles_apart || problem->extra_tokens > 0 ||
                                       (problem->op == NHOOD_OP_BWD && problem->has_bias));
     plan->round_units = choose_round(plan);
-    plan->alone = nh_problem_flops(problem) < alone_flops;
+    plan->alone = nh_tiled_alone(problem);
     if (problem->has_bias) {
         int64_t reals = problem->heads * problem->bias_count;
         plan->bias_reals = nh_ceil_div(reals, NH_ALIGNMENT) * NH_ALIGNMENT;

@@ -19,6 +19,11 @@ struct nh_tile_kernels;
 const struct nh_tile_kernels *nh_tiled_kernels(const struct nh_problem *problem,
                                                const struct nh_device *device);
 
+/* Whether a problem has so little work that waking threads would cost more than it saves (tens of microseconds). */
+static inline bool nh_tiled_alone(const struct nh_problem *problem) {
+    return nh_problem_flops(problem) < 2e6;
+}
+
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device);
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         double below_ns, struct nh_config *config, int capacity);

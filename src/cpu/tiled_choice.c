@@ -202,7 +202,7 @@ static double doublings(double bytes, double kib) {
  *     caches     the more packed keys (and in a backward their gradients) are kept, the further out in the caches they lie and
  *                the more each use costs. Packing uses all keys that are kept, products those that consecutive blocks share. Keys
  *                of a ring of planes, packed a moment ago, cost products half as much
- * The sum is divided among the threads. The constants were fitted on machines with AVX-512. They serve to rank configs, not to
+ * The sum is divided among the threads, if they take part. The constants were fitted on machines with AVX-512. They serve to rank configs, not to
  * predict times. */
 double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
                          const struct nh_device *device, const struct nh_config *config,
@@ -230,7 +230,8 @@ double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem
         1 + (shape.planes ? 0.5 : 1) * (0.1 * doublings(near, 96) + 0.5 * doublings(near, 1024));
     packed *= packing_operations(config) * (1 + 0.25 * doublings(kept, 40));
     double work = (products + 14 * scores + packed) / operations_per_ns;
-    return 200 + work / cpu->threads * idleness(units * shape.tiles);
+    const int32_t threads = nh_tiled_alone(problem) ? 1 : cpu->threads;
+    return 200 + work / threads * idleness(units * shape.tiles);
 }
 
 /* The tile size that replaces the whole of a long axis, because the tables of a plan hold several tiles. */
@@ -309,8 +310,13 @@ int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device
     (void)below_ns;
     struct nh_config all[MOST_CONFIGS];
     int count = all_configs(problem, nh_tiled_kernels(problem, device), all);
+    /* Estimates for other numbers of threads have the same order but for rounding, which must not decide, either. */
+    struct nh_cpu nominal_cpu = *(const struct nh_cpu *)device->backend;
+    struct nh_device nominal = *device;
+    nominal_cpu.threads = NOMINAL_THREADS;
+    nominal.backend = &nominal_cpu;
     /* The estimate of cpu.unfused is the same function. */
-    nh_least_first(&nh_solver_cpu_fused, problem, device, all, count);
+    nh_least_first(&nh_solver_cpu_fused, problem, &nominal, all, count);
     count = (int)nh_min(count, capacity);
     memcpy(config, all, (size_t)count * sizeof *config);
     return count;
