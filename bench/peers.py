@@ -4,9 +4,12 @@
     cuDNN, flash   scaled_dot_product_attention over all keys without a mask, by these backends: not neighborhood
                    attention, but the dense attention that one replaces by it
     flex           torch's FlexAttention, compiled, with the window as a block mask; tokens in row-major order
-    flash4         the same by FlashAttention 4's kernels (`BACKEND`: `FLASH`; the package flash_attn.cute). Tokens lie
-                   tile after tile of 128, so that whole blocks of keys are outside a window; bringing them into that
-                   order is not timed
+    flash4         FlashAttention 4 (the package flash_attn.cute). In 1-D, without stride and dilation, by its own windows:
+                   at both ends they shrink where a neighborhood is shifted, and results are compared elsewhere. Else, and
+                   where that leaves out a tenth of all pairs of query and key, by FlexAttention with its kernels
+                   (`BACKEND`: `FLASH`), on tokens that lie tile after tile of 128, so that whole blocks of keys are outside
+                   a window; bringing them into that order is not timed
+    flash4 dense   the same package over all keys, as cuDNN and flash
     NATTEN         natten's na1d, na2d or na3d with the tiles that it chooses by itself
 
 Contenders take turns, since a GPU's clock follows its temperature and power; times are medians over turns, between
@@ -187,6 +190,8 @@ class Contender:
     call: Callable[[], Any]
     result: Optional[Callable[[], Tensor]] = None
     """out, or d_query, heads last with one axis of tokens; None if it computes something else"""
+    same: tuple[int, Optional[int]] = (0, None)
+    """the tokens [first, end) whose windows are those of nhood"""
     turns: list[float] = field(default_factory=list)
     fastest_ms: float = math.inf
     """of all calls: any other may have waited for another process"""
@@ -211,6 +216,7 @@ def contender(
     attention: Callable[[Tensor, Tensor, Tensor], Tensor],
     tensors: list[Tensor],
     tokens_last: Optional[Callable[[Tensor], Tensor]],
+    same: tuple[int, Optional[int]] = (0, None),
 ) -> Contender:
     """`tokens_last` brings a result to [B, N, H, D]; None if it is not to be compared."""
     *inputs, d_out = tensors
@@ -232,7 +238,7 @@ def contender(
 
         first = call
     call()
-    return Contender(name, call, tokens_last and (lambda: tokens_last(first())))
+    return Contender(name, call, tokens_last and (lambda: tokens_last(first())), same)
 
 
 def nhood_contender(problem: Problem, device: torch.device) -> Contender:
@@ -325,6 +331,7 @@ def flex_contender(problem: Problem, device: torch.device) -> Contender:
     return masked_contender("flex", problem, device, places, None, 128)
 
 
+FLASH4_LACKING = 0.1  # of all pairs
 FLASH4_TILES = {1: (128,), 2: (8, 16), 3: (2, 8, 8)}
 
 
@@ -342,11 +349,24 @@ def in_tiles(lengths: tuple[int, ...], tile: tuple[int, ...]) -> Places:
     return places
 
 
-def flash4_contender(problem: Problem, device: torch.device) -> Contender:
+def flash4_function() -> Callable[..., Tensor]:
+    """On [B, N, H, D]."""
     try:
-        import flash_attn.cute  # noqa: F401
+        from flash_attn.cute.interface import flash_attn_func
     except ImportError as error:
         raise Absent("flash_attn.cute is not installed") from error
+
+    def attention(*tensors: Tensor, **options: Any) -> Tensor:
+        found = flash_attn_func(*tensors, **options)
+        return found[0] if isinstance(found, tuple) else found  # with the log-sum-exps
+
+    return attention
+
+
+def flash4_contender(problem: Problem, device: torch.device) -> Contender:
+    attention = flash4_function()
+    if sides := flash4_sides(problem):
+        return flash4_line_contender(problem, device, attention, *sides)
     tile = FLASH4_TILES[len(problem.axes)]
     if any(length % extent for length, extent in zip(problem.lengths, tile)):
         raise Absent(f"lengths are no multiples of its tile of {'x'.join(map(str, tile))}")
@@ -357,14 +377,47 @@ def flash4_contender(problem: Problem, device: torch.device) -> Contender:
     return masked_contender("flash4", problem, device, places, order, 128, kernel_options={"BACKEND": "FLASH"})
 
 
+def flash4_sides(problem: Problem) -> Optional[tuple[int, int]]:
+    """How many keys before and behind a query its window has, if windows of FlashAttention are those of the problem but for the
+    ends, and have nearly as many keys."""
+    axis, *others = problem.axes
+    if others or axis.stride > 1 or axis.dilation > 1:
+        return None
+    if axis.causal:
+        return axis.window - 1, 0
+    left, right = axis.window // 2, axis.window - 1 - axis.window // 2
+    lacking = (left * (left + 1) + right * (right + 1)) / 2
+    return (left, right) if lacking < FLASH4_LACKING * axis.length * axis.window else None
+
+
+def flash4_line_contender(
+    problem: Problem, device: torch.device, attention: Callable[..., Tensor], left: int, right: int
+) -> Contender:
+    if problem.bias:
+        raise Absent("it has no bias")
+    (axis,) = problem.axes
+    same = (0, None) if axis.causal else (left, axis.length - right)  # causal windows are cut at the first token by both
+
+    def in_windows(*tensors: Tensor) -> Tensor:
+        return attention(*tensors, causal=axis.causal, window_size=(left, right))
+
+    return contender("flash4", problem, in_windows, problem.tensors(device), lambda out: out, same)
+
+
+def flash4_dense_contender(problem: Problem, device: torch.device) -> Contender:
+    tensors = [t.flatten(1, -3) for t in problem.tensors(device)]
+    return contender("flash4 dense", problem, flash4_function(), tensors, None)
+
+
 PEERS = {
     "cuDNN": lambda *given: dense_contender("cuDNN", SDPBackend.CUDNN_ATTENTION, *given),
     "flash": lambda *given: dense_contender("flash", SDPBackend.FLASH_ATTENTION, *given),
     "flex": flex_contender,
     "flash4": flash4_contender,
+    "flash4 dense": flash4_dense_contender,
     "NATTEN": natten_contender,
 }
-DENSE = ("cuDNN", "flash")
+DENSE = ("cuDNN", "flash", "flash4 dense")
 
 
 def gather(problem: Problem, device: torch.device, peers: list[str], dense_gflop: float) -> list[Contender]:
@@ -374,10 +427,11 @@ def gather(problem: Problem, device: torch.device, peers: list[str], dense_gflop
             if name in DENSE and problem.dense_gflop > dense_gflop:
                 raise Absent(f"above {dense_gflop:g} GFLOP")
             found.append(PEERS[name](problem, device))
-        except Absent as reason:
+        except Absent as absent:
+            print(f"{problem.text}: no {name}: {absent}", file=sys.stderr, flush=True)
+        except Exception as error:  # the backend refuses, by an assertion too, cannot compile, or memory is short
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             print(f"{problem.text}: no {name}: {reason}", file=sys.stderr, flush=True)
-        except RuntimeError as error:  # the backend refuses, cannot compile, or memory is short
-            print(f"{problem.text}: no {name}: {str(error).strip().splitlines()[0]}", file=sys.stderr, flush=True)
     return found
 
 
@@ -388,7 +442,9 @@ def compare(problem: Problem, contenders: list[Contender]) -> None:
         return
     expected = ours.result().float()
     for other in others:
-        error = ((other.result().float() - expected).abs().max() / expected.abs().max()).item()
+        tokens = slice(*other.same)
+        theirs, own = other.result()[:, tokens].float(), expected[:, tokens]
+        error = ((theirs - own).abs().max() / expected.abs().max()).item()
         if not error < LARGEST_ERROR:
             raise SystemExit(f"{problem.text}: {other.name} and nhood differ by {error:.2g} of the largest value")
 

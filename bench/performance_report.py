@@ -309,7 +309,7 @@ def short_cpu_suite(sources: list[Source], device: str) -> str:
     return markdown(["problem", "forward", "of peak", "backward", "of peak"], lines)
 
 
-PEERS = {"cuDNN": "dense, cuDNN", "flash": "dense, flash", "flex": "FlexAttention", "flash4": "FlashAttention 4", "NATTEN": "NATTEN"}
+PEERS = {"cuDNN": "dense, cuDNN", "flash": "dense, flash", "flash4 dense": "dense, FlashAttention 4", "flex": "FlexAttention", "flash4": "FlashAttention 4", "NATTEN": "NATTEN"}
 
 
 def peers(sources: list[Source]) -> str:
@@ -321,7 +321,7 @@ def peers(sources: list[Source]) -> str:
         cells, dense = [f"`{row['problem']}`"], row["peers_ms"].get("cuDNN")
         for name in ("nhood", *names):
             ms = row.get("ms") if name == "nhood" else row["peers_ms"].get(name)
-            beside = dense and ms and name not in ("cuDNN", "flash")
+            beside = dense and ms and not PEERS.get(name, "").startswith("dense")
             cells.append((number(ms) + (f" ({number(dense / ms)}×)" if beside else "")) if ms else "–")
         rows.append(cells)
     return markdown(["problem", "nhood", *(PEERS[name] for name in names)], rows)
