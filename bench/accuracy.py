@@ -31,7 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 SOLVERS = {  # of the forward, and of the backward if that is another one
-    "cuda": ("cuda.naive", "cuda.gemm", "cuda.fused80 cuda.split80", "cuda.small", "cuda.short"),
+    "cuda": ("cuda.naive", "cuda.fused80 cuda.split80", "cuda.small", "cuda.short"),
     "cpu": ("cpu.unfused", "cpu.fused"),
 }
 LIMIT = 1.5  # times torch's error

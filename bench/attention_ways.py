@@ -130,7 +130,6 @@ WAYS = {
     way.name: way
     for way in (
         Way("nhood", nhood_attention, compiled=True),
-        Way("gemm", nhood_attention, solver="cuda.gemm", cuda_only=True, compiled=True),
         Way("naive", nhood_attention, solver="cuda.naive", cuda_only=True, compiled=True),
         Way("unfused", unfused_attention, compiled=True),
         Way("gather", gather_attention),

@@ -2,7 +2,6 @@
 """Images per second of the papers' models, and the time of training steps, by every way to get the attention.
 
     nhood     nhood.torch, the library choosing its kernels
-    gemm      nhood held to its kernels on GEMMs, the attention weights in memory (CUDA)
     naive     nhood held to its simplest kernels (CUDA)
     unfused   nhood's operators: logits, torch's softmax, weighted sum
     gather    plain torch: every window gathered in memory

@@ -2,9 +2,9 @@
 """The operator study of "Faster Neighborhood Attention" (2024), Tables 1 to 4, repeated with nhood on one device.
 
 Problems are samples of the sets `nhood suite paper-1d|2d|3d`, forward and backward. On a GPU the families are those of
-the paper: naive (cuda.naive), gemm (cuda.gemm), fused (what nhood chooses; if that is neither of the fused solvers, the
-fastest of these), and torch's dense attention over all keys, which computes something else, by cuDNN, flash and
-memory-efficient kernels; they need torch and the package nhood (PYTHONPATH=bindings/python in a source tree). A CPU has
+the paper: naive (cuda.naive), gemm (the operators pn, nn and in by cuda.gemm, with torch's softmax between them), fused
+(what nhood chooses; if that is neither of the fused solvers, the fastest of these), and torch's dense attention over all
+keys, which computes something else, by cuDNN, flash and memory-efficient kernels; they need torch and the package nhood (PYTHONPATH=bindings/python in a source tree). A CPU has
 no naive and no gemm solver: its reference solver is written for exactness and is no contender. There, fused
 (cpu.fused) stands beside unfused (cpu.unfused, the sum of pn and nn forward and of pn, nn and twice in backward,
 without the softmax between them, so that what is said of it is a lower bound) and torch's dense attention.

@@ -51,12 +51,63 @@ class Plan:
     def __del__(self, _release: Callable = c.lib.nhood_plan_release) -> None:
         _release(self.handle)
 
-    def call(self, memory: Memory) -> Callable[[], None]:
+    def call(self, memory: Memory, own: dict[int, torch.Tensor] = {}) -> Callable[[], None]:
+        """own: tensors of slots that are others than the memory's"""
         io = c.Io(ctypes.sizeof(c.Io), workspace=memory.scratch.data_ptr(), workspace_bytes=memory.scratch.numel())
-        for slot, tensor in memory.tensors.items():
+        for slot, tensor in {**memory.tensors, **own}.items():
             io.data[slot] = tensor.data_ptr()
         io.stream = memory.stream
         return lambda: c.check(c.lib.nhood_plan_execute(self.handle, ctypes.byref(io)))
+
+
+class GemmPlan:
+    """Attention as the paper's GEMM-based one: operators of cuda.gemm, attention weights in memory, and torch's softmax."""
+
+    def __init__(self, problem: str, plan: Callable[[str, str], Plan]) -> None:
+        """plan: of an operator's text by a solver"""
+        self.op, sizes = problem.split(":", 1)
+        self.of = Problem.parse(problem)
+        self.scale = 1 / math.sqrt(self.of.dim)
+        self.pn, self.nn = plan(f"pn:{sizes}:scale{self.scale!r}", "gemm"), plan(f"nn:{sizes}", "gemm")
+        self.plans = [self.pn, self.nn]
+        if self.op == "bwd":
+            self.plain, self.sums = plan(f"pn:{sizes}", "gemm"), plan(f"in:{sizes}", "gemm")
+            self.plans += [self.plain, self.sums]
+        self.workspace_bytes = max(each.workspace_bytes for each in self.plans)
+        self.solver, self.config = self.pn.solver, self.pn.config
+
+    def weights(self, memory: Memory) -> torch.Tensor:
+        of, like = self.of, memory.tensors[c.Q]
+        return torch.empty((of.batch * of.tokens * of.heads, math.prod(of.window)), dtype=like.dtype, device=like.device)
+
+    def call(self, memory: Memory) -> Callable[[], None]:
+        tensors, weights = memory.tensors, self.weights(memory)
+        score = self.pn.call(memory, {c.A: weights})
+
+        def forward() -> None:
+            score()
+            torch.softmax(weights, -1, out=weights)
+            weigh()
+
+        weigh = self.nn.call(memory, {c.A: weights})
+        if self.op == "fwd":
+            return forward
+        forward()  # whose weights the backward pass reads
+        gradient = self.weights(memory)
+        d_weights = self.plain.call(memory, {c.A: gradient, c.Q: tensors[c.D_O], c.K: tensors[c.V]})
+        d_value = self.sums.call(memory, {c.A: weights})
+        d_query = self.nn.call(memory, {c.A: gradient, c.V: tensors[c.K], c.O: tensors[c.D_Q]})
+        d_key = self.sums.call(memory, {c.A: gradient, c.D_O: tensors[c.Q], c.D_V: tensors[c.D_K]})
+
+        def backward() -> None:
+            d_weights()
+            d_value()
+            torch._softmax_backward_data(gradient, weights, -1, weights.dtype, grad_input=gradient)
+            gradient.mul_(self.scale)
+            d_query()
+            d_key()
+
+        return backward
 
 
 class Memory:
@@ -146,6 +197,8 @@ class CudaStudy:
     def plans(self, text: str, contender: str) -> list[Plan] | Result:
         """The plan, of fused the one chosen or, if that is not fused, all that are; or why there is none."""
         try:
+            if contender == "gemm":
+                return [GemmPlan(text, self.plan)]
             if contender != "fused":
                 return [self.plan(text, contender)]
             chosen = self.plan(text, None)
@@ -185,7 +238,10 @@ class CudaStudy:
         if isinstance(plans, dict):
             return plans
         if plans:
-            return [Contender(f"{plan.solver} {plan.config}".strip(), plan.call(memory)) for plan in plans]
+            try:
+                return [Contender(f"{plan.solver} {plan.config}".strip(), plan.call(memory)) for plan in plans]
+            except torch.OutOfMemoryError:
+                return {"absent": "not enough memory for the attention weights"}
         if problem.dense_flops > self.dense_gflop * 1e9:
             return {"absent": f"above {self.dense_gflop:g} GFLOP"}
         try:

@@ -3,7 +3,6 @@
  * NVRTC knows. Needs no GPU. */
 #include "compiler.h"
 #include "example_config.h"
-#include "gemm_part_args.h"
 #include "nhood.h"
 #include "short_args.h"
 #include "test.h"
@@ -14,23 +13,20 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { SKIPPED = 77, HEADERS = 6, SIZES = 7 };
-static const char *const header_name[HEADERS] = {"window.h",        "kernel_abi.h",
-                                                 "short_args.h",    "gemm_part_args.h",
+enum { SKIPPED = 77, HEADERS = 5, SIZES = 6 };
+static const char *const header_name[HEADERS] = {"window.h", "kernel_abi.h", "short_args.h",
                                                  "kernel_config.h", "example_config.h"};
 
 static_assert((int)NH_DELTA == (int)NHOOD_TENSOR_COUNT, "the public tensors come first");
 
 static const char source[] =
     "#include \"window.h\"\n"
-    "#include \"gemm_part_args.h\"\n"
     "#include \"short_args.h\"\n"
     "static_assert(sizeof(nh_cuda_axis) == AXIS_BYTES, \"axis\");\n"
     "static_assert(sizeof(nh_cuda_tensor) == TENSOR_BYTES, \"tensor\");\n"
     "static_assert(sizeof(nh_cuda_args) == ARGS_BYTES, \"args\");\n"
     "static_assert(sizeof(nh_tiled_args) == TILED_BYTES, \"tiled\");\n"
     "static_assert(sizeof(nh_short_args) == SHORT_BYTES, \"short\");\n"
-    "static_assert(sizeof(nh_gemm_part_args) == GEMM_PART_BYTES, \"gemm_part\");\n"
     "#include \"example_config.h\"\n"
     "constexpr example_config C = NH_CONFIG;\n"
     "static_assert(sizeof C == CONFIG_BYTES && example_row_count(&C) == 32 && C.warps == -4, "
@@ -102,16 +98,12 @@ static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADE
     struct nh_kernel_spec spec;
     nh_kernel_configure(&spec, fields, &config);
     const size_t more = regions ? 3 * sizeof(struct nh_cuda_region) : 0;
-    const size_t value[] = {sizeof(struct nh_cuda_axis),
-                            sizeof(struct nh_cuda_tensor),
-                            sizeof(struct nh_cuda_args) + more,
-                            sizeof(struct nh_tiled_args) + more,
-                            sizeof(struct nh_short_args) + more,
-                            sizeof(struct nh_gemm_part_args) + more,
-                            sizeof config};
+    const size_t value[] = {
+        sizeof(struct nh_cuda_axis),         sizeof(struct nh_cuda_tensor),
+        sizeof(struct nh_cuda_args) + more,  sizeof(struct nh_tiled_args) + more,
+        sizeof(struct nh_short_args) + more, sizeof config};
     static const char *const macro[] = {"AXIS_BYTES",  "TENSOR_BYTES", "ARGS_BYTES",
-                                        "TILED_BYTES", "SHORT_BYTES",  "GEMM_PART_BYTES",
-                                        "CONFIG_BYTES"};
+                                        "TILED_BYTES", "SHORT_BYTES",  "CONFIG_BYTES"};
     for (int i = 0; i < SIZES; i++)
         snprintf(option[i], sizeof option[i], "-D%s=%zu", macro[i], value[i]);
     snprintf(option[SIZES], sizeof option[SIZES], "--gpu-architecture=sm_%d", arch);
@@ -144,7 +136,6 @@ int main(void) {
     const char *const header[HEADERS] = {read_text(SOURCES "/core/window.h"),
                                          read_text(SOURCES "/cuda/runtime/kernel_abi.h"),
                                          read_text(SOURCES "/cuda/families/short/short_args.h"),
-                                         read_text(SOURCES "/cuda/families/gemm/gemm_part_args.h"),
                                          read_text(SOURCES "/cuda/runtime/kernel_config.h"),
                                          read_text(SOURCES "/../tests/common/example_config.h")};
     int count = 0, archs[64];

@@ -142,7 +142,8 @@ static void check_solvers(void) {
     static const char *const problems[] = {
         "fwd:bf16:b1h2d64:24x68x24:w9x24x24", "bwd:bf16:b1h2d64:24x68x24:w9x24x24",
         "fwd:f16:b1h4d32:14x14:w7x7:rpb",     "bwd:f16:b1h4d32:14x14:w7x7:rpb",
-        "bwd:f32:b1h2d32:56x56:w7x7:x5",      "pn:bf16:b1h2d32:12x12:w5x5"};
+        "bwd:f32:b1h2d32:56x56:w7x7:x5",      "pn:bf16:b1h2d32:12x12:w5x5",
+        "nn:bf16:b1h2d32:12x12:w5x5",         "in:bf16:b1h2d32:12x12:w5x5"};
     static const char *const gpus[] = {"a100", "h200", "b200"};
     struct nh_host host = {.allocate = counted_allocate, .release = counted_release};
     const nhood_context_options options = {
@@ -155,7 +156,7 @@ static void check_solvers(void) {
                   !nh_cuda_collect_open(&options, &host, &cuda) &&
                   !nh_cuda_collect_twin(cuda, device, &twin),
               "%s", nhood_last_error());
-        for (int i = 0; i < 6; i++)
+        for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
             for (int s = 0; nh_registry_solvers[s]; s++) {
                 const struct nh_solver *solver = nh_registry_solvers[s];
                 struct nh_problem problem;

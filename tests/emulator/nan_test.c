@@ -329,11 +329,9 @@ int main(int count, char **argument) {
     static const char *const in_turns_of_regions[] = {"fwd:f32:b1h1d64:90:w9:q30+60:k4+40",
                                                       "bwd:f32:b1h1d64:80:w9:p1:q70+80:k3+80"};
     static const char *const forward[] = {"cuda.small",   "cuda.short",   "cuda.short90",
-                                          "cuda.fused80", "cuda.fused90", "cuda.gemm",
-                                          "cuda.naive"};
+                                          "cuda.fused80", "cuda.fused90", "cuda.naive"};
     static const char *const backward[] = {"cuda.small",   "cuda.short",   "cuda.split80",
-                                           "cuda.split90", "cuda.joint90", "cuda.gemm",
-                                           "cuda.naive"};
+                                           "cuda.split90", "cuda.joint90", "cuda.naive"};
     nhood_context *context = NULL;
     if (nhood_context_create(NULL, &context)) {
         printf("%s\n", nhood_last_error());

@@ -10,7 +10,7 @@
 
 /* For a backward, every key of every query that attends a key is evaluated, so its random windows are smaller. Along an axis a
  * key is attended by up to 3/2 w queries at a border, and by up to a stride more. */
-enum { SAMPLES = 60, MOST_DIM = 128, MOST_WINDOW = 147, MOST_WINDOW_BWD = 45, MOST_KEYS = 512 };
+enum { SAMPLES = 60, MOST_ROW = 128, MOST_WINDOW = 147, MOST_WINDOW_BWD = 45, MOST_KEYS = 512 };
 static const double tolerance = 0.02; /* bf16 rounds results of size 1 to 2^-9 */
 
 static const char *const problems[] = {
@@ -22,6 +22,12 @@ static const char *const problems[] = {
     /* many short sequences, for solvers that keep whole dilation groups in shared memory */
     "fwd:bf16:b16400h8d64:256:w31",
     "bwd:bf16:b16400h8d64:256:w31",
+    /* operators: many rows, and many weights */
+    "pn:bf16:b1h1d64:40000000:w5",
+    "nn:bf16:b2h20d64:1024x1024:w3x3",
+    "in:bf16:b1h1d64:40000000:w5",
+    "pn:bf16:b1h1d32:70000000:w37",
+    "nn:bf16:b1h1d32:70000000:w37",
 };
 
 /* Random numbers repeat with a period that divides no power of two, so that an offset that has lost its high bits finds other
@@ -65,10 +71,28 @@ static int64_t row_of(const struct large *l, const struct place *p, int64_t head
     return row * heads + p->head;
 }
 
+/* The first result of the problem's operation. */
+static int output_of(const struct large *l) {
+    switch (l->problem.op) {
+    case NHOOD_OP_BWD: return NHOOD_D_Q;
+    case NHOOD_OP_PN: return NHOOD_A;
+    case NHOOD_OP_IN: return NHOOD_D_V;
+    default: return NHOOD_O;
+    }
+}
+
+/* The elements of a row: the window of a query's weights, or the head dim. */
+static int64_t width_of(const struct large *l, int tensor) {
+    int64_t width = 1;
+    for (int a = 0; tensor == NHOOD_A && a < l->problem.rank; a++)
+        width *= l->problem.axis[a].window;
+    return tensor == NHOOD_A ? width : l->problem.dim;
+}
+
 static void read_row(const struct large *l, int tensor, const struct place *p,
-                     double row[MOST_DIM]) {
-    uint16_t bits[MOST_DIM];
-    int64_t dim = l->problem.dim, at = row_of(l, p, l->problem.heads) * dim;
+                     double row[MOST_ROW]) {
+    uint16_t bits[MOST_ROW];
+    int64_t dim = width_of(l, tensor), at = row_of(l, p, l->problem.heads) * dim;
     MUST(read(bits, address_in(l->io.data[tensor]) + (size_t)at * 2, (size_t)dim * 2));
     for (int64_t i = 0; i < dim; i++) {
         uint32_t wide = (uint32_t)bits[i] << 16;
@@ -119,9 +143,9 @@ static int neighbors(const struct large *l, const struct place *p, int attended,
 }
 
 /* Computes one query by the definition: its output, and as the result its LSE. */
-static double attend(const struct large *l, const struct place *query, double o[MOST_DIM]) {
+static double attend(const struct large *l, const struct place *query, double o[MOST_ROW]) {
     struct place key[MOST_KEYS];
-    double q[MOST_DIM], row[MOST_DIM], weight[MOST_KEYS], sum = 0;
+    double q[MOST_ROW], row[MOST_ROW], weight[MOST_KEYS], sum = 0;
     int64_t dim = l->problem.dim;
     int count = neighbors(l, query, 1, key);
     read_row(l, NHOOD_Q, query, q);
@@ -130,7 +154,7 @@ static double attend(const struct large *l, const struct place *query, double o[
         weight[n] = exp(dot(q, row, dim) / sqrt((double)dim));
         sum += weight[n];
     }
-    memset(o, 0, MOST_DIM * sizeof *o);
+    memset(o, 0, MOST_ROW * sizeof *o);
     for (int n = 0; n < count; n++) {
         read_row(l, NHOOD_V, &key[n], row);
         for (int64_t i = 0; i < dim; i++)
@@ -142,7 +166,7 @@ static double attend(const struct large *l, const struct place *query, double o[
 /* Computes P and dS of a pair of a query and a key. */
 static void gradient_of_score(const struct large *l, const struct place *query,
                               const struct place *key, double *p, double *d_s) {
-    double q[MOST_DIM], k[MOST_DIM], v[MOST_DIM], o[MOST_DIM], d_o[MOST_DIM];
+    double q[MOST_ROW], k[MOST_ROW], v[MOST_ROW], o[MOST_ROW], d_o[MOST_ROW];
     int64_t dim = l->problem.dim;
     read_row(l, NHOOD_Q, query, q);
     read_row(l, NHOOD_K, key, k);
@@ -153,16 +177,16 @@ static void gradient_of_score(const struct large *l, const struct place *query,
     *d_s = *p * (dot(d_o, v, dim) - dot(d_o, o, dim));
 }
 
-static void add(double sum[MOST_DIM], double weight, const double row[MOST_DIM], int64_t dim) {
+static void add(double sum[MOST_ROW], double weight, const double row[MOST_ROW], int64_t dim) {
     for (int64_t i = 0; i < dim; i++)
         sum[i] += weight * row[i];
 }
 
 static void compare(const struct large *l, int tensor, const struct place *p,
-                    const double expected[MOST_DIM]) {
-    double row[MOST_DIM], worst = 0, size = 1;
+                    const double expected[MOST_ROW]) {
+    double row[MOST_ROW], worst = 0, size = 1;
     read_row(l, tensor, p, row);
-    for (int64_t i = 0; i < l->problem.dim; i++) {
+    for (int64_t i = 0; i < width_of(l, tensor); i++) {
         double error = fabs(row[i] - expected[i]);
         if (!(error <= worst)) worst = error;
         if (fabs(expected[i]) > size) size = fabs(expected[i]);
@@ -171,10 +195,43 @@ static void compare(const struct large *l, int tensor, const struct place *p,
           (long long)row_of(l, p, l->problem.heads), worst, size);
 }
 
+/* The place of a key among those of a query, in whose order the query's weights are. */
+static int slot_of(const struct large *l, const struct place *query, const struct place *key) {
+    struct place near[MOST_KEYS];
+    int count = neighbors(l, query, 1, near), slot = 0;
+    while (slot < count && memcmp(near[slot].at, key->at, sizeof key->at) != 0)
+        slot++;
+    return slot;
+}
+
+/* Checks the result of an operator at a query or, of `in`, a key. */
+static void check_operator(const struct large *l, const struct place *p) {
+    struct place near[MOST_KEYS];
+    double sum[MOST_ROW] = {0}, row[MOST_ROW], weights[MOST_ROW], q[MOST_ROW];
+    int inverse = l->problem.op == NHOOD_OP_IN;
+    int count = neighbors(l, p, !inverse, near);
+    if (l->problem.op == NHOOD_OP_PN) read_row(l, NHOOD_Q, p, q);
+    if (l->problem.op == NHOOD_OP_NN) read_row(l, NHOOD_A, p, weights);
+    for (int n = 0; n < count; n++) {
+        int input = inverse ? NHOOD_D_O : l->problem.op == NHOOD_OP_PN ? NHOOD_K : NHOOD_V;
+        read_row(l, input, &near[n], row);
+        if (inverse) read_row(l, NHOOD_A, &near[n], weights);
+        if (l->problem.op == NHOOD_OP_PN)
+            sum[n] = dot(q, row, l->problem.dim);
+        else
+            add(sum, weights[inverse ? slot_of(l, &near[n], p) : n], row, l->problem.dim);
+    }
+    compare(l, output_of(l), p, sum);
+}
+
 static void check_place(const struct large *l, const struct place *p) {
     struct place near[MOST_KEYS];
-    double sum[MOST_DIM] = {0}, sum_v[MOST_DIM] = {0}, row[MOST_DIM], weight, d_s;
+    double sum[MOST_ROW] = {0}, sum_v[MOST_ROW] = {0}, row[MOST_ROW], weight, d_s;
     double scale = 1 / sqrt((double)l->problem.dim);
+    if (l->problem.op >= NHOOD_OP_PN) {
+        check_operator(l, p);
+        return;
+    }
     if (l->problem.op == NHOOD_OP_FWD) {
         attend(l, p, sum);
         compare(l, NHOOD_O, p, sum);
@@ -255,8 +312,10 @@ static int prepare(struct large *l, nhood_context *context, const char *text) {
                (double)room * 1e-9);
         return 0;
     }
-    CHECK(elements[NHOOD_Q] > INT32_MAX, "%s: only %lld elements", text,
-          (long long)elements[NHOOD_Q]);
+    int64_t most = 0;
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if (elements[t] > most) most = elements[t];
+    CHECK(most > INT32_MAX, "%s: only %lld elements", text, (long long)most);
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         if (!elements[t] || t == NHOOD_D_LSE) continue;
         l->io.data[t] = device_allocate((size_t)elements[t] * (t == NHOOD_LSE ? 4 : 2));
@@ -276,12 +335,12 @@ static void check_problem(nhood_context *context, const char *text) {
         if (kind != NHOOD_DEVICE_CUDA) continue;
         snprintf(name, sizeof name, "%s, %s", solver, text);
         l.name = name;
-        int output = l.problem.op == NHOOD_OP_FWD ? NHOOD_O : NHOOD_D_Q, checked = test_passed;
+        int output = output_of(&l), checked = test_passed;
         int64_t elements;
         nhood_problem_elements(&l.problem, output, &elements);
         MUST(fill(address_in(l.io.data[output]), 0xff, (size_t)elements * 2));
         if (!execute(&l, context, solver, l.problem.op)) continue;
-        for (int n = 0; n < (l.problem.op == NHOOD_OP_FWD ? SAMPLES : SAMPLES / 4); n++) {
+        for (int n = 0; n < (l.problem.op == NHOOD_OP_BWD ? SAMPLES / 4 : SAMPLES); n++) {
             struct place p = sample(&l, n, &state);
             check_place(&l, &p);
         }

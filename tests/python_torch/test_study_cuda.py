@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from nhood import _library as c
 from nhood import _plans
 
 pytest.importorskip("torch.nn.attention.flex_attention")  # a peer in it
@@ -79,6 +80,26 @@ def test_a_small_study():
     study = study_cuda.CudaStudy(device, GPUS[0], dense_gflop=1e-9, alone=Lock())
     (one,) = study.measure([(TEXT, "dense flash")])
     assert one == (TEXT, "dense flash", {"absent": "above 1e-09 GFLOP"})
+
+
+@pytest.mark.skipif(not GPUS, reason="needs a CUDA device, or tests/emulator in its place")
+@pytest.mark.parametrize("problem", ["f32:b2h2d32:9x11:w3x5", "f32:b1h3d16:40:w7:d3"])
+def test_gemm_is_attention_by_operators(problem):
+    device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    study = study_cuda.CudaStudy(device, GPUS[0])
+    plans = {(op, name): study.plans(f"{op}:{problem}", name)[0] for op in ("fwd", "bwd") for name in ("naive", "gemm")}
+    assert all(plan.solver == f"cuda.{name}" for (_, name), plan in plans.items())
+    workspace = max(plan.workspace_bytes for plan in plans.values())
+    memory = study_cuda.Memory(study_cuda.Problem.parse(f"fwd:{problem}"), workspace, device)
+    found = {}
+    for name in ("naive", "gemm"):
+        for op in ("fwd", "bwd"):
+            plans[op, name].call(memory)()
+        found[name] = [memory.tensors[slot].clone() for slot in (c.O, c.D_Q, c.D_K, c.D_V)]
+        for slot in (c.O, c.D_Q, c.D_K, c.D_V):
+            memory.tensors[slot].fill_(math.nan)
+    for naive, gemm in zip(found["naive"], found["gemm"]):
+        torch.testing.assert_close(gemm, naive, rtol=1e-4, atol=1e-4)
 
 
 class NoStudy:

@@ -19,16 +19,14 @@ static nhood_status check_alignment(const struct nh_cuda_operation *operation, c
     return NHOOD_OK;
 }
 
-static void bind(const struct nh_cuda_step *step, const nhood_io *io, const int64_t slab[2],
-                 struct nh_cuda_args *args) {
+static void bind(const struct nh_cuda_step *step, const nhood_io *io, struct nh_cuda_args *args) {
     *args = step->args;
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         const struct nh_cuda_binding *binding = &step->binding[slot];
         void *data = NULL;
         if (binding->from >= 0) data = io->data[binding->from];
         if (binding->from == NH_BIND_WORKSPACE) data = io->workspace;
-        int64_t slab_bytes = slab[0] * binding->slab_bytes[0] + slab[1] * binding->slab_bytes[1];
-        if (data) data = (void *)((uintptr_t)data + binding->offset_bytes + (uintptr_t)slab_bytes);
+        if (data) data = (void *)((uintptr_t)data + binding->offset_bytes);
         args->tensor[slot].data = data;
     }
 }
@@ -65,8 +63,7 @@ struct arguments {
 };
 
 static nhood_status launch(const struct nh_cuda_operation *operation,
-                           const struct nh_cuda_step *step, const nhood_io *io,
-                           const int64_t slab[2], bool overlaps) {
+                           const struct nh_cuda_step *step, const nhood_io *io, bool overlaps) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
     struct nh_cu_launch_attribute attribute[2];
     unsigned attributes = 0;
@@ -88,7 +85,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
     const size_t region_bytes = step->regions ? sizeof step->region : 0;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {&arguments, map};
-    bind(step, io, slab, &arguments.shared);
+    bind(step, io, &arguments.shared);
     memcpy(arguments.rest, step->region, region_bytes);
     memcpy(arguments.rest + region_bytes, step->own.words, sizeof step->own.words);
     nhood_status status = encode(driver, step, &arguments.shared, map);
@@ -106,16 +103,14 @@ static bool wanted(const struct nh_cuda_step *step, const nhood_io *io) {
     return false;
 }
 
-/* Launches the steps of one slab or, with `after_slabs`, those that come once after all slabs. */
-static nhood_status run_steps(const struct nh_cuda_operation *operation, const nhood_io *io,
-                              const int64_t slab[2], bool after_slabs) {
+static nhood_status run_steps(const struct nh_cuda_operation *operation, const nhood_io *io) {
     nhood_status status = NHOOD_OK;
     bool follows = false; /* the step right before this one was launched */
     for (int32_t i = 0; !status && i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
-        bool launched = step->after_slabs == after_slabs && wanted(step, io);
+        bool launched = wanted(step, io);
         bool overlaps = follows && step->overlaps && operation->device->overlaps;
-        if (launched) status = launch(operation, step, io, slab, overlaps);
+        if (launched) status = launch(operation, step, io, overlaps);
         follows = launched;
     }
     return status;
@@ -123,16 +118,10 @@ static nhood_status run_steps(const struct nh_cuda_operation *operation, const n
 
 static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
     const struct nh_cuda_operation *operation = (const struct nh_cuda_operation *)base;
-    const int64_t first[2] = {0, 0};
     struct nh_cuda_scope scope;
     nhood_status status = check_alignment(operation, io);
     if (status || (status = nh_cuda_enter(operation->device, false, &scope))) return status;
-    for (int64_t outer = 0; !status && outer < nh_max(1, operation->slabs[0]); outer++)
-        for (int64_t inner = 0; !status && inner < nh_max(1, operation->slabs[1]); inner++) {
-            const int64_t slab[2] = {outer, inner};
-            status = run_steps(operation, io, slab, false);
-        }
-    if (!status) status = run_steps(operation, io, first, true);
+    status = run_steps(operation, io);
     nh_cuda_leave(operation->device, &scope);
     return status;
 }

@@ -26,8 +26,6 @@ struct nh_cuda_binding {
     /* Added to that address, modulo 2^64: the way from the first token of a tensor's box to the first token of the grid
      * is negative. */
     size_t offset_bytes;
-    /* added to the address per slab, for the outer and the inner slab index */
-    int64_t slab_bytes[2];
 };
 enum { NH_BIND_WORKSPACE = -1, NH_BIND_NONE = -2 };
 
@@ -51,8 +49,6 @@ struct nh_cuda_step {
     int32_t cluster;
     int32_t threads;
     int64_t shared_bytes;
-    /* Launched once, after all slabs. Such steps come after those that are launched per slab. */
-    bool after_slabs;
     /* Programmatic dependent launch, if the device has it and the step right before this one was launched, too: the
      * kernel begins as soon as that one lets it (kernels/common/overlap.cuh), waits itself for what it needs, and does
      * not end before the other has. */
@@ -83,9 +79,6 @@ struct nh_cuda_operation {
     const struct nh_host *host;
     /* tensors whose pointers must be multiples of NH_CUDA_ALIGNMENT */
     uint32_t aligned;
-    /* Large problems are computed as slabs, equal parts that are launched one after the other in the same workspace:
-     * how many in an outer and an inner loop; 0 counts as 1. */
-    int64_t slabs[2];
     int32_t count;
     struct nh_cuda_step step[NH_CUDA_STEPS];
     /* what the steps' kernels are made from; unused once they are loaded */

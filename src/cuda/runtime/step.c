@@ -93,11 +93,11 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
     }
     tensor->batch = size;
     offset_bytes += to_grid(problem, tensor, false, slot_bytes(problem, slot));
-    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes};
 }
 
 void nh_cuda_bind_offset(struct nh_cuda_step *step, int slot, size_t offset_bytes) {
-    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+    step->binding[slot] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes};
 }
 
 /* Gives the step workspace for the notes of kernels/common/tile_note.cuh. */
@@ -219,7 +219,7 @@ void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *prob
     tensor->head = stride;
     tensor->batch = stride * problem->heads;
     offset_bytes += to_grid(problem, tensor, false, sizeof(float));
-    step->binding[NH_DELTA] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes, {0, 0}};
+    step->binding[NH_DELTA] = (struct nh_cuda_binding){NH_BIND_WORKSPACE, offset_bytes};
 }
 
 nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,

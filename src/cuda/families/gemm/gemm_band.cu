@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
             gather(&w, args, step, chunks);
         }
         if (any)
-            nh_sums_add(sum, block, WEIGHT_STRIDE, rows + (step - 1) % 2 * NH_COLUMNS * STRIDE, NH_COLUMNS, lane);
+            nh_sums_add(sum, block, WEIGHT_STRIDE, rows + (step - 1) % 2 * NH_COLUMNS * STRIDE, lane);
         __syncwarp();
         any = here && w.any;
         if (any) deposit(&w, args, block, step);

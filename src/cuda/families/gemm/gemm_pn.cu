@@ -1,32 +1,12 @@
 /* A[i, n] = scale * q_i . k_N(i,n) (+ bias), as products of a tile of queries with chunks of the box of all their keys
  * on tensor cores. Each warp owns 16 queries. Its 16 x NH_COLUMNS block of scores goes through shared memory, so that
  * consecutive lanes write consecutive slots of A. Scores outside windows are ignored, and chunks without keys of the
- * warp's queries are skipped.
- *
- * NH_RESULT says what is written for a score s. NH_SCORE: s itself; NH_PROBABILITY: exp(s - LSE of the query);
- * NH_SCORE_GRADIENT: P * (s - delta of the query), where A holds P and is overwritten, and s is dO . v. NH_WEIGHT_F32:
- * A is f32 whatever the storage type. */
+ * warp's queries are skipped. */
 #include "gemm_scores.cuh"
 #include "overlap.cuh"
 
-#define NH_SCORE 0
-#define NH_PROBABILITY 1
-#define NH_SCORE_GRADIENT 2
-
 #define STRIDE NH_SCORE_STRIDE
 #define STAGE_STRIDE (NH_COLUMNS + 8)
-
-#if NH_WEIGHT_F32
-typedef float weight;
-NH_DEVICE weight to_weight(float value) {
-    return value;
-}
-#else
-typedef elem weight;
-NH_DEVICE weight to_weight(float value) {
-    return nh_store(value);
-}
-#endif
 
 static __shared__ nh_tile tile;
 static __shared__ nh_query queries[NH_ROWS];
@@ -35,19 +15,11 @@ static __shared__ long long query_offset[NH_ROWS];
 static __shared__ long long key_offset[2][NH_COLUMNS];
 extern __shared__ __align__(16) char matrices[];
 
-NH_DEVICE float query_shift(const nh_cuda_args &args, const int position[3]) {
-    if (NH_RESULT == NH_SCORE) return 0;
-    int slot = NH_RESULT == NH_PROBABILITY ? NH_LSE : NH_DELTA;
-    return ((const float *)args.tensor[slot]
-                .data)[nh_tile_offset(tile, args, slot, position, tile.head)];
-}
-
 NH_DEVICE void set_queries(const nh_cuda_args &args) {
     int row = (int)threadIdx.x, position[3];
     if (row >= NH_ROWS) return;
     bool exists = nh_tile_row(tile, row, position);
     nh_query_set(&queries[row], tile, args, position, tile.head, exists);
-    if (exists) queries[row].shift = query_shift(args, position);
     query_offset[row] = exists ? nh_tile_offset(tile, args, NH_Q, position, tile.head) : NH_NONE;
 }
 
@@ -77,7 +49,7 @@ NH_DEVICE float score_of(const nh_cuda_args &args, const nh_query &query, int n,
     int entry = query.bias + first + nh_renumber(query, args, n, digits, extent[1], extent[2]);
     score += nh_load(table[exists ? entry : 0]);
 #endif
-    return NH_RESULT == NH_PROBABILITY ? nh_exp2((score - query.shift) * (float)NH_LOG2E) : score;
+    return score;
 }
 
 /* Fills the slots of causal windows that have no key. */
@@ -91,11 +63,11 @@ NH_DEVICE void fill_unused(const nh_cuda_args &args, int warp, int lane) {
                               nh_query_count(query, args, 2)};
         bool full = count[0] == window[0] && count[1] == window[1] && count[2] == window[2];
         if (full || query_offset[row] == NH_NONE) continue;
-        weight *slots = (weight *)args.tensor[NH_A].data + query.weights;
+        elem *slots = (elem *)args.tensor[NH_A].data + query.weights;
         for (int n = lane; n < (int)args.window_count; n += 32)
             if (n % window[2] >= count[2] || n / window[2] % window[1] >= count[1] ||
                 n / window[2] / window[1] >= count[0])
-                slots[n] = to_weight(value);
+                slots[n] = nh_store(value);
     }
 }
 
@@ -106,7 +78,7 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_divisor divisor[3], nh_s
                      int first, int end) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float score[NH_TOGETHER];
-    weight *at[NH_TOGETHER];
+    elem *at[NH_TOGETHER];
     bool exists[NH_TOGETHER];
 #pragma unroll
     for (int i = 0; i < NH_TOGETHER; i++) {
@@ -119,16 +91,12 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_divisor divisor[3], nh_s
         float product = nh_repair_if_not_finite(stage[(some + i) * STAGE_STRIDE + column],
                                             q + (some + i) * STRIDE, k + column * STRIDE, NH_WIDTH);
         score[i] = score_of(args, query, n, digits, exists[i], product);
-        if (NH_RESULT == NH_SCORE_GRADIENT) score[i] -= query.shift;
-        at[i] = (weight *)args.tensor[NH_A].data + query.weights +
+        at[i] = (elem *)args.tensor[NH_A].data + query.weights +
                 nh_slot_of(query, args, n, digits);
     }
 #pragma unroll
-    for (int i = 0; NH_RESULT == NH_SCORE_GRADIENT && i < NH_TOGETHER; i++)
-        if (exists[i]) score[i] *= nh_load((elem)*at[i]);
-#pragma unroll
     for (int i = 0; i < NH_TOGETHER; i++)
-        if (exists[i]) *at[i] = to_weight(score[i]);
+        if (exists[i]) *at[i] = nh_store(score[i]);
 }
 
 /* Writes a chunk's scores. */
@@ -162,14 +130,14 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     for (int step = -1; step <= chunks; step++) {
         if (step == 0)
             nh_rows_load(NH_ROWS, q, STRIDE, (const elem *)args.tensor[NH_Q].data, query_offset, dim);
-        if (step == 0 && NH_CAUSAL && NH_RESULT == NH_SCORE) fill_unused(args, warp, lane);
+        if (step == 0 && NH_CAUSAL) fill_unused(args, warp, lane);
         if (step >= 0 && step < chunks)
             nh_rows_load(NH_COLUMNS, keys + step % 2 * NH_COLUMNS * STRIDE, STRIDE, k_data, key_offset[step % 2], dim);
         if (step > 0) {
             const elem *k = keys + (step - 1) % 2 * NH_COLUMNS * STRIDE;
             int after = nh_keys_before(queries[16 * warp + lane % 16], tile, args, step * NH_COLUMNS);
             if (__any_sync(0xffffffffu, before < after)) {
-                nh_scores(q + warp * 16 * STRIDE, k, stage, STAGE_STRIDE, NH_COLUMNS, lane);
+                nh_scores(q + warp * 16 * STRIDE, k, stage, STAGE_STRIDE, lane);
                 __syncwarp();
                 scatter(args, divisor, stage, q + warp * 16 * STRIDE, k, step - 1, before, after);
             }

@@ -6,16 +6,15 @@
 /* Elements from one row of queries, or of keys, to the next. */
 #define NH_SCORE_STRIDE (NH_WIDTH + NH_PAD_ALONG)
 
-/* Adds products of elements [first, end) of 16 queries and of `columns` keys. */
-NH_DEVICE void nh_scores_part(float part[NH_COLUMNS / 8][4], const elem *q, const elem *k,
-                              int columns, int first, int end, int lane) {
+/* Adds products of elements [first, end) of 16 queries and of NH_COLUMNS keys. */
+NH_DEVICE void nh_scores_part(float part[NH_COLUMNS / 8][4], const elem *q, const elem *k, int first, int end,
+                              int lane) {
 #pragma unroll 4
     for (int step = first; step < end; step += NH_STEP) {
         nh_left left;
         nh_left_load(&left, q + step, NH_SCORE_STRIDE, lane);
 #pragma unroll
         for (int n = 0; n < NH_COLUMNS / 16; n++) {
-            if (n * 16 >= columns) break;
             nh_right right;
             nh_right_load_rows(&right, k + n * 16 * NH_SCORE_STRIDE + step, NH_SCORE_STRIDE, lane);
             nh_multiply(part + 2 * n, &left, &right);
@@ -23,25 +22,23 @@ NH_DEVICE void nh_scores_part(float part[NH_COLUMNS / 8][4], const elem *q, cons
     }
 }
 
-/* Writes the scores of NH_COLUMNS keys, or of the first `columns` of them, to the warp's shared memory. */
-NH_DEVICE void nh_scores(const elem *q, const elem *k, float *stage, int stage_stride, int columns,
-                         int lane) {
+/* Writes the scores of NH_COLUMNS keys to the warp's shared memory. */
+NH_DEVICE void nh_scores(const elem *q, const elem *k, float *stage, int stage_stride, int lane) {
     float score[NH_COLUMNS / 8][4] = {};
 #if NH_SHORT_CHAINS && NH_WIDTH > NH_CHAIN
 #pragma unroll 1
     for (int first = 0; first < NH_WIDTH; first += NH_CHAIN) {
         float part[NH_COLUMNS / 8][4] = {};
-        nh_scores_part(part, q, k, columns, first, min(first + NH_CHAIN, NH_WIDTH), lane);
+        nh_scores_part(part, q, k, first, min(first + NH_CHAIN, NH_WIDTH), lane);
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 2; i++)
             score[i / 4][i % 4] += part[i / 4][i % 4];
     }
 #else
-    nh_scores_part(score, q, k, columns, 0, NH_WIDTH, lane);
+    nh_scores_part(score, q, k, 0, NH_WIDTH, lane);
 #endif
 #pragma unroll
     for (int n = 0; n < NH_COLUMNS / 8; n++) {
-        if (n * 8 >= columns) break;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             stage[(lane / 4 + i / 2 * 8) * stage_stride + n * 8 + lane % 4 * 2 + i % 2] =

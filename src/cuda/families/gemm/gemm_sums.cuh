@@ -4,29 +4,21 @@
 #include "gemm_fragment.cuh"
 #include "gemm_tile.cuh"
 
-/* Elements of a sum that one warp computes: warps of a team share them. */
-#define NH_SUM_WIDTH (NH_WIDTH / NH_TEAM)
 /* Elements from one row, or one sum, to the next. */
 #define NH_SUM_STRIDE (NH_WIDTH + NH_PAD_DOWN)
 
-/* The place of a slot in a query's row of A. */
-#ifndef NH_PLACE_OF_SLOT
-#define NH_PLACE_OF_SLOT(slot) (slot)
-#endif
-
-/* Adds to 16 sums what the first `columns` of at most NH_COLUMNS rows contribute; `columns` is a multiple of
- * NH_STEP. */
-NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, int block_stride,
-                           const elem *rows, int columns, int lane) {
+/* Adds to 16 sums what NH_COLUMNS rows contribute. */
+NH_DEVICE void nh_sums_add(float sum[NH_WIDTH / 8][4], const elem *block, int block_stride,
+                           const elem *rows, int lane) {
 #if NH_SHORT_CHAINS
     static_assert(NH_COLUMNS <= NH_CHAIN, "one call, one chain");
     /* Two at a time, as splitting the left factor is expensive. */
-    constexpr int together = NH_SUM_WIDTH % 32 ? 1 : 2;
+    constexpr int together = NH_WIDTH % 32 ? 1 : 2;
 #pragma unroll
-    for (int first = 0; first < NH_SUM_WIDTH / 16; first += together) {
+    for (int first = 0; first < NH_WIDTH / 16; first += together) {
         float part[2 * together][4] = {};
 #pragma unroll 2
-        for (int step = 0; step < columns; step += NH_STEP) {
+        for (int step = 0; step < NH_COLUMNS; step += NH_STEP) {
             nh_left left;
             nh_left_load(&left, block + step, block_stride, lane);
 #pragma unroll
@@ -43,11 +35,11 @@ NH_DEVICE void nh_sums_add(float sum[NH_SUM_WIDTH / 8][4], const elem *block, in
     }
 #else
 #pragma unroll 2
-    for (int step = 0; step < columns; step += NH_STEP) {
+    for (int step = 0; step < NH_COLUMNS; step += NH_STEP) {
         nh_left left;
         nh_left_load(&left, block + step, block_stride, lane);
 #pragma unroll
-        for (int n = 0; n < NH_SUM_WIDTH / 16; n++) {
+        for (int n = 0; n < NH_WIDTH / 16; n++) {
             nh_right right;
             nh_right_load_columns(&right, rows + step * NH_SUM_STRIDE + n * 16, NH_SUM_STRIDE,
                                   lane);
@@ -84,7 +76,7 @@ static __device__ __noinline__ float nh_repair_sum(const nh_tile &tile, const nh
                         slot = slot * (int)args.axis[d].window + key[d] - tile.axis[d].base -
                                (NH_INVERSE ? 0 : query.begin[d]);
                     sum =
-                        fmaf(nh_load(a[query.weights + NH_PLACE_OF_SLOT(slot)]),
+                        fmaf(nh_load(a[query.weights + slot]),
                              nh_load(rows[nh_tile_offset(tile, args, NH_V, other, head) + c]), sum);
                 }
     return sum;
@@ -92,13 +84,12 @@ static __device__ __noinline__ float nh_repair_sum(const nh_tile &tile, const nh
 
 /* Writes the tile's sums, rounded, to shared memory; recomputes those that are not finite. */
 NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
-                              float sum[NH_SUM_WIDTH / 8][4], elem *sums) {
-    int group = (int)threadIdx.x / 32 / NH_TEAM, lane = (int)threadIdx.x % 32;
-    int first = (int)threadIdx.x / 32 % NH_TEAM * NH_SUM_WIDTH;
+                              float sum[NH_WIDTH / 8][4], elem *sums) {
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float scale = (float)args.scale;
     bool finite = true;
 #pragma unroll
-    for (int n = 0; n < NH_SUM_WIDTH / 8; n++)
+    for (int n = 0; n < NH_WIDTH / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             finite = finite && fabsf(sum[n][i]) <= 3.402823466e38f;
@@ -111,11 +102,10 @@ NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
         }
     } else {
 #pragma unroll
-        for (int n = 0; n < NH_SUM_WIDTH / 8; n++)
+        for (int n = 0; n < NH_WIDTH / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                sums[(16 * group + lane / 4 + i / 2 * 8) * NH_SUM_STRIDE + first + n * 8 +
-                     lane % 4 * 2 + i % 2] = nh_store(scale * sum[n][i]);
+                sums[(16 * warp + lane / 4 + i / 2 * 8) * NH_SUM_STRIDE + n * 8 + lane % 4 * 2 + i % 2] = nh_store(scale * sum[n][i]);
     }
     __syncthreads();
 }

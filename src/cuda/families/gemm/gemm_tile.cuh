@@ -16,11 +16,7 @@
 #include "prelude.cuh"
 
 #define NH_ROWS (NH_TILE0 * NH_TILE1 * NH_TILE2)
-/* A team: the warps that share 16 rows. */
-#ifndef NH_TEAM
-#define NH_TEAM 1
-#endif
-#define NH_WARPS (NH_ROWS / 16 * NH_TEAM)
+#define NH_WARPS (NH_ROWS / 16)
 #define NH_THREADS (32 * NH_WARPS)
 #define NH_FIRST_AXIS (3 - NH_RANK)
 /* The offset of a row that does not exist. */
@@ -82,8 +78,6 @@ struct __align__(16) nh_query {
     /* offset of slot 0 in A; with NH_INVERSE, the offset that slot 0 would have if it were the key with coordinates
      * 0 */
     long long weights;
-    /* LSE or delta */
-    float shift;
 #if NH_CAUSAL
     int count[3];
 #endif
@@ -126,9 +120,8 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
 }
 
 /* Sets the tile of this block, an axis per thread. Heads are fastest, so that neighboring blocks share lines of
- * heads-last tensors, then the axes' tiles, then the batch. A block computes `each` heads, of which this is the first.
- * False: there is no such tile. Ends with a barrier. */
-NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads, int each = 1) {
+ * heads-last tensors, then the axes' tiles, then the batch. False: there is no such tile. Ends with a barrier. */
+NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads) {
     if (threadIdx.x < 3) {
         const int size[3] = {NH_TILE0, NH_TILE1, NH_TILE2};
         unsigned rest = blockIdx.x / heads, index = 0;
@@ -149,7 +142,7 @@ NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned hea
         }
         nh_tile_axis_set(&tile->axis[threadIdx.x], args.axis[threadIdx.x], index, own);
         if (threadIdx.x == 0) {
-            tile->head = (int)(blockIdx.x % heads) * each;
+            tile->head = (int)(blockIdx.x % heads);
             tile->batch = (int)rest;
         }
     }
