@@ -10,7 +10,7 @@ CTEST = ctest --test-dir build --parallel $(JOBS) --timeout 3600 --output-on-fai
 
 VERSION = $(shell sed -n 's/^.define NHOOD_VERSION_[A-Z]* \([0-9]*\).*/\1/p' include/nhood.h | paste -sd.)
 
-.PHONY: all demo test test-all test-core test-packages model-check bench performance hub site install wheel deb conda clean help
+.PHONY: all demo test test-all test-core test-packages model-check bench performance hub notebook site install wheel deb conda clean help
 
 all:
 	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
@@ -57,6 +57,10 @@ performance:
 hub: all
 	bindings/hub/make.py build/hub
 
+notebook: all
+	scripts/setup notebook
+	docs/site/notebook build/notebook
+
 site: all
 	scripts/setup site
 	docs/site/make build/site
@@ -88,6 +92,7 @@ help:
 	@echo "make bench             time the problems of bench/suites/cpu.txt, or BENCH='--threads 1 <problem>'"
 	@echo "make performance       write docs/performance.md, measurements.md, tables and pictures from the runs in bench/results"
 	@echo "make hub               build/hub/natten and build/hub/nhood, for Hugging Face's kernels package"
+	@echo "make notebook          build/notebook/first-hour.ipynb: examples/first_hour.py, executed; make site shows it"
 	@echo "make site              the documents as a site, build/site/index.html"
 	@echo "make install PREFIX=/usr/local"
 	@echo "make wheel             dist/: what pip installs, for Linux (x86_64, aarch64) and Windows, and the source distribution"

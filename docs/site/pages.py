@@ -13,6 +13,8 @@ from c_reference import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+NOTEBOOK = ROOT / "examples" / "first_hour.py"
+EXECUTED = ROOT / "build" / "notebook"
 FAMILIES = ROOT / "src" / "cuda" / "families"
 LOG = DOCS / "log"
 NOT_FOUND_BY_SEARCH = "---\nsearch: { exclude: true }\n---\n"
@@ -30,7 +32,7 @@ def place(path: Path) -> "Path | None":
         return path.relative_to(DOCS)
     if path.is_relative_to(FAMILIES) and path.name == "README.md":
         return Path("families") / f"{path.parent.name}.md"
-    return None
+    return Path("first-hour.md") if path == NOTEBOOK else None
 
 
 def inside(text: str, source: Path) -> str:
@@ -60,6 +62,27 @@ def inside(text: str, source: Path) -> str:
     return re.sub(r"\[([^]]*)\]\(([\w./-]+)(#[^)]*)?\)", link, text)
 
 
+def from_source(notebook: str) -> str:
+    """A notebook in the percent format as a page, without results."""
+    _, *cells = re.split(r"^# %%", notebook, flags=re.MULTILINE)
+    parts = []
+    for cell in cells:
+        kind, _, text = cell.partition("\n")
+        is_text = "[markdown]" in kind
+        parts.append(re.sub(r"^# ?", "", text, flags=re.MULTILINE).strip() if is_text else f"```python\n{text.strip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def write_notebook(folder: Path) -> None:
+    """As `make notebook` has executed it, or as it is where that was not done since it changed."""
+    page = EXECUTED / "first-hour.md"
+    if page.exists() and page.stat().st_mtime >= NOTEBOOK.stat().st_mtime:
+        shutil.copyfile(page, folder / page.name)
+        shutil.copytree(EXECUTED / "first-hour_files", folder / "first-hour_files")
+    else:
+        (folder / page.name).write_text(from_source(NOTEBOOK.read_text()))
+
+
 def first_page() -> str:
     readme = ROOT / "README.md"
     intro, *sections = re.split(r"^## ", readme.read_text(), flags=re.MULTILINE)
@@ -86,6 +109,7 @@ def main() -> None:
         (folder / place(path)).write_text(inside(path.read_text(), path))
     for name in ("site.css", "search_from_folder.js"):
         shutil.copyfile(DOCS / "site" / name, folder / name)
+    write_notebook(folder)
     (folder / "index.md").write_text(first_page())
     for page, header in (("reference-c.md", "nhood.h"), ("reference-norm-rope.md", "nhood_norm_rope.h")):
         (folder / page).write_text(reference(header, (ROOT / "include" / header).read_text()))
