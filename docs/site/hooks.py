@@ -1,5 +1,6 @@
-"""Completes the navigation, lets the search work from a folder and the page of lost links in any folder. And what GitHub's Markdown takes and Python-Markdown does not: lists and tables that follow a paragraph without a blank line,
-and nested lists that are indented by two. In tables, numbers keep their units beside them."""
+"""Completes the navigation, lets the search work from a folder and the page of lost links in any folder. And what GitHub's
+Markdown takes and Python-Markdown does not: lists and tables that follow a paragraph without a blank line, and nested lists
+that are indented by two. In tables, numbers keep their units beside them."""
 
 import re
 from pathlib import Path
