@@ -85,7 +85,8 @@ def test_speed_has_a_bar_for_every_contender(monkeypatch):
     peers = {"cuDNN": 60.0, "flash": 90.0, "flex": 30.0, "NATTEN": 20.0, "flash4": 15.0}
     rows = [{"problem": problem, "ms": 4.0, "peers_ms": peers}, {"problem": "bwd:" + problem[4:], "ms": 1.0, "peers_ms": peers}]
     stored = [one for one in pictures.performance_report.read_runs(ROOT / "bench/results") if one["kind"] == "cpu"]
-    made_up = {**run, "tables": {"peers": {"command": "c", "rows": rows}}}
+    alone = [{"problem": problem, "ms": 5.0, "peers_ms": {"cuDNN": 60.0}}]  # of another run: not compared with contenders
+    made_up = {**run, "tables": {"peers": {"command": "c", "rows": rows}, "large_windows": {"command": "c", "rows": alone}}}
     monkeypatch.setattr(pictures.performance_report, "read_runs", lambda folder: [made_up, *stored])
     found = labels(pictures.speed("dark"))
     assert found[:5] == ["15× nhood", "3× NATTEN", "2× FlexAttention", "4× FlashAttention 4", "1× dense (cuDNN)"]
