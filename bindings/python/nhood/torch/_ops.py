@@ -19,7 +19,7 @@ from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Region, Request
 from ._dispatch import directly
-from ._tensors import compute
+from ._tensors import check, compute
 from ._transforms import vmap_rule
 
 Ints = Sequence[int]
@@ -143,6 +143,14 @@ def _na_in(*arguments: Any) -> Tensor:
 # Fakes: what a call returns without its values, for tracers. Extents may be symbols.
 
 
+def _checked(ask: Callable[..., tuple[Request, Sequence[Any]]], fake: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*arguments: Any) -> Any:
+        check(*ask(*arguments))
+        return fake(*arguments)
+
+    return checked
+
+
 def _fake_na(query: Tensor, key: Tensor, value: Tensor, *arguments: Any) -> list[Tensor]:
     out = query.new_empty((*query.shape[:-1], value.shape[-1]))
     lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -215,7 +223,7 @@ def _register(
     _library.define(name + _SCHEMAS[name])
     for key in ("CPU", "CUDA"):
         _library.impl(name, implementation, key)
-    torch.library.register_fake(f"nhood::{name}", fake, lib=_library)
+    torch.library.register_fake(f"nhood::{name}", _checked(ask, fake), lib=_library)
     packet = getattr(torch.ops.nhood, name)
     register_flop_formula(packet)(_flop_formula(ask))
     if hasattr(torch.library, "register_vmap"):  # from torch 2.5 on

@@ -123,9 +123,19 @@ class StreamingNeighborhoodAttention:
         for start in range(0, count, self.block):
             parts = [x.narrow(along, start, min(self.block, count - start)) for x in (query, key, value)]
             results.append(self._attend(*parts, keys, values, return_lse))
+        if count == 0:
+            results.append(self._nothing(query, value, return_lse))
         if len(results) == 1:
             return results[0]
         return tuple(torch.cat(part, along) for part in zip(*results)) if return_lse else torch.cat(results, along)
+
+    @staticmethod
+    def _nothing(query: Tensor, value: Tensor, return_lse: bool) -> Any:
+        """The results of no tokens."""
+        out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        if not return_lse:
+            return out
+        return out, query.new_empty(query.shape[:-1], dtype=torch.promote_types(query.dtype, torch.float32))
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> int:
         """The number of new tokens. ValueError if the tensors do not go with each other or with those before."""

@@ -45,6 +45,45 @@ def _prepare(context: _plans.Context, device: int, request: Request, *seen: Opti
     return _Call((), plan, tuple(output and (output[0], _FROM_DTYPE[output[1]]) for output in plan.outputs))
 
 
+def check(request: Request, tensors: Sequence[Optional[Tensor]]) -> None:
+    """Raises what `run` would of tensors without memory: meta, fake and traced ones. Of an extent that is a symbol, the
+    example's is checked, where there is one, and the true one when the call is executed."""
+    first = tensors[0]
+    assert first is not None  # no operation's first input is optional
+    if any([tensor is not None and tensor.device != first.device for tensor in tensors]):
+        raise _mixed_devices(request, tensors)
+    layouts: list[Optional[Layout]] = []
+    for name, tensor in zip(request.operation.input_names, tensors):
+        if tensor is None:
+            layouts.append(None)
+            continue
+        shape = _example(tensor.shape)
+        if shape is None:
+            return
+        packed = packed_strides(shape, 1)
+        _readable(name, torch.Size(shape), packed, tensor.dtype)
+        layouts.append(_layout(shape, packed, tensor.dtype))
+    region = request.region
+    if region is not None:
+        places = [None if place is None else _example(place) for place in region]
+        if any(place is None and given is not None for place, given in zip(places, region)):
+            return
+        request = request._replace(region=_plans.Region(*places))
+    _plans.describe(request, tuple(layouts))
+
+
+def _example(extents: Sequence[Any]) -> Optional[tuple[int, ...]]:
+    """Numbers for symbols; None if a symbol has none."""
+    known = []
+    for extent in extents:
+        if not isinstance(extent, int):
+            if not extent.node.has_hint():
+                return None
+            extent = int(extent.node.hint)
+        known.append(extent)
+    return tuple(known)
+
+
 def _readable(name: str, shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Whether the library can read such a tensor as it lies: not one that is not contiguous on its last axis, or
     is broadcast on all others, for which its strides have no word. ValueError if a copy would not help."""
@@ -52,6 +91,8 @@ def _readable(name: str, shape: torch.Size, strides: tuple[int, ...], dtype: tor
         raise wrong_dtype(name, dtype)
     if len(shape) < 2:
         raise ValueError(f"{name}.shape = {tuple(shape)} has {len(shape)} axes")
+    if 0 in shape:
+        return True
     if name == "bias":
         packed = packed_strides(tuple(shape), 1)
         return all(size <= 1 or given == needed for size, given, needed in zip(shape, strides, packed))
@@ -60,7 +101,7 @@ def _readable(name: str, shape: torch.Size, strides: tuple[int, ...], dtype: tor
     return contiguous and not broadcast
 
 
-def _layout(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> Layout:
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Layout:
     number = _TO_DTYPE[dtype]
     return tuple(shape), tuple(stride * c.DTYPE_BYTES[number] for stride in strides), number
 
