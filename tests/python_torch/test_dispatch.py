@@ -7,7 +7,7 @@ import nhood.torch as nt
 import pytest
 import torch
 from nhood import _quick
-from nhood.torch import _dispatch, _ops
+from nhood.torch import _dispatch, _ops, _transforms
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -47,15 +47,36 @@ def query():
 
 
 @needs_keys_of_dispatch
-def test_plain_calls_go_directly(query):
-    plain = _dispatch.only_implementation
-    assert plain((query, None)) and plain((torch.nn.Parameter(query), query[:, ::2])) and plain((query.double(),))
+def test_plain_calls_go_directly(query, monkeypatch):
+    """To the implementation or, where gradients are recorded, to the formula."""
+
+    class Formula:
+        @staticmethod
+        def apply(*arguments):
+            assert arguments[2:] == ((3,), implementation, False)
+            return "formula"
+
+    def implementation(*arguments):
+        return "implementation"
+
+    monkeypatch.setitem(_transforms.formulas, "tried", Formula)
+    call = _dispatch.directly("tried", lambda *_: "dispatcher", implementation, 2)
+    trained = query.clone().requires_grad_()
+    assert call(query, None, 3) == call(query.double(), query[:, ::2], 3) == "implementation"
+    assert call(trained, query, 3) == call(query, torch.nn.Parameter(query), 3) == "formula"
     with torch.no_grad():
-        assert plain((query.clone().requires_grad_(),))
+        assert call(trained, query, 3) == "implementation"
+    with torch._C._AutoDispatchBelowAutograd():
+        assert call(trained, query, 3) == "implementation"
     with torch.inference_mode():
-        assert plain((query, torch.ones(2)))
+        assert call(query, torch.ones(2), 3) == "implementation"
     with torch.autocast("cpu", torch.bfloat16):
-        assert plain((query,))
+        assert call(query, None, 3) == "implementation"
+    with torch.autograd.forward_ad.dual_level():
+        assert call(query, None, 3) == "dispatcher"
+    with Noting():
+        assert call(query, None, 3) == call(trained, None, 3) == "dispatcher"
+    assert call(query.to("meta"), trained, 3) == "dispatcher"
 
 
 def kinds_of_tensors(query):

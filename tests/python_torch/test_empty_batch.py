@@ -33,6 +33,7 @@ CALLS = {
     "attention": lambda: (nt.attention(*[empty(7, 2, 8)] * 3), (7, 2, 8)),
     "attention of other lengths": lambda: (nt.attention(empty(7, 2, 8), *[empty(5, 2, 8)] * 2), (7, 2, 8)),
     "merged": lambda: (nt.merge_attentions([empty(7, 2, 8)] * 2, [empty(7, 2)] * 2)[0], (7, 2, 8)),
+    "norm_rope": lambda: (nt.norm_rope(empty(7, 2, 8)), (7, 2, 8)),
 }
 
 

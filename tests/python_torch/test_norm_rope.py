@@ -153,10 +153,97 @@ def test_operator():
     )
 
 
-def test_second_derivatives_are_refused():
-    x, tables, weight = make(1, torch.float32)
-    with pytest.raises(NotImplementedError, match="second derivatives of norm_rope"):
-        torch.autograd.grad(nt.norm_rope(x, tables, weight).sum(), x, create_graph=True)
+def differentiated(norm, pairs="interleaved", rank=2):
+    """A function of x, weight and one table, and where to take its derivatives."""
+    x, tables, weight = make(rank, torch.float64, norm, heads=2, dim=32)
+    x = x.detach()[:, :2].contiguous().requires_grad_()
+    tables = [table.detach() for table in tables]
+    learnt = tables[0].clone().requires_grad_()
+
+    def call(x, learnt, weight=None):
+        return nt.norm_rope(x, [learnt, *tables[1:]], weight, norm=norm, scale=0.5, pairs=pairs, offset=1)
+
+    return call, (x, learnt) if weight is None else (x, learnt, weight)
+
+
+@pytest.mark.parametrize("pairs", ["interleaved", "halves"])
+@pytest.mark.parametrize("norm", ["head", "token", None])
+def test_all_derivatives(norm, pairs):
+    """First and second ones, in both modes, by the table as well."""
+    call, inputs = differentiated(norm, pairs)
+    assert torch.autograd.gradcheck(call, inputs, check_forward_ad=True, fast_mode=True)
+    assert torch.autograd.gradgradcheck(call, inputs, check_fwd_over_rev=True, fast_mode=True)
+    for alone in range(len(inputs)):
+        some = [x if i == alone else x.detach() for i, x in enumerate(inputs)]
+        assert torch.autograd.gradcheck(call, some, check_forward_ad=True, fast_mode=True)
+        assert torch.autograd.gradgradcheck(call, some, check_fwd_over_rev=True, fast_mode=True)
+
+
+def test_third_derivative():
+    call, (x, learnt, weight) = differentiated("head")
+
+    def second(x, weight):
+        first = torch.autograd.grad(call(x, learnt, weight).sin().sum(), (x, weight), create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), (x, weight), create_graph=True)
+
+    assert torch.autograd.gradcheck(second, (x, weight), fast_mode=True)
+
+
+@pytest.mark.parametrize("norm", ["head", "token", None])
+def test_transforms(norm):
+    """torch.func beside plain autograd and loops."""
+    call, inputs = differentiated(norm)
+    values = tuple(x.detach() for x in inputs)
+    numbers = tuple(range(len(values)))
+
+    def loss(*values):
+        return call(*values).sin().sum()
+
+    expected = torch.autograd.grad(loss(*inputs), inputs)
+    for got, right in zip(torch.func.grad(loss, numbers)(*values), expected):
+        near(got, right)
+    tangents = tuple(torch.randn_like(x) for x in values)
+    along = torch.func.jvp(loss, values, tangents)[1]
+    near(along, sum((g * t).sum() for g, t in zip(expected, tangents)))
+    jacobian = torch.func.jacrev(lambda x: call(x, *values[1:])[..., 0])(values[0])
+    near(torch.func.jacfwd(lambda x: call(x, *values[1:])[..., 0])(values[0]), jacobian)
+    pushed, _ = torch.func.vjp(lambda *v: torch.func.grad(loss, numbers)(*v), *values)
+    for got, right in zip(pushed, expected):
+        near(got, right)
+    for mapped in ((0,), numbers):
+        in_dims = tuple(0 if i in mapped else None for i in numbers)
+        many = tuple(torch.stack([x, x.cos(), -x]) if i in mapped else x for i, x in enumerate(values))
+        rows = [[x[i] if dim == 0 else x for x, dim in zip(many, in_dims)] for i in range(3)]
+        near(torch.vmap(call, in_dims)(*many), torch.stack([call(*row) for row in rows]))
+        gradients = torch.func.grad(loss, numbers)
+        for got, right in zip(torch.vmap(gradients, in_dims)(*many), zip(*[gradients(*row) for row in rows])):
+            near(got, torch.stack(right))
+
+
+def test_forward_mode_of_a_module_that_is_frozen():
+    x, tables, weight = make(2, torch.float32)
+    x, weight, tangent = x.detach(), weight.detach(), torch.randn_like(x)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        got = torch.autograd.forward_ad.unpack_dual(nt.norm_rope(dual, tables, weight)).tangent
+    near(got, torch.func.jvp(lambda x: plain.norm_rope(x, tables, weight), (x,), (tangent,))[1].float())
+    compiled = torch.compile(
+        lambda x, t: torch.func.jvp(lambda x: nt.norm_rope(x, tables, weight), (x,), (t,))[1],
+        backend="aot_eager",
+        fullgraph=True,
+    )
+    near(compiled(x, tangent), got)
+
+
+def test_empty_batch():
+    x, tables, weight = make(2, torch.float32)
+    empty = x.detach()[:0].requires_grad_()
+    out = nt.norm_rope(empty, tables, weight)
+    assert out.shape == empty.shape
+    d_x, d_weight = torch.autograd.grad(out.sum(), (empty, weight))
+    assert d_x.shape == empty.shape and torch.equal(d_weight, torch.zeros_like(weight))
+    with pytest.raises(ValueError, match="problem.eps = -1 is not in"):
+        nt.norm_rope(empty, tables, weight, eps=-1.0)
 
 
 X = torch.randn(1, 3, 4, 2, 32)

@@ -54,6 +54,15 @@ CALLS = {
     "backward: lse": lambda make: backward(make, lse=(2, 5, 6, 3)),
     "backward: dtype of lse": lambda make: backward(make, lse_dtype=torch.float64),
     "dense: head dims": lambda make: nt.attention(make(*Q1), make(2, 7, 4, 6), make(*Q1)),
+    "norm: odd channels": lambda make: nt.norm_rope(make(2, 7, 4, 7)),
+    "norm: eps": lambda make: nt.norm_rope(make(*Q1), eps=-1.0),
+    "norm: dtype": lambda make: nt.norm_rope(make(*Q1, dtype=torch.int32)),
+    "norm: table": lambda make: nt.norm_rope(make(*Q1), [make(6, 2, 2)]),
+    "norm: weight": lambda make: nt.norm_rope(make(*Q1), None, make(9)),
+    "norm: channels": lambda make: nt.norm_rope(make(1, 1, 17, 1024), norm="token"),
+    "norm: d_out": lambda make: torch.ops.nhood.norm_rope_backward(
+        make(*Q1), None, *NOTHING, make(2, 6, 4, 8), "head", "halves", 1e-6, 1.0, (0,), (True, False)
+    ),
 }
 
 
@@ -84,6 +93,8 @@ def test_devices_are_not_mixed(devices):
         nt.na1d(x, y, x, 3)
     with pytest.raises(ValueError, match=f"key is on {devices[1]}, query on {devices[0]}"):
         nt.na1d_qk(x, y, 3)
+    with pytest.raises(ValueError, match=f"weight is on {devices[1]}, x on {devices[0]}"):
+        nt.norm_rope(x, None, second(8))
 
 
 def test_not_exported():

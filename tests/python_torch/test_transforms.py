@@ -5,7 +5,6 @@ import pytest
 import torch
 from test_gradients import CALLS, function, inputs
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from versions import needs_vmap_of_operators
 
 MAPPED = 3
 AXES = ((3, 4), (2, 1), (1, 2), (False, False))
@@ -142,7 +141,6 @@ def test_ensembles_of_layers():
     same(got, torch.stack([layer(x) for layer in layers]))
 
 
-@needs_vmap_of_operators
 def test_operators():
     torch.manual_seed(0)
     query, out, d_out = torch.randn(3, MAPPED, 2, 7, 9, 4, 8, dtype=torch.float64)
@@ -169,7 +167,6 @@ def test_operators():
             same(got, expected)
 
 
-@needs_vmap_of_operators
 @pytest.mark.parametrize("transform", [vmap, lambda call: grad(lambda x: call(x[0]).sum())], ids=["vmap", "grad"])
 def test_compiled(transform):
     torch.compiler.reset()
@@ -179,20 +176,69 @@ def test_compiled(transform):
     same(torch.compile(call, fullgraph=True, backend="aot_eager")(x), call(x))
 
 
-@needs_vmap_of_operators
-def test_forward_mode_is_not_compiled():
-    """Not even wrongly: it runs eagerly, or the compiler says that it cannot."""
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_forward_mode(fullgraph, backend):
+    torch.compiler.reset()
     torch.manual_seed(0)
     x, tangent = torch.randn(2, 2, 4, 5, 2, 3, dtype=torch.float64)
 
     def step(x, tangent):
         return jvp(lambda q: nt.na2d(q, q.sin(), q.cos(), 3), (x,), (tangent,))[1]
 
-    for fullgraph in (False, True):
-        torch.compiler.reset()
-        compiled = torch.compile(step, fullgraph=fullgraph, backend="eager")
-        if fullgraph:
-            with pytest.raises(Exception, match="cannot be compiled"):
-                compiled(x, tangent)
-        else:
-            same(compiled(x, tangent), step(x, tangent))
+    same(torch.compile(step, fullgraph=fullgraph, backend=backend)(x, tangent), step(x, tangent))
+
+
+def batched_calls():
+    """Functions of one small tensor that make calls of all kinds."""
+    torch.manual_seed(0)
+    bias = torch.randn(2, 3, 3, dtype=torch.float64)
+    extra = torch.randn(1, 3, 2, 2, dtype=torch.float64)
+    layer = nt.NeighborhoodAttention2D(4, 2, 2, rel_pos_bias=True, dtype=torch.float64)
+    table = torch.randn(2, 1, 2, dtype=torch.float64)
+
+    def of_bias(x):
+        y = x.cos()
+        table = bias * x.mean()
+        return nt.na2d(x, y, y.exp(), 2, bias=table)
+
+    def with_additional(x):
+        out, lse = nt.na2d(x, x.cos(), x, 2, additional_keys=extra, additional_values=x[:, 0], return_lse=True)
+        return out * lse.unsqueeze(-1)
+
+    def dense(x):
+        x = x.flatten(1, 2)
+        return nt.attention(x, x.cos(), x, is_causal=True)
+
+    def unfused(x):
+        return nt.na2d_av(nt.na2d_qk(x, x.cos(), 2).softmax(-1), x, 2)
+
+    return {
+        "bias": of_bias,
+        "additional": with_additional,
+        "layer": lambda x: layer(x.flatten(-2)),
+        "dense": dense,
+        "unfused": unfused,
+        "norm_rope": lambda x: nt.norm_rope(x, [table * x.sum(), None], x[0, 0, 0, 0] + 1),
+    }
+
+
+@pytest.mark.parametrize("name", batched_calls())
+def test_gradients_in_batches(name):
+    """torch.autograd's own vmap, which is not that of torch.func."""
+    call = batched_calls()[name]
+    x = torch.randn(1, 2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    out = call(x)
+    many = torch.randn(3, *out.shape, dtype=torch.float64)
+    got = torch.autograd.grad(out, x, many, is_grads_batched=True, retain_graph=True)[0]
+    same(got, torch.stack([torch.autograd.grad(out, x, one, retain_graph=True)[0] for one in many]))
+    jacobian, hessian = torch.autograd.functional.jacobian, torch.autograd.functional.hessian
+    same(jacobian(call, x, vectorize=True), jacobian(call, x))
+    same(jacobian(call, x, vectorize=True, strategy="forward-mode"), jacobian(call, x))
+
+    def loss(x):
+        return call(x).sin().sum()
+
+    expected = hessian(loss, x)
+    same(hessian(loss, x, vectorize=True), expected)
+    same(hessian(loss, x, vectorize=True, outer_jacobian_strategy="forward-mode"), expected)

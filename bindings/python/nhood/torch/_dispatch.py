@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .. import _quick
+from ._transforms import formulas
 
 
 def _keys(*names: str) -> int:
@@ -35,6 +36,8 @@ try:
 except AttributeError:  # a torch that does not tell: always through the dispatcher
     _PLAIN_THREADS = set()
     _profiling = _function_modes = lambda: True
+
+_below_autograd, _AUTOGRAD = torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.AutogradFunctionality
 
 
 # Dynamo traces these calls; export and make_fx have keys of their own in the thread.
@@ -81,11 +84,6 @@ are_plain = _asking()
 """(without_gradients, *arguments) -> whether it is so of them"""
 
 
-def only_implementation(tensors: Sequence[Optional[Tensor]]) -> bool:
-    """Whether nothing but the implementation would take notice of a call with these tensors."""
-    return _is_plain_thread() and are_plain(False, *tensors)
-
-
 _any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
@@ -97,11 +95,20 @@ def only_inference_here() -> bool:
     return _thread_keys().raw_repr() in _PLAIN_THREADS
 
 
-def directly(operator: Any, implementation: Callable[..., Any], tensors: int) -> Callable[..., Any]:
-    """Calls `operator`, whose first arguments are `tensors` tensors, past the dispatcher where that is the same."""
+def directly(name: str, operator: Any, implementation: Callable[..., Any], tensors: int) -> Callable[..., Any]:
+    """Calls `operator`, whose first arguments are `tensors` tensors, past the dispatcher where that is the same: its
+    implementation or, where gradients are recorded, its formula."""
 
     def call(*arguments: Any) -> Any:
-        plain = only_implementation(arguments[:tensors])
-        return implementation(*arguments) if plain else operator(*arguments)
+        if not _is_plain_thread() or forward_ad._current_level >= 0:
+            return operator(*arguments)
+        given = arguments[:tensors]
+        if are_plain(True, *given):
+            return implementation(*arguments)
+        if not are_plain(False, *given):
+            return operator(*arguments)
+        if _below_autograd(_AUTOGRAD):
+            return implementation(*arguments)
+        return formulas[name].apply(*given, arguments[tensors:], implementation, False)
 
     return call

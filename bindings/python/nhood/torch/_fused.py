@@ -1,28 +1,22 @@
-"""The fused operator with its gradient; forward mode and second derivatives by way of the unfused ones."""
+"""The fused operator with its derivatives: the first by the backward operator, all others by the unfused operators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from .. import _operations
 from . import _ops
-from ._transforms import once_each, transformable, transformed
-from ._unfused import Axes, OptionalTensor, attention_jvp, unfused_attention
+from ._transforms import Formula, register_formula
+from ._unfused import Axes, OptionalTensor, Problem
 
 
 def fused_attention(
     inputs: Sequence[OptionalTensor], axes: Axes, scale: Optional[float], clamp_window: bool, need_lse: bool
 ) -> Sequence[Tensor]:
-    """out and, if asked for or if there will be gradients, lse."""
-    if transformed():
-        return AttentionTransformable.apply(*inputs, axes, scale, clamp_window)
-    if torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None]):
-        return Attention.apply(*once_each(inputs), axes, scale, clamp_window)
+    """out and, if asked for, lse."""
     return _ops.na(*of_operator(inputs, axes, scale, clamp_window, need_lse))
 
 
@@ -33,118 +27,84 @@ def of_operator(
     return (*inputs, *axes[:4], scale, clamp_window, need_lse, *axes.place)
 
 
-class Attention(Function):
-    """out and lse"""
-
-    @staticmethod
-    def compute(*arguments: Any) -> tuple[Tensor, Tensor]:
-        *inputs, axes, scale, clamp_window = arguments
-        out, lse = _ops.na(*of_operator(inputs, axes, scale, clamp_window, True))
-        return out, lse
-
-    @staticmethod
-    def keep(ctx: Any, arguments: tuple[Any, ...], results: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*arguments[:6], *results)
-        ctx.set_materialize_grads(False)
-        ctx.parameters = arguments[6:]
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        results = Attention.compute(*arguments)
-        Attention.keep(ctx, arguments, results)
-        return results
-
-    @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, d_out: OptionalTensor, d_lse: OptionalTensor
-    ) -> tuple[OptionalTensor, ...]:
-        saved = ctx.saved_tensors
-        if d_out is None:
-            d_out = torch.zeros_like(saved[6])
-        wanted = ctx.needs_input_grad[:6]
-        arguments = (*saved, d_out, d_lse, *ctx.parameters, wanted)
-        if transformed():
-            found = AttentionBackwardTransformable.apply(*arguments)
-        elif torch.is_grad_enabled():  # the gradients are to be differentiated again
-            found = AttentionBackward.apply(*arguments)
-        else:
-            found = AttentionBackward.compute(*arguments)
-        gradients = iter(found)
-        return (*(next(gradients) if want else None for want in wanted), None, None, None)
-
-    @staticmethod
-    def push_forward(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor]:
-        return attention_jvp(ctx.saved_tensors[:6], tangents[:6], *ctx.parameters)
-
-
-class AttentionBackward(Function):
-    """One gradient per True in `wanted`, in the order of the first six inputs.
-
-    Its own derivatives are those of the unfused formulation. out and lse are functions of the other inputs there, so
-    what depends on them is in the derivatives by the others.
-    """
-
-    @staticmethod
-    def compute(*arguments: Any) -> tuple[Tensor, ...]:
-        *tensors, axes, scale, clamp_window, wanted = arguments
-        return tuple(_ops.na_backward(*tensors, *axes[:4], scale, clamp_window, wanted, *axes.place))
-
-    @staticmethod
-    def keep(ctx: Any, arguments: tuple[Any, ...], gradients: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*arguments[:10])
-        ctx.parameters = arguments[10:]
+@register_formula(_ops.library, "na", 6)
+class Attention(Formula):
+    """Of out and lse. The latter is computed for the backward call where it is not asked for."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
-        gradients = AttentionBackward.compute(*arguments)
-        AttentionBackward.keep(ctx, arguments, gradients)
-        return gradients
+        *inputs, parameters, execute, from_dispatcher = arguments
+        need_lse = parameters[6]
+        results = tuple(execute(*inputs, *parameters[:6], True, *parameters[7:]))
+        ctx.save_for_backward(*inputs, *results)
+        if from_dispatcher:
+            ctx.save_for_forward(*inputs)
+        ctx.set_materialize_grads(False)
+        ctx.parameters = parameters
+        return results if need_lse else results[:1]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
-        tensors = ctx.saved_tensors
-        given = _given(tensors)
-        _, pull_back = torch.func.vjp(_unfused_backward(given, *ctx.parameters), *[tensors[i] for i in given])
-        found = dict(zip(given, pull_back(grads)))
-        return (*map(found.get, range(10)), None, None, None, None)
+    def backward(  # type: ignore[override]
+        ctx: Any, d_out: OptionalTensor, d_lse: OptionalTensor = None
+    ) -> tuple[OptionalTensor, ...]:
+        saved, parameters = ctx.saved_tensors, ctx.parameters
+        if d_out is None:
+            if d_lse is None:
+                return (None,) * 9
+            d_out = torch.zeros_like(saved[6])
+        wanted = ctx.needs_input_grad[:6]
+        found = iter(_ops.na_backward(*saved, d_out, d_lse, *parameters[:6], wanted, *parameters[7:]))
+        return (*[next(found) if want else None for want in wanted], None, None, None)
 
     @staticmethod
-    def push_forward(ctx: Any, *tangents: OptionalTensor) -> tuple[Tensor, ...]:
-        tensors = ctx.saved_tensors
-        given = _given(tensors)
-        at = tuple(tensors[i] for i in given)
-        along = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(at, [tangents[i] for i in given]))
-        gradients, pull_back = torch.func.vjp(_unfused_backward(given, *ctx.parameters), *at)
-        # Levels of forward mode do not nest. But pulling back is linear, and what pulls that back pushes forward.
-        _, push_forward = torch.func.vjp(pull_back, tuple(map(torch.zeros_like, gradients)))
-        return push_forward(along)[0]
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        problem = Problem.of(ctx.saved_tensors, ctx.parameters, 7)
+        t_inputs = problem.wide(tangents[:6])
+        results = problem.results_along(problem.along(t_inputs), t_inputs)
+        return results if ctx.parameters[6] else results[:1]
 
 
-def _given(tensors: Sequence[OptionalTensor]) -> list[int]:
-    """Which of a backward call's tensors are there, without out and lse."""
-    return [i for i, tensor in enumerate(tensors) if tensor is not None and i not in (6, 7)]
+@register_formula(_ops.library, "na_backward", 10)
+class AttentionBackward(Formula):
+    """Of one gradient per True in `wanted`, in the order of the first six inputs.
 
+    out and lse are functions of the other inputs here, so what depends on them is in the derivatives by the others.
+    Gradients are those of a scalar, the sum of out d_out and lse d_lse. So their derivatives along tangents are also what is
+    to be handed back of gradients for them: second derivatives are symmetric. And derivatives by d_out and d_lse along
+    tangents, in which gradients are linear, are the tangents of out and lse.
+    """
 
-def _unfused_backward(
-    given: list[int], axes: Axes, scale: Optional[float], clamp_window: bool, wanted: Sequence[bool]
-) -> Callable[..., tuple[Tensor, ...]]:
-    """The gradients as a function of the given tensors."""
+    @staticmethod
+    def backward(ctx: Any, *grads: OptionalTensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+        tensors, parameters = ctx.saved_tensors, ctx.parameters
+        problem = Problem.of(tensors, parameters, 7)
+        given = iter(grads)
+        t_inputs = problem.wide([next(given) if want else None for want in parameters[6]])
+        along = problem.along(t_inputs)
+        needed = ctx.needs_input_grad
+        by_inputs = problem.gradients_along(along, t_inputs, problem.wide(tensors[8:]), (None, None), needed[:6])
+        by_d_out, by_d_lse = problem.results_along(along, t_inputs)
+        return (
+            *by_inputs,
+            None,
+            None,
+            by_d_out if needed[8] else None,
+            by_d_lse if needed[9] else None,
+            None,
+            None,
+            None,
+        )
 
-    def gradients(*present: Tensor) -> tuple[Tensor, ...]:
-        tensors = dict(zip(given, present))
-        asked = [i for i, want in enumerate(wanted) if want]
-        has_d_lse = 9 in tensors
-
-        def attend(*chosen: Tensor) -> Any:
-            inputs = {**tensors, **dict(zip(asked, chosen))}
-            out, lse = unfused_attention(*map(inputs.get, range(6)), axes, scale, clamp_window)
-            return (out, lse) if has_d_lse else out
-
-        _, pull_back = torch.func.vjp(attend, *[tensors[i] for i in asked])
-        return pull_back((tensors[8], tensors[9]) if has_d_lse else tensors[8])
-
-    return gradients
-
-
-AttentionTransformable = transformable(Attention, _operations.FORWARD)
-AttentionBackwardTransformable = transformable(AttentionBackward, _operations.BACKWARD)
+    @staticmethod
+    def jvp(ctx: Any, *tangents: OptionalTensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        tensors, parameters = ctx.saved_tensors, ctx.parameters
+        problem = Problem.of(tensors, parameters, 7)
+        t_inputs = problem.wide(tangents[:6])
+        found = problem.gradients_along(
+            problem.along(t_inputs),
+            t_inputs,
+            problem.wide(tensors[8:10]),
+            problem.wide(tangents[8:10]),
+            parameters[6],
+        )
+        return tuple([x for x, want in zip(found, parameters[6]) if want])

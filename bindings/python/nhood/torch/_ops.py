@@ -1,6 +1,6 @@
 """The library's operations as operators of torch, torch.ops.nhood.*: schema, implementation, fake, FLOPs.
 
-They know nothing of gradients: those are in _fused.py and _unfused.py, outside the operators.
+Their formulas of derivatives are in _fused.py and _unfused.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Region, Request
 from ._dispatch import directly
 from ._tensors import check, compute
-from ._transforms import vmap_rule
+from ._transforms import folding, register_mapping
 
 Ints = Sequence[int]
 Bools = Sequence[bool]
@@ -209,7 +209,7 @@ def _flop_formula(ask: Callable[..., tuple[Request, Sequence[Any]]]) -> Callable
     return count
 
 
-_library = torch.library.Library("nhood", "DEF")
+library = torch.library.Library("nhood", "DEF")
 
 
 def _register(
@@ -220,15 +220,14 @@ def _register(
     fake: Callable[..., Any],
 ) -> Callable[..., Any]:
     """Defines an operator; what to call it by."""
-    _library.define(name + _SCHEMAS[name])
+    library.define(name + _SCHEMAS[name])
     for key in ("CPU", "CUDA"):
-        _library.impl(name, implementation, key)
-    torch.library.register_fake(f"nhood::{name}", _checked(ask, fake), lib=_library)
-    packet = getattr(torch.ops.nhood, name)
+        library.impl(name, implementation, key)
+    torch.library.register_fake(f"nhood::{name}", _checked(ask, fake), lib=library)
+    packet, tensors = getattr(torch.ops.nhood, name), len(operation.inputs)
     register_flop_formula(packet)(_flop_formula(ask))
-    if hasattr(torch.library, "register_vmap"):  # from torch 2.5 on
-        torch.library.register_vmap(f"nhood::{name}", vmap_rule(packet.default, operation), lib=_library)
-    return directly(packet.default, implementation, len(operation.inputs))
+    register_mapping(library, name, tensors, folding(operation))
+    return directly(name, packet.default, implementation, tensors)
 
 
 na = _register("na", FORWARD, ask_na, _na, _fake_na)

@@ -6,15 +6,15 @@ differentiated any number of times, in both modes.
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from .. import _operations
 from . import _ops
-from ._transforms import once_each, transformable, transformed
+from ._transforms import Formula, register_formula
 
 OptionalTensor = Optional[Tensor]
 
@@ -22,31 +22,48 @@ OptionalTensor = Optional[Tensor]
 class Axes(NamedTuple):
     """The axis parameters, one entry per axis, as the operators take them."""
 
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    is_causal: tuple[bool, ...]
-    place: tuple[tuple[int, ...], ...] = ()
+    kernel_size: Sequence[int]
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    is_causal: Sequence[int]
+    place: tuple[Sequence[int], ...] = ()
     """is_periodic, grid, query_offset and key_offset; () if all tensors cover a grid without periodic axes"""
 
 
-def qk(*arguments: Any) -> Tensor:
-    """query, key, bias, axes, scale, zero_fill, clamp_window"""
-    return (QKTransformable if transformed() else QK).apply(*once_each(arguments[:3]), *arguments[3:])
+def axes_of(parameters: Sequence[Any], place: int) -> Axes:
+    """From an operator's parameters, the last of which begin at `place` and may have been left out."""
+    given = parameters[place : place + 4]
+    return Axes(*parameters[:4], place=(*given, *[()] * (4 - len(given))) if any(map(len, given)) else ())
 
 
-def av(*arguments: Any) -> Tensor:
-    """attn, value, axes, clamp_window"""
-    return (AVTransformable if transformed() else AV).apply(*arguments)
+def qk(
+    query: Tensor,
+    key: Tensor,
+    bias: OptionalTensor,
+    axes: Axes,
+    scale: float,
+    zero_fill: bool,
+    clamp_window: bool,
+) -> Tensor:
+    """attn[i, n] = scale * query[i] . key[N(i, n)] + bias"""
+    return _ops.na_qk(query, key, bias, *axes[:4], scale, zero_fill, clamp_window, *axes.place)
 
 
-def inverse(*arguments: Any) -> Tensor:
-    """attn, d_out, axes, kv_heads, clamp_window, key_lengths"""
-    return (INTransformable if transformed() else IN).apply(*arguments)
+def av(attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
+    """out[i] = sum over n of attn[i, n] value[N(i, n)]"""
+    return _ops.na_av(attn, value, *axes[:4], clamp_window, *axes.place)
+
+
+def inverse(
+    attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool, key_lengths: Sequence[int]
+) -> Tensor:
+    """d_value[j] = sum over {i, n : j = N(i, n)} of attn[i, n] d_out[i]"""
+    place = (*axes.place, key_lengths) if axes.place else ()
+    return _ops.na_in(attn, d_out, *axes[:4], kv_heads, clamp_window, *place)
 
 
 def _sum(a: OptionalTensor, b: OptionalTensor) -> Any:
-    """The sum of what is there; at least one of the two is."""
+    """The sum of what is there; None stands for zeros."""
     if a is None or b is None:
         return b if a is None else a
     return a + b
@@ -56,51 +73,28 @@ def _scaled(tensor: Tensor, scale: float) -> Tensor:
     return tensor if scale == 1 else scale * tensor
 
 
-class QK(Function):
-    """attn[i, n] = scale * query[i] . key[N(i, n)] + bias"""
-
+@register_formula(_ops.library, "na_qk", 3)
+class QK(Formula):
     @staticmethod
-    def compute(
-        query: Tensor,
-        key: Tensor,
-        bias: OptionalTensor,
-        axes: Axes,
-        scale: float,
-        zero_fill: bool,
-        clamp_window: bool,
-    ) -> Tensor:
-        return _ops.na_qk(query, key, bias, *axes[:4], scale, zero_fill, clamp_window, *axes.place)
-
-    @staticmethod
-    def keep(ctx: Any, arguments: tuple[Any, ...], attn: Tensor) -> None:
-        query, key, bias, axes, scale, _, clamp_window = arguments
-        ctx.save_for_backward(query, key, bias)
-        ctx.parameters = axes, scale, clamp_window
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
-        attn = QK.compute(*arguments)
-        QK.keep(ctx, arguments, attn)
-        return attn
-
-    @staticmethod
-    def backward(ctx: Any, d_attn: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_attn: OptionalTensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
         query, key, bias = ctx.saved_tensors
-        axes, scale, clamp_window = ctx.parameters
+        axes, scale, clamp_window = _of_qk(ctx)
         d_query = d_key = d_bias = None
+        if d_attn is None:
+            return (None,) * 6
         if ctx.needs_input_grad[0]:
             d_query = _scaled(av(d_attn, key, axes, clamp_window), scale)
         if ctx.needs_input_grad[1]:
             d_key = _scaled(inverse(d_attn, query, axes, key.shape[-2], clamp_window, key.shape[1:-2]), scale)
-        if ctx.needs_input_grad[2]:
-            d_bias = _bias_gradient(d_attn, bias, axes, clamp_window, key.shape[1:-2])
-        return d_query, d_key, d_bias, None, None, None, None
+        if bias is not None and ctx.needs_input_grad[2]:
+            d_bias = bias_gradient(d_attn, bias, axes, clamp_window, key.shape[1:-2])
+        return d_query, d_key, d_bias, None, None, None
 
     @staticmethod
-    def push_forward(ctx: Any, *tangents: Any) -> Tensor:
-        query, key, bias = ctx.saved_tensors
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:  # type: ignore[override]
+        query, key, _ = ctx.saved_tensors
         t_query, t_key, t_bias = tangents[:3]
-        axes, scale, clamp_window = ctx.parameters
+        axes, scale, clamp_window = _of_qk(ctx)
         total = None
         if t_query is not None or t_bias is not None:
             left = torch.zeros_like(query) if t_query is None else t_query
@@ -111,8 +105,13 @@ class QK(Function):
         return total
 
 
-def _bias_gradient(
-    d_attn: Tensor, bias: Tensor, axes: Axes, clamp_window: bool, key_lengths: tuple[int, ...]
+def _of_qk(ctx: Any) -> tuple[Axes, float, bool]:
+    scale, _, clamp_window = ctx.parameters[4:7]
+    return axes_of(ctx.parameters, 7), 1.0 if scale is None else scale, clamp_window
+
+
+def bias_gradient(
+    d_attn: Tensor, bias: Tensor, axes: Axes, clamp_window: bool, key_lengths: Sequence[int]
 ) -> Tensor:
     """Sums d_attn over the batch and over all slots that read the same entry of the bias."""
     heads = bias.shape[0]
@@ -136,99 +135,99 @@ def _accumulator(tensor: Tensor) -> torch.dtype:
 # AV and IN are products of two tensors; their other arguments are parameters.
 
 
-def _keep_both(ctx: Any, arguments: tuple[Any, ...], _: Tensor) -> None:
-    ctx.save_for_backward(*arguments[:2])
-    ctx.parameters = arguments[2:]
-
-
-def _product_rule(product: Callable[..., Tensor], ctx: Any, tangents: tuple[Any, ...]) -> Tensor:
-    left, right = ctx.saved_tensors
-    t_left, t_right = tangents[:2]
-    total = None if t_left is None else product(t_left, right, *ctx.parameters)
-    return _sum(total, None if t_right is None else product(left, t_right, *ctx.parameters))
-
-
-class AV(Function):
-    """out[i] = sum over n of attn[i, n] value[N(i, n)]"""
-
+@register_formula(_ops.library, "na_av", 2)
+class AV(Formula):
     @staticmethod
-    def compute(attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
-        return _ops.na_av(attn, value, *axes[:4], clamp_window, *axes.place)
-
-    keep = staticmethod(_keep_both)
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
-        out = AV.compute(*arguments)
-        AV.keep(ctx, arguments, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: OptionalTensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
         attn, value = ctx.saved_tensors
-        axes, clamp_window = ctx.parameters
+        axes, clamp_window = _of_av(ctx)
         d_attn = d_value = None
-        if ctx.needs_input_grad[0]:
+        if d_out is not None and ctx.needs_input_grad[0]:
             d_attn = qk(d_out, value, None, axes, 1.0, True, clamp_window)
-        if ctx.needs_input_grad[1]:
+        if d_out is not None and ctx.needs_input_grad[1]:
             d_value = inverse(attn, d_out, axes, value.shape[-2], clamp_window, value.shape[1:-2])
-        return d_attn, d_value, None, None
+        return d_attn, d_value, None, None, None
 
     @staticmethod
-    def push_forward(ctx: Any, *tangents: Any) -> Tensor:
-        return _product_rule(av, ctx, tangents)
+    def jvp(ctx: Any, t_attn: OptionalTensor, t_value: OptionalTensor, *_: Any) -> Tensor:  # type: ignore[override]
+        attn, value = ctx.saved_tensors
+        axes, clamp_window = _of_av(ctx)
+        total = None if t_attn is None else av(t_attn, value, axes, clamp_window)
+        return _sum(total, None if t_value is None else av(attn, t_value, axes, clamp_window))
 
 
-class IN(Function):
-    """d_value[j] = sum over {i, n : j = N(i, n)} of attn[i, n] d_out[i]"""
+def _of_av(ctx: Any) -> tuple[Axes, bool]:
+    return axes_of(ctx.parameters, 5), ctx.parameters[4]
 
+
+@register_formula(_ops.library, "na_in", 2)
+class IN(Formula):
     @staticmethod
-    def compute(
-        attn: Tensor, d_out: Tensor, axes: Axes, kv_heads: int, clamp_window: bool, key_lengths: tuple[int, ...]
-    ) -> Tensor:
-        place = (*axes.place, key_lengths) if axes.place else ()
-        return _ops.na_in(attn, d_out, *axes[:4], kv_heads, clamp_window, *place)
-
-    keep = staticmethod(_keep_both)
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:  # type: ignore[override]
-        d_value = IN.compute(*arguments)
-        IN.keep(ctx, arguments, d_value)
-        return d_value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: OptionalTensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
         attn, d_out = ctx.saved_tensors
-        axes, _, clamp_window, _ = ctx.parameters
+        axes, _, clamp_window, _ = _of_in(ctx)
         d_attn = d_d_out = None
-        if ctx.needs_input_grad[0]:
+        if grad is not None and ctx.needs_input_grad[0]:
             d_attn = qk(d_out, grad, None, axes, 1.0, True, clamp_window)
-        if ctx.needs_input_grad[1]:
+        if grad is not None and ctx.needs_input_grad[1]:
             d_d_out = av(attn, grad, axes, clamp_window)
-        return d_attn, d_d_out, None, None, None, None
+        return d_attn, d_d_out, None, None, None
 
     @staticmethod
-    def push_forward(ctx: Any, *tangents: Any) -> Tensor:
-        return _product_rule(inverse, ctx, tangents)
+    def jvp(ctx: Any, t_attn: OptionalTensor, t_d_out: OptionalTensor, *_: Any) -> Tensor:  # type: ignore[override]
+        attn, d_out = ctx.saved_tensors
+        parameters = _of_in(ctx)
+        total = None if t_attn is None else inverse(t_attn, d_out, *parameters)
+        return _sum(total, None if t_d_out is None else inverse(attn, t_d_out, *parameters))
 
 
-QKTransformable = transformable(QK, _operations.QK)
-AVTransformable = transformable(AV, _operations.AV)
-INTransformable = transformable(IN, _operations.IN)
+def _of_in(ctx: Any) -> tuple[Axes, int, bool, Sequence[int]]:
+    kv_heads, clamp_window, *place = ctx.parameters[4:]
+    return axes_of(ctx.parameters, 6), kv_heads, clamp_window, place[4] if len(place) > 4 else ()
+
+
+# Products with additional tokens are bmm, permute and reshape, which every kind of vmap knows, and einsum is not.
+
+
+def _rows(x: Tensor, kv_heads: int) -> Tensor:
+    """[B, X.., H, C] as [B Hkv, N H / Hkv, C]"""
+    batch, *lengths, heads, channels = x.shape
+    by_group = x.reshape(batch, math.prod(lengths), kv_heads, heads // kv_heads, channels)
+    return by_group.permute(0, 2, 1, 3, 4).reshape(
+        batch * kv_heads, math.prod(lengths) * (heads // kv_heads), channels
+    )
+
+
+def _from_rows(rows: Tensor, like: Tensor, kv_heads: int) -> Tensor:
+    """Back to [B, X.., H, C], but for the channels in the shape of `like`."""
+    batch, *lengths, heads, _ = like.shape
+    by_group = rows.reshape(batch, kv_heads, math.prod(lengths), heads // kv_heads, rows.shape[-1])
+    return by_group.permute(0, 2, 1, 3, 4).reshape(*like.shape[:-1], rows.shape[-1])
+
+
+def _tokens(x: Tensor) -> Tensor:
+    """[B, M, Hkv, C] as [B Hkv, M, C]"""
+    batch, count, heads, channels = x.shape
+    return x.permute(0, 2, 1, 3).reshape(batch * heads, count, channels)
 
 
 def _additional_logits(query: Tensor, keys: Tensor, scale: float) -> Tensor:
     """[B, X.., H, M]"""
-    grouped = query.flatten(1, -3).unflatten(-2, (keys.shape[-2], -1))
-    logits = torch.einsum("bnkgd,bmkd->bnkgm", grouped, keys) * scale
-    return logits.reshape(*query.shape[:-1], keys.shape[1])
+    kv_heads = keys.shape[-2]
+    return _from_rows(torch.bmm(_rows(query, kv_heads), _tokens(keys).transpose(1, 2)), query, kv_heads) * scale
 
 
 def _additional_sum(attn: Tensor, values: Tensor) -> Tensor:
     """attn [B, X.., H, M] times values [B, M, Hkv, Dv]"""
-    grouped = attn.flatten(1, -3).unflatten(-2, (values.shape[-2], -1))
-    return torch.einsum("bnkgm,bmkd->bnkgd", grouped, values).reshape(*attn.shape[:-1], values.shape[-1])
+    kv_heads = values.shape[-2]
+    return _from_rows(torch.bmm(_rows(attn, kv_heads), _tokens(values)), attn, kv_heads)
+
+
+def _additional_inverse(attn: Tensor, d_out: Tensor, kv_heads: int) -> Tensor:
+    """[B, M, Hkv, Dv], the sum over queries and heads of attn [B, X.., H, M] times d_out [B, X.., H, Dv]"""
+    total = torch.bmm(_rows(attn, kv_heads).transpose(1, 2), _rows(d_out, kv_heads))
+    by_head = total.reshape(attn.shape[0], kv_heads, *total.shape[1:])
+    return by_head.permute(0, 2, 1, 3)
 
 
 def _logits(
@@ -291,37 +290,172 @@ def unfused_attention(
     return _weighted_sum(weights, value, additional_values, axes, clamp_window), lse
 
 
-def _tangent(primal: OptionalTensor, tangent: OptionalTensor, dtype: torch.dtype) -> Any:
-    """Zero where an input that is there has none."""
-    if tangent is None:
-        return None if primal is None else torch.zeros_like(primal, dtype=dtype)
-    return tangent.to(dtype)
+def _wide(tensors: Sequence[OptionalTensor], dtype: torch.dtype) -> list[Any]:
+    return [x if x is None else x.to(dtype) for x in tensors]
 
 
-def attention_jvp(
-    inputs: tuple[Any, ...],
-    tangents: tuple[Any, ...],
-    axes: Axes,
-    scale: Optional[float],
-    clamp_window: bool,
-) -> tuple[Tensor, Tensor]:
-    """Tangents of out and lse: with logit tangents t and weights p, t_lse = sum(p t) and
-    t_out = sum(p (t - t_lse) value + p t_value)."""
-    dtype = _accumulator(inputs[0])
-    exact: list[Any] = [x if x is None else x.to(dtype) for x in inputs]
-    query, key, value, bias, keys, values = exact
-    t_query, t_key, t_value, t_bias, t_keys, t_values = [
-        _tangent(x, t, dtype) for x, t in zip(inputs, tangents)
-    ]
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    logits, empty = _without_empty_rows(_logits(query, key, bias, keys, axes, scale, clamp_window), axes)
-    weights = torch.softmax(logits, dim=-1)
-    if empty is not None:
-        weights = weights.masked_fill(empty.unsqueeze(-1), 0)
-    t_logits = _logits(t_query, key, t_bias, keys, axes, scale, clamp_window, zero_fill=True)
-    t_logits = t_logits + _logits(query, t_key, None, t_keys, axes, scale, clamp_window, zero_fill=True)
-    t_lse = (weights * t_logits).sum(-1)
-    t_weights = weights * (t_logits - t_lse.unsqueeze(-1))
-    t_out = _weighted_sum(t_weights, value, values, axes, clamp_window)
-    t_out = t_out + _weighted_sum(weights, t_value, t_values, axes, clamp_window)
-    return t_out.to(inputs[0].dtype), t_lse
+class Along(NamedTuple):
+    """Attention weights and their derivative along tangents of the inputs."""
+
+    weights: Tensor
+    t_weights: Tensor
+    t_lse: Tensor
+
+
+class Problem(NamedTuple):
+    """What derivatives beyond the first of the fused operators are functions of: its six inputs, in the dtype of sums, and its
+    parameters."""
+
+    inputs: list[Any]
+    axes: Axes
+    scale: float
+    clamp_window: bool
+    dtype: torch.dtype
+    """of the inputs as given"""
+
+    @classmethod
+    def of(cls, inputs: Sequence[OptionalTensor], parameters: Sequence[Any], place: int) -> Problem:
+        """From an operator's tensors and parameters; where the last of these begin."""
+        query = inputs[0]
+        assert query is not None  # it is not optional
+        scale, clamp_window = parameters[4:6]
+        return cls(
+            _wide(inputs[:6], _accumulator(query)),
+            axes_of(parameters, place),
+            query.shape[-1] ** -0.5 if scale is None else scale,
+            clamp_window,
+            query.dtype,
+        )
+
+    def wide(self, tensors: Sequence[OptionalTensor]) -> list[Any]:
+        return _wide(tensors, self.inputs[0].dtype)
+
+    def products(self, left: OptionalTensor, key: OptionalTensor, additional: OptionalTensor, scale: float) -> Any:
+        """Those of `left` with the keys of each window, and with additional ones, 0 in unused slots; None for no tensor
+        stands for zeros. [B, X.., H, W + M]"""
+        if left is None or key is None and additional is None:
+            return None
+        ((query, of_key, _), of_additional) = self.inputs[:3], self.inputs[4]
+        if key is None:
+            key = of_key.new_zeros((*of_key.shape[:-1], left.shape[-1]))
+        logits = qk(left, key, None, self.axes, scale, True, self.clamp_window)
+        if of_additional is None:
+            return logits
+        if additional is None:
+            more = logits.new_zeros((*logits.shape[:-1], of_additional.shape[1]))
+        else:
+            more = _additional_logits(left, additional, scale)
+        return torch.cat([logits, more], dim=-1)
+
+    def bias_logits(self, bias: OptionalTensor) -> Any:
+        """The bias of every slot, 0 in unused ones."""
+        if bias is None:
+            return None
+        query, key, _, _, additional, _ = self.inputs
+        logits = qk(torch.zeros_like(query), key, bias, self.axes, 1.0, True, self.clamp_window)
+        if additional is None:
+            return logits
+        return torch.nn.functional.pad(logits, (0, additional.shape[1]))
+
+    def split(self, weights: OptionalTensor) -> tuple[OptionalTensor, OptionalTensor]:
+        """Of the window's slots, and of additional tokens."""
+        if weights is None or self.inputs[4] is None:
+            return weights, None
+        count = self.inputs[4].shape[1]
+        slots = weights.shape[-1] - count
+        return weights.narrow(-1, 0, slots), weights.narrow(-1, slots, count)
+
+    def sum_of(self, weights: OptionalTensor, value: OptionalTensor, additional: OptionalTensor) -> Any:
+        """Of the values of each window and the additional ones by their weights."""
+        if weights is None:
+            return None
+        in_window, beside = self.split(weights)
+        total = None if value is None else av(in_window, value, self.axes, self.clamp_window)
+        if additional is None or beside is None:
+            return total
+        return _sum(total, _additional_sum(beside, additional))
+
+    def to_keys(self, weights: OptionalTensor, rows: OptionalTensor) -> Any:
+        """What rows of queries give to their keys, by weights of the window."""
+        if weights is None or rows is None:
+            return None
+        key = self.inputs[1]
+        return inverse(weights, rows, self.axes, key.shape[-2], self.clamp_window, key.shape[1:-2])
+
+    def to_additional(self, weights: OptionalTensor, rows: OptionalTensor) -> Any:
+        if weights is None or rows is None:
+            return None
+        return _additional_inverse(weights, rows, self.inputs[1].shape[-2])
+
+    def along(self, tangents: Sequence[Any]) -> Along:
+        """tangents: of the inputs, in their dtype, None for zeros."""
+        query, key, _, bias, keys, _ = self.inputs
+        t_query, t_key, _, t_bias, t_keys, _ = tangents
+        logits = _logits(query, key, bias, keys, self.axes, self.scale, self.clamp_window)
+        logits, empty = _without_empty_rows(logits, self.axes)
+        weights = torch.softmax(logits, dim=-1)
+        if empty is not None:
+            weights = weights.masked_fill(empty.unsqueeze(-1), 0)
+        t_logits = _sum(self.products(t_query, key, keys, self.scale), self.products(query, t_key, t_keys, self.scale))
+        t_logits = _sum(t_logits, self.bias_logits(t_bias))
+        if t_logits is None:
+            t_logits = torch.zeros_like(weights)
+        t_lse = (weights * t_logits).sum(-1)
+        return Along(weights, weights * (t_logits - t_lse.unsqueeze(-1)), t_lse)
+
+    def results_along(self, along: Along, tangents: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Tangents of out and lse: with logit tangents t and weights p, t_lse = sum(p t) and
+        t_out = sum(p (t - t_lse) value + p t_value)."""
+        value, values = self.inputs[2], self.inputs[5]
+        t_out = self.sum_of(along.t_weights, value, values)
+        t_out = _sum(t_out, self.sum_of(along.weights, tangents[2], tangents[5]))
+        return t_out.to(self.dtype), along.t_lse
+
+    def gradients_along(
+        self,
+        along: Along,
+        tangents: Sequence[Any],
+        gradients: Sequence[Any],
+        t_gradients: Sequence[Any],
+        wanted: Sequence[bool],
+    ) -> list[Any]:
+        """Tangents of the gradients of the inputs that are wanted, None for the others. With weights p and their
+        tangents t: dP = d_out . value, dS = p (dP - sum(p dP) + d_lse), and the product rule for each.
+
+        gradients: of out and lse, in the inputs' dtype; t_gradients: their tangents; None for zeros."""
+        (query, key, value, bias, keys, values), (d_out, d_lse) = self.inputs, gradients
+        t_query, t_key, t_value, _, t_keys, t_values = tangents
+        t_d_out, t_d_lse = t_gradients
+        weights, t_weights, _ = along
+        d_weights = self.products(d_out, value, values, 1.0)
+        t_d_weights = _sum(self.products(t_d_out, value, values, 1.0), self.products(d_out, t_value, t_values, 1.0))
+        less = (weights * d_weights).sum(-1)
+        t_less = (t_weights * d_weights).sum(-1)
+        if d_lse is not None:
+            less = less - d_lse
+        if t_d_weights is not None:
+            t_less = t_less + (weights * t_d_weights).sum(-1)
+        if t_d_lse is not None:
+            t_less = t_less - t_d_lse
+        above = d_weights - less.unsqueeze(-1)
+        t_above = -t_less.unsqueeze(-1) if t_d_weights is None else t_d_weights - t_less.unsqueeze(-1)
+        d_logits, t_d_logits = weights * above, t_weights * above + weights * t_above
+        (d_window, d_beside), (t_window, t_beside) = self.split(d_logits), self.split(t_d_logits)
+        (p_window, p_beside), (tp_window, tp_beside) = self.split(weights), self.split(t_weights)
+
+        def d_bias() -> Tensor:
+            assert t_window is not None
+            return bias_gradient(t_window, bias, self.axes, self.clamp_window, key.shape[1:-2])
+
+        def scaled(total: Any) -> Any:
+            return _scaled(total, self.scale)
+
+        of_inputs = (
+            lambda: scaled(_sum(self.sum_of(t_d_logits, key, keys), self.sum_of(d_logits, t_key, t_keys))),
+            lambda: scaled(_sum(self.to_keys(t_window, query), self.to_keys(d_window, t_query))),
+            lambda: _sum(self.to_keys(tp_window, d_out), self.to_keys(p_window, t_d_out)),
+            d_bias,
+            lambda: scaled(_sum(self.to_additional(t_beside, query), self.to_additional(d_beside, t_query))),
+            lambda: _sum(self.to_additional(tp_beside, d_out), self.to_additional(p_beside, t_d_out)),
+        )
+        return [of().to(self.dtype) if want else None for of, want in zip(of_inputs, wanted)]
