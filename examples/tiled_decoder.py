@@ -7,7 +7,7 @@ backwards through the layers, to a box of the latents; forwards from there every
 needs, and no more. Attention does so with windows of the whole grid, by query_offset and key_offset: at a border of a tile
 nothing happens, at a border of the picture what always happens there.
 
-    examples/tiled_decoder.py --size 48 --tile 32
+    examples/tiled_decoder.py --size 48 --tile 48
 
 Weights are random, as only equality matters here. Exits with status 1 if the pictures differ by more than roundings.
 Needs the package nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built.

@@ -574,8 +574,8 @@ NHOOD_API nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io
 NHOOD_API nhood_status nhood_wisdom_export(const nhood_context *context, char *text,
                                            size_t capacity, size_t *length);
 
-/* Adds every well-formed line. Those about unknown devices, solvers and configs are kept but not used. Each line that is left
- * out is logged with the reason. *accepted (may be NULL) is the number of lines added. ARGUMENT if the header line is missing
+/* Adds every well-formed line. Those about unknown devices, solvers and configs are kept but not used. One log line says how many
+ * lines are left out, and why the first is. *accepted (may be NULL) is the number of lines added. ARGUMENT if the header line is missing
  * or of another format, MEMORY. */
 NHOOD_API nhood_status nhood_wisdom_import(nhood_context *context, const char *text,
                                            int64_t *accepted);

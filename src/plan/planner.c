@@ -81,36 +81,34 @@ static void prefer(const struct nh_request *request, const struct nh_problem *vi
     }
 }
 
-/* Asks a solver for its best config below below_ns. `wanted` is NULL or a config; returns whether the solver proposes it. */
-static bool ask(const struct nh_request *request, int row, double below_ns,
-                const struct nh_config *wanted, struct survey *survey) {
+/* Asks a solver for its best config below below_ns. Returns how many configs it wrote: with `all`, all that
+ * the solver proposes. */
+static int ask(const struct nh_request *request, int row, double below_ns, bool all,
+               struct nh_config config[MOST_CANDIDATES], struct survey *survey) {
     const struct nh_solver *solver = request->table[row];
     struct nh_choice *best = &survey->best[row];
-    struct nh_config config[MOST_CANDIDATES];
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
-    bool proposed = false;
     best->solver = NULL;
     survey->asked |= UINT32_C(1) << row;
     survey->refusal[row] = nh_solver_refusal(solver, view, request->device);
-    if (survey->refusal[row]) return false;
+    if (survey->refusal[row]) return 0;
     int count = candidates_of(request, solver, view, below_ns, config,
-                              wanted || solver->preference ? MOST_CANDIDATES : 1);
+                              all || solver->preference ? MOST_CANDIDATES : 1);
     if (count < 1 && isinf(below_ns)) survey->refusal[row] = "no config fits";
-    if (count < 1) return false;
-    for (int i = 0; wanted && i < count; i++)
-        proposed |= !memcmp(&config[i], wanted, sizeof *wanted);
+    if (count < 1) return 0;
     *best = (struct nh_choice){.solver = solver, .config = config[0]};
     best->estimate_ns = solver->estimate(solver, view, request->device, &best->config, NULL);
     if (solver->preference) prefer(request, view, config, count, best);
-    return proposed;
+    return count;
 }
 
 /* Whether the solver has a config below below_ns. A solver that was asked before is not asked again. */
 static bool offers(const struct nh_request *request, int row, double below_ns,
                    struct survey *survey) {
     if (!is_asked(request, request->table[row])) return false;
-    if (!(survey->asked >> row & 1)) ask(request, row, below_ns, NULL, survey);
+    struct nh_config config[MOST_CANDIDATES];
+    if (!(survey->asked >> row & 1)) ask(request, row, below_ns, false, config, survey);
     return survey->best[row].solver;
 }
 
@@ -150,14 +148,17 @@ static bool prefers(const struct nh_request *request, uint32_t rows, struct surv
     return false;
 }
 
-/* The records of one key. Visits find the first record after `last`, from the fastest to the slowest, of those whose
- * config its solver can read; `rows` collects the solvers with records, as bits by rows of the table. */
+/* The records of one key. The first visit finds the fastest one of each row of the table, of those whose config its solver can
+ * read. A further one finds the best choice so far among the records of `row` whose config is one of those proposed. However many
+ * records there are, there are at most as many visits as rows and one more. */
 struct wise {
     const struct nh_request *request;
     struct nh_wisdom_key key;
-    struct nh_choice last, next; /* without a solver: none */
-    int next_row;
-    uint32_t rows;
+    uint32_t rows; /* that have records, as bits */
+    struct nh_choice fastest[NH_MOST_SOLVERS];
+    int row, proposals;
+    struct nh_config proposed[MOST_CANDIDATES];
+    struct nh_choice best; /* without a solver: none */
 };
 
 /* Equal times are ordered by names, so that the result does not depend on the order of records. */
@@ -171,20 +172,49 @@ static bool comes_before(const struct nh_choice *choice, const struct nh_choice 
     return strcmp(text, other_text) < 0;
 }
 
+/* Replaces *first by the choice, unless that is not before it. */
+static void keep_first(const struct nh_choice *choice, struct nh_choice *first) {
+    if (!first->solver || comes_before(choice, first)) *first = *choice;
+}
+
+/* Reads a record. Returns its row, or -1 if it is about no solver that is asked or the solver cannot read its config. */
+static int read_record(struct wise *wise, const struct nh_wisdom_record *record,
+                       struct nh_choice *choice) {
+    const int row = row_of(wise->request, record->solver);
+    if (row < 0) return -1;
+    wise->rows |= UINT32_C(1) << row;
+    *choice = (struct nh_choice){.solver = wise->request->table[row],
+                                 .measured_ns = record->median_ns,
+                                 .samples = record->samples};
+    return nh_config_parse(choice->solver, record->config, &choice->config) ? row : -1;
+}
+
+static void note_fastest(void *user, const struct nh_wisdom_record *record) {
+    struct wise *wise = user;
+    struct nh_choice choice;
+    const int row = read_record(wise, record, &choice);
+    if (row >= 0) keep_first(&choice, &wise->fastest[row]);
+}
+
 static void consider(void *user, const struct nh_wisdom_record *record) {
     struct wise *wise = user;
-    const int row = row_of(wise->request, record->solver);
-    if (row < 0) return;
-    struct nh_choice choice = {.solver = wise->request->table[row],
-                               .measured_ns = record->median_ns,
-                               .samples = record->samples};
-    wise->rows |= UINT32_C(1) << row;
-    if (!nh_config_parse(choice.solver, record->config, &choice.config) ||
-        (wise->last.solver && !comes_before(&wise->last, &choice)) ||
-        (wise->next.solver && !comes_before(&choice, &wise->next)))
-        return;
-    wise->next = choice;
-    wise->next_row = row;
+    struct nh_choice choice;
+    if (read_record(wise, record, &choice) != wise->row) return;
+    for (int i = 0; i < wise->proposals; i++)
+        if (!memcmp(&wise->proposed[i], &choice.config, sizeof choice.config)) {
+            keep_first(&choice, &wise->best);
+            return;
+        }
+}
+
+/* The row, of those whose bits are set, with the fastest record of all, or -1. */
+static int fastest_row(const struct wise *wise, uint32_t rows) {
+    int first = -1;
+    for (int row = 0; is_row(wise->request, row); row++)
+        if (rows >> row & 1 && wise->fastest[row].solver &&
+            (first < 0 || comes_before(&wise->fastest[row], &wise->fastest[first])))
+            first = row;
+    return first;
 }
 
 /* Chooses the fastest candidate in wisdom that its solver still proposes, as wisdom may be older than the solver. If wisdom
@@ -195,14 +225,16 @@ static bool choose_by_wisdom(const struct nh_request *request, struct survey *su
     struct wise wise = {.request = request};
     if (!nh_wisdom_has_any(request->wisdom)) return false;
     nh_wisdom_key(request->device, request->problem, &wise.key);
-    do {
-        wise.last = wise.next;
-        wise.next.solver = NULL;
+    nh_wisdom_visit(request->wisdom, &wise.key, note_fastest, &wise);
+    for (uint32_t left = wise.rows; left; left &= ~(UINT32_C(1) << wise.row)) {
+        wise.row = fastest_row(&wise, left);
+        if (wise.row < 0) break;
+        if (wise.best.solver && comes_before(&wise.best, &wise.fastest[wise.row])) break;
+        wise.proposals = ask(request, wise.row, INFINITY, true, wise.proposed, survey);
         nh_wisdom_visit(request->wisdom, &wise.key, consider, &wise);
-        if (!wise.next.solver) return false;
-    } while (!ask(request, wise.next_row, INFINITY, &wise.next.config, survey));
-    if (!prefers(request, wise.rows, survey)) return false;
-    *choice = wise.next;
+    }
+    if (!wise.best.solver || !prefers(request, wise.rows, survey)) return false;
+    *choice = wise.best;
     return true;
 }
 

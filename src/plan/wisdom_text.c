@@ -101,7 +101,8 @@ nhood_status nh_wisdom_read(struct nh_wisdom *wisdom, const char *text, const ch
         return nh_error(NHOOD_ERR_ARGUMENT, "%s does not start with the line 'nhood-wisdom 1'",
                         origin);
     nhood_status status = NHOOD_OK;
-    int64_t number = 2;
+    int64_t number = 2, left_out = 0, first_left_out = 0;
+    char first_reason[REASON_BYTES] = "";
     for (const char *at = text + sizeof header - 1; *at && !status; number++) {
         size_t length = strcspn(at, "\n"), kept = length;
         if (kept && at[kept - 1] == '\r') kept--;
@@ -110,12 +111,18 @@ nhood_status nh_wisdom_read(struct nh_wisdom *wisdom, const char *text, const ch
             /* a blank line */
         } else if (read_line(wisdom, line, reason, &status)) {
             *accepted += status == NHOOD_OK;
-        } else {
-            nh_log(wisdom->host, NHOOD_LOG_WARNING, "%s, line %lld left out: %s", origin,
-                   (long long)number, reason);
+        } else if (left_out++ == 0) {
+            first_left_out = number;
+            memcpy(first_reason, reason, sizeof first_reason);
         }
         at += length + (at[length] == '\n');
     }
+    if (left_out == 1)
+        nh_log(wisdom->host, NHOOD_LOG_WARNING, "%s, line %lld left out: %s", origin,
+               (long long)first_left_out, first_reason);
+    if (left_out > 1)
+        nh_log(wisdom->host, NHOOD_LOG_WARNING, "%s: %lld lines left out, line %lld first: %s",
+               origin, (long long)left_out, (long long)first_left_out, first_reason);
     return status;
 }
 

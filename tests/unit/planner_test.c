@@ -235,6 +235,16 @@ static void wisdom_decides(struct nh_wisdom *wisdom) {
     learn(wisdom, "first", "", 1);
     nh_planner_choose(&request, &choice);
     CHECK(choice.solver == &last, "unusable records");
+    /* However many there are, each solver is asked once for what it proposes, and once for its estimate. */
+    for (int i = 0; i < 10000; i++) {
+        char config[32];
+        snprintf(config, sizeof config, "size=%d", 100 + i);
+        learn(wisdom, i % 2 ? "first" : "last", config, 1 + i % 7);
+    }
+    fake_asked = 0;
+    nh_planner_choose(&request, &choice);
+    CHECK(choice.solver == &last && choice.measured_ns == 9 && fake_asked < 8,
+          "candidates were asked for %d times", fake_asked);
     learn(wisdom, "second", "size=0", 9);
     learn(wisdom, "last", "size=1", 9);
     nh_planner_choose(&request, &choice);

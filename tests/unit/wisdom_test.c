@@ -196,8 +196,17 @@ static void reasons(void) {
               "%s: %s", bad[i].line, last_log);
         nh_wisdom_destroy(wisdom);
     }
+    /* Several are one line of the log. */
     struct nh_wisdom *wisdom = create();
     char text[3000] = "nhood-wisdom 1\n";
+    int64_t several = 0;
+    logs = 0;
+    for (int i = 0; i < 100; i++)
+        strcat(text, i % 50 == 3 ? FINE "\n" : "one two\n");
+    CHECK(!nh_wisdom_read(wisdom, text, "text", &several) && several == 2 && logs == 1 &&
+              !strcmp(last_log, "text: 98 lines left out, line 2 first: it has 2 fields, not 6"),
+          "%d logged, %s", logs, last_log);
+    snprintf(text, sizeof text, "nhood-wisdom 1\n");
     int64_t accepted = 0;
     memset(text + strlen(text), 'x', sizeof text - 1 - strlen(text));
     text[sizeof text - 1] = '\0';

@@ -17,6 +17,9 @@
 /* The most problems that are planned at a time. The library limits how many kernels it compiles at a time. */
 enum { MOST_THREADS = 64 };
 
+/* The most combinations of all ranges. Planning so many, most of which share kernels, takes minutes. */
+enum { MOST_PROBLEMS = 1000000 };
+
 struct bundle_work {
     struct target target;
     const char *output, *solver;
@@ -47,6 +50,11 @@ static int add_text(void *argument, const char *text, const char *origin) {
     int failed = ranges_parse(&work->list[work->count], text, origin);
     if (failed) return failed;
     work->total += ranges_total(&work->list[work->count++]);
+    if (work->total > MOST_PROBLEMS)
+        return complain(
+            EXIT_USAGE,
+            "%s: its ranges, with those before, have %.0f combinations, at most %d are legal",
+            origin, work->total, MOST_PROBLEMS);
     return 0;
 }
 
@@ -213,7 +221,8 @@ int cmd_bundle(int argc, char **argv) {
         "it\n"
         "would there. Files have a problem per line, as suites do; '-' is stdin. A number of a\n"
         "problem may be a range, low..high or low..high/step: all combinations that are legal "
-        "count:\n"
+        "count,\n"
+        "and at most a million are tried:\n"
         "  fwd:bf16:b1h24d128:9..33x24..68x24..120:w9x24x24\n"
         "For a GPU that is not in the list, run it there with --device cuda:0.",
         options, work.target.options};

@@ -58,7 +58,7 @@ double ranges_total(const struct ranges *ranges) {
     double total = 1;
     for (int i = 0; i < ranges->count; i++)
         total *=
-            (double)((ranges->range[i].high - ranges->range[i].low) / ranges->range[i].step + 1);
+            1 + (double)((ranges->range[i].high - ranges->range[i].low) / ranges->range[i].step);
     return total;
 }
 
