@@ -1,4 +1,4 @@
-"""The Python packages as pages, from the docstrings that they have once they are imported; torch is not needed for that.
+"""The Python packages as pages, from the docstrings that they have once they are imported; torch and JAX are not needed for that.
 
     docs/site/python_reference.py FOLDER MODULE...
 """
@@ -10,7 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-import without_torch
+import stand_in
 
 MOST_COLUMNS = 88
 ARGUMENTS = re.compile(r"^\w+(?:, \w+)*: ")
@@ -83,7 +83,7 @@ def module_page(module: str) -> str:
 
 
 def main() -> None:
-    without_torch.install()
+    stand_in.install()
     for module in sys.argv[2:]:
         Path(sys.argv[1], f"reference-{module.replace('.', '-')}.md").write_text(module_page(module))
 

@@ -1,4 +1,4 @@
-"""What the documents' site is made of: links and pictures, the notebook before it is executed, references without torch."""
+"""What the documents' site is made of: links and pictures, the notebook before it is executed, references without torch and JAX."""
 
 import ast
 import os
@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import nhood
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
@@ -35,8 +37,10 @@ def test_notebook_without_results_has_all_cells():
     assert page.startswith("# A first hour with nhood\n")
 
 
-def test_references_need_no_torch(tmp_path):
+def test_references_need_no_framework(tmp_path):
     names = ["nhood.torch", "nhood.torch.distributed", "nhood.models"]
+    if (Path(nhood.library_path).parent / "nhood_xla.so").exists():
+        names.append("nhood.jax")
     program = f"import sys; sys.argv[1:] = {[str(tmp_path), *names]}; import python_reference; python_reference.main()"
     paths = os.pathsep.join([str(ROOT / "docs/site"), str(ROOT / "bindings/python")])
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": paths}, check=True)

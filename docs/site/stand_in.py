@@ -1,5 +1,5 @@
-"""Something in torch's place, so that the packages can be imported for their docstrings and signatures alone: PyTorch has
-gigabytes, and neither depends on what it does."""
+"""Something in the place of torch and JAX, so that the packages can be imported for their docstrings and signatures alone:
+PyTorch has gigabytes, and neither depends on what it does."""
 
 import importlib
 import importlib.abc
@@ -9,13 +9,14 @@ import types
 from typing import Any
 
 
+FRAMEWORKS = ("torch", "jax", "jaxlib")
 PRIVATE_MODULES = ("_C", "_functorch")
 
 
 class Anything:
     """In the place of functions and other objects. As a decorator it changes nothing."""
 
-    def __init__(self, name: str = "torch") -> None:
+    def __init__(self, name: str = "") -> None:
         self.__name = name
 
     def __repr__(self) -> str:
@@ -26,10 +27,13 @@ class Anything:
             return args[0]
         return Anything()
 
+    def __setitem__(self, *_: Any) -> None:
+        pass
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return standing(name, "torch")
+        return standing(name, self.__name)
 
 
 class Kind(type):
@@ -76,7 +80,7 @@ class Module(types.ModuleType):
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        return importlib.machinery.ModuleSpec(name, self) if name.split(".")[0] == "torch" else None
+        return importlib.machinery.ModuleSpec(name, self) if name.split(".")[0] in FRAMEWORKS else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Module:
         return Module(spec.name)
