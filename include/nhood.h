@@ -143,7 +143,7 @@ typedef struct nhood_context_options {
      * nhood_plan_create does. NULL: none. */
     const char *describe;
     /* Bundles whose kernels are used before those of the cache folder and the compiler: paths, separated by colons (Windows:
-     * semicolons), "" for none. NULL: $NHOOD_BUNDLE. Structs that end before this field are accepted, too. */
+     * semicolons), "" for none. NULL: $NHOOD_BUNDLE. */
     const char *bundle;
 } nhood_context_options;
 
@@ -193,7 +193,7 @@ typedef struct nhood_kernel_counts {
     int64_t from_store;  /* from the cache folder */
     int64_t compiled;
     double store_ns, compile_ns;
-    int64_t from_bundle; /* structs that end before it are accepted, too */
+    int64_t from_bundle;
     double bundle_ns;
 } nhood_kernel_counts;
 
@@ -341,16 +341,14 @@ typedef struct nhood_problem {
     int32_t has_bias;
     int32_t reserved; /* 0 */
     nhood_strides strides[NHOOD_TENSOR_SLOTS];
-    nhood_region region[3]; /* by axis; structs that end before it are accepted, as whole grids */
+    nhood_region region[3]; /* by axis */
 } nhood_problem;
 
 /* Fills a problem with defaults: axes of length, window, stride and dilation 1, batch and heads 1, dim 32, packed tensors,
  * default scale, whole grids. op, dtype and rank are stored as they are, and checked with the other fields later. struct_size
- * is sizeof(nhood_problem), which the macro below adds. Does nothing if problem is NULL. The function with the macro's
- * name is for programs built before nhood_problem had regions, and writes only the fields of that time. */
+ * is sizeof(nhood_problem), which the macro below adds. Does nothing if problem is NULL. */
 NHOOD_API void nhood_problem_init_sized(nhood_problem *problem, size_t struct_size, int32_t op,
                                         int32_t dtype, int32_t rank);
-NHOOD_API void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32_t rank);
 #define nhood_problem_init(problem, op, dtype, rank)                                               \
     nhood_problem_init_sized(problem, sizeof(nhood_problem), op, dtype, rank)
 
@@ -365,7 +363,6 @@ NHOOD_API void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dt
  * error; *problem is then left as it was. struct_size and the macro are as for nhood_problem_init. */
 NHOOD_API nhood_status nhood_problem_parse_sized(const char *text, nhood_problem *problem,
                                                  size_t struct_size);
-NHOOD_API nhood_status nhood_problem_parse(const char *text, nhood_problem *problem);
 #define nhood_problem_parse(text, problem)                                                         \
     nhood_problem_parse_sized(text, problem, sizeof(nhood_problem))
 

@@ -92,12 +92,10 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     *context = NULL;
     nhood_context_options effective = {.struct_size = sizeof effective};
     if (options) {
-        /* The first version of the struct ended before `bundle`. */
-        if (options->struct_size < offsetof(nhood_context_options, bundle) ||
-            options->struct_size > sizeof effective)
+        if (options->struct_size != sizeof effective)
             return nh_error(NHOOD_ERR_ARGUMENT, "options.struct_size = %zu, this library knows %zu",
                             options->struct_size, sizeof effective);
-        memcpy(&effective, options, options->struct_size);
+        effective = *options;
     }
     if (!effective.allocate != !effective.release)
         return nh_error(NHOOD_ERR_ARGUMENT,
@@ -197,13 +195,10 @@ const char *nhood_context_notes(const nhood_context *context) {
 }
 
 nhood_status nh_context_counts(const nhood_kernel_counts *whole, nhood_kernel_counts *counts) {
-    size_t struct_size = counts->struct_size;
-    /* The first version of the struct ended before `from_bundle`. */
-    if (struct_size < offsetof(nhood_kernel_counts, from_bundle) || struct_size > sizeof *whole)
+    if (counts->struct_size != sizeof *whole)
         return nh_error(NHOOD_ERR_ARGUMENT, "counts.struct_size = %zu, this library knows %zu",
-                        struct_size, sizeof *whole);
-    memcpy(counts, whole, struct_size);
-    counts->struct_size = struct_size;
+                        counts->struct_size, sizeof *whole);
+    *counts = *whole;
     return NHOOD_OK;
 }
 

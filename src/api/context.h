@@ -38,7 +38,7 @@ nhood_status nh_context_request(nhood_context *context, int32_t device, const nh
 /* Chooses by wisdom and estimates. Measures first if the options ask for it and wisdom does not know the problem. */
 nhood_status nh_context_choose(nhood_context *context, const struct nh_request *request,
                                const nhood_plan_options *options, struct nh_choice *choice);
-/* Copies as many of the counts as the caller's struct_size has room for. ARGUMENT. */
+/* Copies the counts. ARGUMENT (counts->struct_size). */
 nhood_status nh_context_counts(const nhood_kernel_counts *whole, nhood_kernel_counts *counts);
 /* Returns DEVICE if the device is only described, so that nothing can run on it. */
 nhood_status nh_context_present(const struct nh_device *device);

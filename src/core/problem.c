@@ -14,8 +14,8 @@ const char *nh_op_name(int32_t op) {
 
 void nhood_problem_init_sized(nhood_problem *problem, size_t struct_size, int32_t op, int32_t dtype,
                               int32_t rank) {
-    if (!problem || struct_size < NH_PROBLEM_BYTES_0_1) return;
-    memset(problem, 0, struct_size);
+    if (!problem || struct_size != sizeof *problem) return;
+    memset(problem, 0, sizeof *problem);
     problem->struct_size = struct_size;
     problem->op = op;
     problem->dtype = dtype;
@@ -25,11 +25,6 @@ void nhood_problem_init_sized(nhood_problem *problem, size_t struct_size, int32_
     problem->batch = problem->heads = 1;
     problem->dim = 32;
     problem->scale = NAN;
-}
-
-#undef nhood_problem_init
-void nhood_problem_init(nhood_problem *problem, int32_t op, int32_t dtype, int32_t rank) {
-    nhood_problem_init_sized(problem, NH_PROBLEM_BYTES_0_1, op, dtype, rank);
 }
 
 bool nh_problem_strided(const struct nh_problem *problem) {
@@ -216,10 +211,9 @@ static void count_tokens(struct nh_problem *problem) {
 
 nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem *problem) {
     if (!given) return nh_error(NHOOD_ERR_ARGUMENT, "problem is NULL");
-    if (given->struct_size != sizeof(nhood_problem) && given->struct_size != NH_PROBLEM_BYTES_0_1)
+    if (given->struct_size != sizeof(nhood_problem))
         return nh_error(NHOOD_ERR_ARGUMENT, "problem.struct_size = %zu, this library knows %zu",
                         given->struct_size, sizeof(nhood_problem));
-    const bool has_region = given->struct_size == sizeof(nhood_problem);
     memset(problem, 0, sizeof *problem);
     nhood_status status = check_scalars(given, problem);
     if (status) return status;
@@ -230,7 +224,7 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
         struct nh_axis *axis = &problem->axis[a + shift];
         status = check_axis(&given->axis[a], a, problem->flags & NHOOD_FLAG_CLAMP_WINDOW, axis);
         if (!status) status = check_periodic(&given->axis[a], a, axis);
-        if (!status && has_region) status = check_region(&given->region[a], a, axis);
+        if (!status) status = check_region(&given->region[a], a, axis);
         if (status) return status;
         if (given->axis[a].causal && problem->has_bias)
             return nh_error(NHOOD_ERR_ARGUMENT,

@@ -8,9 +8,6 @@
 #define NH_AXES 3
 #define NH_MAX_DIM 65536
 
-/* Bytes of nhood_problem before it had regions. */
-#define NH_PROBLEM_BYTES_0_1 offsetof(nhood_problem, region)
-
 /* Tokens [offset, offset + length) of an axis, modulo its length where it is periodic. */
 struct nh_box {
     int64_t offset, length;

@@ -326,7 +326,7 @@ static nhood_status parse_option(struct reader *reader, nhood_problem *problem, 
 
 nhood_status nhood_problem_parse_sized(const char *text, nhood_problem *problem,
                                        size_t struct_size) {
-    if (struct_size != sizeof *problem && struct_size != NH_PROBLEM_BYTES_0_1)
+    if (struct_size != sizeof *problem)
         return nh_error(NHOOD_ERR_ARGUMENT, "struct_size = %zu, this library knows %zu",
                         struct_size, sizeof *problem);
     if (!text) return nh_error(NHOOD_ERR_ARGUMENT, "text is NULL");
@@ -342,18 +342,8 @@ nhood_status nhood_problem_parse_sized(const char *text, nhood_problem *problem,
     }
     struct nh_problem canonical;
     if ((status = nh_problem_canonical(&parsed, &canonical))) return status;
-    if (struct_size < sizeof parsed && nh_problem_partial(&canonical))
-        return nh_error(NHOOD_ERR_ARGUMENT,
-                        "struct_size = %zu: a problem with regions needs a struct of %zu bytes",
-                        struct_size, sizeof parsed);
-    parsed.struct_size = struct_size;
-    memcpy(problem, &parsed, struct_size);
+    *problem = parsed;
     return NHOOD_OK;
-}
-
-#undef nhood_problem_parse
-nhood_status nhood_problem_parse(const char *text, nhood_problem *problem) {
-    return nhood_problem_parse_sized(text, problem, NH_PROBLEM_BYTES_0_1);
 }
 
 nhood_status nhood_problem_format(const nhood_problem *problem, char *text, size_t capacity,

@@ -74,12 +74,10 @@ static void check_gpu(const char *name, const char *model) {
     nhood_context_destroy(context);
 }
 
-/* By the name of an architecture, every GPU of it; in the struct of the first version, which ended there. */
+/* By the name of an architecture, every GPU of it; and a struct that is too short. */
 static void check_architecture(void) {
-    const nhood_context_options options = {.struct_size = offsetof(nhood_context_options, bundle),
-                                           .threads = 1,
-                                           .cache = "",
-                                           .describe = "sm_90"};
+    const nhood_context_options options = {
+        .struct_size = sizeof options, .threads = 1, .cache = "", .describe = "sm_90"};
     nhood_context *context = NULL;
     CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
     int32_t count = nhood_device_count(context);
