@@ -70,7 +70,6 @@ bool system_make_folder(const char *path) {
 }
 
 bool system_run(char *const argument[], const char *output) {
-    extern char **environ;
     posix_spawn_file_actions_t actions;
     pid_t child;
     int status = -1;
