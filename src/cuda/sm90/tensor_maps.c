@@ -61,7 +61,7 @@ bool nh_sm90_folds(const struct nh_problem *problem) {
     return problem->rank == 1 && problem->axis[2].dilation > (wide ? 1 : 2);
 }
 
-/* See nh_sm90_any_far. */
+/* See nh_sm90_far_axes. */
 static bool is_far(const struct nh_problem *problem, int axis) {
     return problem->rank > 1 && problem->axis[axis].dilation > MOST_ELEMENT_STRIDE;
 }
@@ -79,18 +79,22 @@ static bool is_uneven(const struct nh_problem *problem, int axis) {
            (nh_sm90_folds(problem) || a->query.length % a->dilation || a->key.length % a->dilation);
 }
 
-static bool is_cut(const struct nh_problem *problem, int axis) {
-    return nh_is_cut(&problem->axis[axis]);
-}
-
 /* A bit per axis. */
 static int32_t axes_that(const struct nh_problem *problem,
                          bool (*hold)(const struct nh_problem *, int)) {
     return hold(problem, 0) | hold(problem, 1) << 1 | hold(problem, 2) << 2;
 }
 
-bool nh_sm90_any_far(const struct nh_problem *problem) {
+int32_t nh_sm90_far_axes(const struct nh_problem *problem) {
     return axes_that(problem, is_far);
+}
+
+bool nh_sm90_any_far(const struct nh_problem *problem) {
+    return nh_sm90_far_axes(problem);
+}
+
+int32_t nh_sm90_uneven_axes(const struct nh_problem *problem) {
+    return axes_that(problem, is_uneven);
 }
 
 static int32_t variants(const struct nh_problem *problem) {
@@ -399,28 +403,4 @@ struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int6
     }
     set_axis(&map, 4, problem->batch * problem->heads, stride_bytes, 1, 1);
     return map;
-}
-
-void nh_sm90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                    int64_t loop_rows) {
-    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(spec, "NH_RANK", problem->rank);
-    nh_kernel_define(spec, "NH_DIM", problem->dim);
-    nh_kernel_define(spec, "NH_DIM16", problem->dim / 16);
-    nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(spec, "NH_DIM_V16", problem->dim_v / 16);
-    nh_kernel_define(spec, "NH_LOOP_N", loop_rows);
-    nh_kernel_define(spec, "NH_LOOP_N16", loop_rows / 16);
-    nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
-    nh_kernel_define(spec, "NH_BIASED", problem->has_bias);
-    nh_kernel_define(spec, "NH_FOLDED", nh_sm90_folds(problem));
-    nh_kernel_define(spec, "NH_FAR", axes_that(problem, is_far));
-    nh_kernel_define(spec, "NH_UNEVEN", axes_that(problem, is_uneven));
-    nh_kernel_define(spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
-    nh_kernel_define(spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
-    nh_kernel_define(spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
-    if (!nh_problem_partial(problem) && !nh_problem_periodic(problem)) return;
-    nh_kernel_define(spec, "NH_REGION_AXES", axes_that(problem, is_cut));
-    nh_kernel_define(spec, "NH_UNIT_STEPS",
-                     !nh_problem_strided(problem) && !nh_problem_dilated(problem));
 }

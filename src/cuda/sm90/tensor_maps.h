@@ -4,7 +4,7 @@
 
 #include "launch.h"
 
-/* How a map's four outer axes are used (the innermost is the row); place() in fused90.cuh has the same numbers. */
+/* How a map's four outer axes are used (the innermost is the row); place() in wgmma90.cuh has the same numbers. */
 enum nh_map_layout {
     NH_MAP_SPLIT,
     NH_MAP_ONE_BATCH,
@@ -29,9 +29,13 @@ const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_dev
 /* Whether positions and dilation groups are separate axes of the maps, which problems of one axis have room for. */
 bool nh_sm90_folds(const struct nh_problem *problem);
 
-/* Whether, in more than one dimension, some axis is "far": its dilation exceeds the largest element stride of a map, 8.
- * The dilation group is then part of the origin of a box. */
+/* The axes, as bits, that are "far" in more than one dimension: their dilation exceeds the largest element stride of a
+ * map, 8. The dilation group is then part of the origin of a box. */
+int32_t nh_sm90_far_axes(const struct nh_problem *problem);
 bool nh_sm90_any_far(const struct nh_problem *problem);
+
+/* The axes, as bits, along which maps count positions and some dilation groups are a token shorter than others. */
+int32_t nh_sm90_uneven_axes(const struct nh_problem *problem);
 
 /* Appends maps for dilation groups that are a token shorter than the longest, if maps are of positions and such groups
  * exist. To be called when all other maps of the step are set. */
@@ -68,9 +72,5 @@ struct nh_cuda_map nh_sm90_stats_map(const struct nh_problem *problem, const int
 /* Maps the f32 sums of dQ to which joint90.cu adds, with these extents per axis and `columns` numbers per position. */
 struct nh_cuda_map nh_sm90_sums_map(const struct nh_problem *problem, const int64_t extent[NH_AXES],
                                     int64_t columns, const int32_t tile[3]);
-
-/* Defines the macros that every kernel of sm_90 needs of the problem; loop_rows: rows of a loop tile. */
-void nh_sm90_define(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                    int64_t loop_rows);
 
 #endif

@@ -12,12 +12,6 @@ bool nh_sm90_pairs(const int32_t warpgroup_tile[3]) {
     return warpgroup_tile[2] % 16 == 0 || (warpgroup_tile[2] == 8 && warpgroup_tile[1] % 2 == 0);
 }
 
-int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t loop[3]) {
-    int64_t floats = (own[0] + loop[0] - 1) * (own[1] + loop[1] - 1) * (own[2] + loop[2]);
-    int64_t copy = (floats + 16) / 32 * 32 + 16;
-    return heads * (2 * copy + (heads > 1 ? 8 : 0)) * (int64_t)sizeof(float);
-}
-
 bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack,
                             int32_t warpgroup_tile[3]) {
     int32_t warpgroups = (int32_t)nh_ceil_div(nh_box_volume(tile) * heads, 64);

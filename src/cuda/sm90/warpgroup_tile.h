@@ -10,9 +10,6 @@ int64_t nh_sm90_row_bytes(int64_t dim);
 /* With a bias: whether any 16 consecutive rows are two runs of 8 along z, which are neighbors along z or y. */
 bool nh_sm90_pairs(const int32_t warpgroup_tile[3]);
 
-/* Bytes of shared memory for the bias entries of one pair of tiles with `heads` heads: see fused90_bias.cuh. */
-int64_t nh_sm90_bias_bytes(const int32_t own[3], int32_t heads, const int32_t loop[3]);
-
 /* Cuts a tile with `heads` heads along the axis `stack` into the fewest warpgroup tiles of at most 64 rows. False if
  * they do not divide that extent. */
 bool nh_sm90_warpgroup_tile(const int32_t tile[3], int32_t heads, int32_t stack,

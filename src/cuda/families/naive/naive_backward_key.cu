@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     naive_backward_key(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_work_tile work_tile;
-    nh_work_tile_at(args, (int)blockIdx.x, work_tile);
+    nh_work_tile_at<TILES>(args, (int)blockIdx.x, work_tile);
     elem *q = (elem *)nh_shared_memory, *d_o = q + nh_staged_rows(work_tile) * NH_STAGED_ROW;
     int share = (int)(args.heads / args.kv_heads);
     nh_query key;

@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     naive_forward(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_work_tile work_tile;
-    nh_work_tile_at(args, (int)blockIdx.x, work_tile);
+    nh_work_tile_at<TILES>(args, (int)blockIdx.x, work_tile);
     elem *k = (elem *)nh_shared_memory, *v = k + nh_staged_rows(work_tile) * NH_STAGED_ROW;
     nh_stage<NH_K, NH_V>(args, work_tile, work_tile.kv_head, k);
     nh_staged();

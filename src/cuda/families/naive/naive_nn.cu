@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     naive_nn(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_work_tile work_tile;
-    nh_work_tile_at(args, (int)blockIdx.x, work_tile);
+    nh_work_tile_at<TILES>(args, (int)blockIdx.x, work_tile);
     elem *v = (elem *)nh_shared_memory, *weights = v + nh_staged_rows(work_tile) * NH_STAGED_ROW;
     nh_stage<NH_V, -1>(args, work_tile, work_tile.kv_head, v);
     nh_move_weights<false>(args, work_tile, weights);

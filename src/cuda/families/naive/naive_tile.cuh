@@ -8,10 +8,27 @@
 #include "mma.cuh"
 #include "naive.cuh"
 
-#define NH_LOOP_X 1
-#define NH_LOOP_Y 1
-#define NH_LOOP_Z 1
 #include "boxes.cuh"
+
+#ifndef NH_INVERSE
+#define NH_INVERSE 0
+#endif
+/* A kernel of this family has no warpgroups, but rows of a tile are numbered as if it had. */
+constexpr int TILES_OF_64 = (NH_OWN_X * NH_OWN_Y * NH_OWN_Z + 63) / 64;
+constexpr nh_tiles TILES = {.rank = NH_RANK,
+                            .inverse = NH_INVERSE,
+                            .own = {NH_OWN_X, NH_OWN_Y, NH_OWN_Z},
+                            .own_heads = 1,
+                            .loop = {1, 1, 1},
+                            .loop_boxes = 1,
+                            .stack = NH_OWN_X > 1 && NH_OWN_X % TILES_OF_64 == 0   ? 0
+                                     : NH_OWN_Y > 1 && NH_OWN_Y % TILES_OF_64 == 0 ? 1
+                                                                                   : 2,
+                            .run_axis = 2,
+                            .outside_sees = 1,
+                            .cluster = 1,
+                            .head_parts = 1};
+static_assert(nh_tiles_are_cut<TILES>, "the owned tile cannot be cut into warpgroup tiles of at most 64 rows");
 
 #if NH_GROUP != 1 || !NH_RESIDENT
 #error "a thread holds whole rows"
@@ -37,7 +54,7 @@ __device__ __forceinline__ void nh_stage(const nh_cuda_args &args, const nh_work
         int place = (int)rest * NH_STAGED_ROW, column = i % NH_VECTORS * NH_VECTOR;
         long long at[3] = {0, 0, 0};
 #pragma unroll
-        for (int a = 2; a >= NH_FIRST_AXIS; a--)
+        for (int a = 2; a >= nh_first_axis<TILES>; a--)
             at[a] =
                 (work_tile.halo[a] + nh_digit(&rest, work_tile.tiles[a])) * args.axis[a].dilation + work_tile.group[a];
 #pragma unroll
@@ -59,7 +76,7 @@ __device__ __forceinline__ bool nh_tile_query(const nh_cuda_args &args, const nh
                                               nh_query &query) {
     bool exists = true;
     int at[3];
-    nh_row_position(i, at);
+    nh_row_position<TILES>(i, at);
     query.batch = work_tile.batch;
     query.head = work_tile.head;
 #pragma unroll

@@ -13,10 +13,9 @@ enum {
     WARPGROUPS = NH_BACKWARD90_WARPGROUPS,
     ROWS = NH_BACKWARD90_ROWS,
     STATS_BYTES = 16,
-    BARRIER_BYTES = 1024 + 256, /* barriers, and alignment of the tiles */
     MOST_STAGES = 4,
     MOST_STAGES_SKIPPING = 6, /* timed: docs/log/wgmma90.md */
-    OWN_PLACES_SKIPPING = 2   /* NH_OWN_PLACES of fused90_kv_loop.cuh */
+    OWN_PLACES_SKIPPING = 2
 };
 
 /* ---- passes ---- */
@@ -38,14 +37,14 @@ static const struct facts {
 bool nh_backward90_has(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
     enum { MOST_TOGETHER = 288 };
     bool together = kernel->problem->dim + kernel->problem->dim_v <= MOST_TOGETHER;
-    if (kernel->kind == NH_BACKWARD90_QUERY) return pass == NH_BACKWARD90_D_Q;
-    if (kernel->kind == NH_BACKWARD90_JOINT) return pass == NH_BACKWARD90_ALL;
+    if (kernel->kind == WGMMA90_QUERY) return pass == NH_BACKWARD90_D_Q;
+    if (kernel->kind == WGMMA90_JOINT) return pass == NH_BACKWARD90_ALL;
     if (together) return pass == NH_BACKWARD90_D_K_AND_V;
     return pass == NH_BACKWARD90_D_K || pass == NH_BACKWARD90_D_V;
 }
 
 static bool owns_keys(const struct nh_backward90_kernel *kernel) {
-    return kernel->kind != NH_BACKWARD90_QUERY;
+    return kernel->kind != WGMMA90_QUERY;
 }
 
 /* ---- warpgroup skipping ---- */
@@ -62,7 +61,7 @@ static const struct {
 const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
     const int32_t *loop = kernel->loop;
-    if (kernel->kind > NH_BACKWARD90_KEY || !nh_sm90_windows_slide(problem) ||
+    if (kernel->kind > WGMMA90_KEY || !nh_sm90_windows_slide(problem) ||
         (loop && (loop[0] != 1 || loop[2] != 8)))
         return NULL;
     int64_t dim = nh_max(problem->dim, problem->dim_v),
@@ -79,59 +78,42 @@ const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel) {
 /* ---- shared memory and registers ---- */
 
 int64_t nh_backward90_sum_columns(const struct nh_problem *problem) {
-    return nh_sm90_row_bytes(problem->dim) / 2;
+    const struct wgmma90_config config = {.dim = (int)problem->dim};
+    return wgmma90_d_q_columns(&config);
 }
 
-static int64_t row_bytes(const struct nh_problem *problem) {
-    return nh_sm90_row_bytes(problem->dim) + nh_sm90_row_bytes(problem->dim_v);
+/* The warpgroup tile, and the axis along which these follow each other. */
+static int32_t stack_of(const struct nh_backward90_kernel *kernel, int32_t tile[3]) {
+    const int32_t *own = kernel->own, *part = nh_backward90_skips(kernel);
+    nh_sm90_first_warpgroup_tile(own, tile);
+    if (part) memcpy(tile, part, 3 * sizeof *tile);
+    return own[0] > tile[0] ? 0 : own[1] > tile[1] ? 1 : 2;
 }
 
-/* For boxes of the bias and, beside dQ, sums of its gradient: PARTS_BYTES and twice LINES_BYTES of the kernel. */
-static int64_t bias_bytes(const struct nh_backward90_kernel *kernel) {
-    const int64_t warps = 4 * WARPGROUPS, part_bytes = 256;
-    const int32_t *own = kernel->own, *loop = kernel->loop;
-    if (!kernel->problem->has_bias) return 0;
-    int64_t boxes = MOST_STAGES * nh_sm90_bias_bytes(own, 1, loop);
-    int64_t own_runs = own[2] / 8, runs = loop[2] / 8;
-    bool along_z = own_runs > 1;
-    int64_t parts = loop[0] * (loop[1] + !along_z) * (runs + along_z);
-    int64_t lines = (own[0] + loop[0] - 1) * (own[1] + loop[1] - 1);
-    int64_t lines_bytes = 32 + lines * (own_runs + runs) * part_bytes;
-    return boxes + (owns_keys(kernel) ? 0 : warps * parts * part_bytes + 2 * lines_bytes);
-}
-
-/* For warpgroup skipping: the own rows of all work tiles held at a time but one, and these work tiles themselves. */
-static int64_t skipping_bytes(const struct nh_backward90_kernel *kernel) {
-    /* the size of an entry of work_tile_at in split90_skipping.cuh, rounded up; with regions it is larger */
-    enum { PLACES = OWN_PLACES_SKIPPING, WORK_TILE_BYTES = 80, REGION_BYTES = 80 };
-    if (!nh_backward90_skips(kernel)) return 0;
-    bool regions = nh_problem_partial(kernel->problem) || nh_problem_periodic(kernel->problem);
-    return (PLACES - 1) * ROWS * row_bytes(kernel->problem) +
-           PLACES * (WORK_TILE_BYTES + regions * REGION_BYTES);
-}
-
-/* Bytes of the owned tile and of what belongs to the kernel, besides stages and barriers. The launch for dV alone needs
- * no V, and the joint kernel dS, twice, and dQ. */
-static int64_t own_bytes(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
-    const struct nh_problem *problem = kernel->problem;
-    int64_t bytes = ROWS * row_bytes(problem) + bias_bytes(kernel) + skipping_bytes(kernel);
-    if (pass == NH_BACKWARD90_D_V) bytes -= ROWS * nh_sm90_row_bytes(problem->dim_v);
-    if (pass == NH_BACKWARD90_ALL)
-        bytes +=
-            nh_box_volume(kernel->loop) * (2 * ROWS * 2 + 4 * nh_backward90_sum_columns(problem));
-    return bytes;
-}
-
-static int64_t stage_bytes(const struct nh_backward90_kernel *kernel) {
-    return nh_box_volume(kernel->loop) *
-           (row_bytes(kernel->problem) + (owns_keys(kernel) ? STATS_BYTES : 0));
-}
-
-/* The number of pipeline stages, that is, loop tiles in shared memory, that fit. */
-static int64_t stages_of(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
-    int64_t room = kernel->cuda->shared_bytes_per_block - own_bytes(kernel, pass) - BARRIER_BYTES;
-    int64_t most = nh_backward90_skips(kernel) ? MOST_STAGES_SKIPPING : MOST_STAGES;
-    return room < 0 ? 0 : nh_min(most, room / stage_bytes(kernel));
+/* The configuration of a launch as far as shared memory depends on it, with as many stages as fit, or none. */
+static struct wgmma90_config config_of(const struct nh_backward90_kernel *kernel,
+                                       enum nh_backward90_pass pass) {
+    struct wgmma90_config config = nh_wgmma90_config(kernel->problem, kernel->kind);
+    int32_t tile[3];
+    int most = MOST_STAGES;
+    memcpy(config.own, kernel->own, sizeof config.own);
+    memcpy(config.loop, kernel->loop, sizeof config.loop);
+    config.warpgroups = WARPGROUPS;
+    config.stack = stack_of(kernel, tile);
+    config.sum_d_k = facts[pass].sums;
+    config.sum_d_v = facts[pass].sums_v;
+    if (nh_backward90_skips(kernel)) {
+        config.skipping = config.stack == 0 ? WGMMA90_SKIP_PLANES : WGMMA90_SKIP_TILES;
+        config.own_places = OWN_PLACES_SKIPPING;
+        config.plain_windows = 1;
+        most = MOST_STAGES_SKIPPING;
+    }
+    /* Tiles that leave no room for as many bias boxes as there could be stages were never timed. */
+    for (config.stages = most; config.stages > 0; config.stages--)
+        if (wgmma90_block_bytes(&config) + (most - config.stages) * wgmma90_bias_bytes(&config) <=
+            kernel->cuda->shared_bytes_per_block)
+            break;
+    return config;
 }
 
 static bool pass_fits(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
@@ -143,13 +125,13 @@ static bool pass_fits(const struct nh_backward90_kernel *kernel, enum nh_backwar
     int64_t registers = facts[pass].registers + (nh_backward90_skips(kernel) ? 1 : 0);
     int64_t most = problem->has_bias && !owns_keys(kernel) ? MOST_REGISTERS_BIASED : MOST_REGISTERS;
     return sums / 2 + nh_box_volume(kernel->loop) * registers / 4 <= most &&
-           stages_of(kernel, pass) >= 2;
+           config_of(kernel, pass).stages >= 2;
 }
 
 bool nh_backward90_fits(const struct nh_backward90_kernel *kernel) {
     if (kernel->problem->has_bias && !nh_sm90_pairs(kernel->own)) return false;
     /* The warpgroups of the joint kernel divide the rows of a loop tile. */
-    if (kernel->kind == NH_BACKWARD90_JOINT && nh_box_volume(kernel->loop) % 64) return false;
+    if (kernel->kind == WGMMA90_JOINT && nh_box_volume(kernel->loop) % 64) return false;
     for (enum nh_backward90_pass pass = 0; pass < NH_BACKWARD90_PASSES; pass++)
         if (nh_backward90_has(kernel, pass) && !pass_fits(kernel, pass)) return false;
     return true;
@@ -197,9 +179,9 @@ double nh_backward90_multiplied_share(const struct nh_backward90_loops *loops) {
 static double sums_clocks(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass) {
     int64_t dim = kernel->problem->dim, dim_v = kernel->problem->dim_v;
     int64_t widest = nh_max(facts[pass].sums * dim, facts[pass].sums_v * dim_v);
-    int64_t tiles_bytes = own_bytes(kernel, pass) + stages_of(kernel, pass) * stage_bytes(kernel);
-    if (kernel->kind > NH_BACKWARD90_KEY || kernel->problem->has_bias ||
-        nh_backward90_skips(kernel) || nh_cluster_sums_bytes(ROWS, widest) > tiles_bytes)
+    const struct wgmma90_config config = config_of(kernel, pass);
+    if (kernel->kind > WGMMA90_KEY || kernel->problem->has_bias || config.skipping ||
+        ROWS * wgmma90_sums_pitch((int)widest) > (int)wgmma90_layout_at(&config, 0).own_full)
         return 0;
     return facts[pass].sums * nh_cluster_reduction_clocks(ROWS, dim) +
            facts[pass].sums_v * nh_cluster_reduction_clocks(ROWS, dim_v);
@@ -232,8 +214,10 @@ static double bias_instructions(const struct nh_backward90_kernel *kernel) {
 
 static void add_pass_work(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass,
                           const struct nh_backward90_loops *loops, struct nh_work *work) {
-    static const enum nh_kernel_kind kind[] = {NH_KERNEL_SPLIT90_QUERY, NH_KERNEL_SPLIT90_KEY,
-                                               NH_KERNEL_SPLIT90_KEY, NH_KERNEL_JOINT90};
+    static const enum nh_kernel_kind kind[] = {[WGMMA90_QUERY] = NH_KERNEL_SPLIT90_QUERY,
+                                               [WGMMA90_KEY] = NH_KERNEL_SPLIT90_KEY,
+                                               [WGMMA90_EXTRA] = NH_KERNEL_SPLIT90_KEY,
+                                               [WGMMA90_JOINT] = NH_KERNEL_JOINT90};
     const struct nh_problem *problem = kernel->problem;
     const struct nh_cuda_device *cuda = kernel->cuda;
     double copies = (double)(problem->batch * problem->heads), cluster = cluster_of(kernel, loops);
@@ -289,33 +273,6 @@ size_t nh_backward90_start(struct nh_cuda_operation *operation, const struct nh_
     return stats;
 }
 
-/* Defines the macros of a kernel; part: its warpgroup tile. */
-static void define(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass,
-                   const int32_t *part, struct nh_kernel_spec *spec) {
-    static const char *const own_names[] = {"NH_OWN_X", "NH_OWN_Y", "NH_OWN_Z"};
-    static const char *const loop_names[] = {"NH_LOOP_X", "NH_LOOP_Y", "NH_LOOP_Z"};
-    const int32_t *own = kernel->own, *loop = kernel->loop;
-    nh_sm90_define(spec, kernel->problem, nh_box_volume(loop));
-    for (int a = 0; a < NH_AXES; a++) {
-        nh_kernel_define(spec, own_names[a], own[a]);
-        nh_kernel_define(spec, loop_names[a], loop[a]);
-    }
-    nh_kernel_define(spec, "NH_TILE_BOXES", 1);
-    nh_kernel_define(spec, "NH_WARPGROUPS", WARPGROUPS);
-    if (nh_backward90_skips(kernel)) {
-        nh_kernel_define(spec, "NH_SKIPPING", 1);
-        nh_kernel_define(spec, "NH_PLAIN_WINDOWS", 1);
-        nh_kernel_define(spec, "NH_OWN_PLACES", OWN_PLACES_SKIPPING);
-        nh_kernel_define(spec, "NH_STACK", own[0] > part[0] ? 0 : own[1] > part[1] ? 1 : 2);
-    }
-    nh_kernel_define(spec, "NH_STAGES", stages_of(kernel, pass));
-    nh_kernel_define(spec, "NH_D_O_MAP", nh_map_layout_of(kernel->problem, NHOOD_D_O));
-    nh_kernel_define(spec, "NH_INVERSE", owns_keys(kernel));
-    if (!owns_keys(kernel) || kernel->kind == NH_BACKWARD90_JOINT) return;
-    nh_kernel_define(spec, "NH_SUM_D_K", facts[pass].sums);
-    nh_kernel_define(spec, "NH_SUM_D_V", facts[pass].sums_v);
-}
-
 /* Sets the tensor maps in the order of the kernels' structs: of owned rows, of the loop's, and of extra tokens. */
 static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *part,
                      struct nh_cuda_step *step) {
@@ -335,32 +292,30 @@ static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *p
 
 nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
                                 enum nh_backward90_pass pass, size_t stats,
-                                struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
+                                struct nh_cuda_step *step, struct wgmma90_config *config) {
     const struct nh_problem *problem = kernel->problem;
     const int32_t multiprocessors = kernel->cuda->multiprocessors;
-    const int32_t *part = nh_backward90_skips(kernel);
     const bool keys = owns_keys(kernel);
     int32_t warpgroup_tile[3], heads = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
-    nh_sm90_first_warpgroup_tile(kernel->own, warpgroup_tile);
-    if (!part) part = warpgroup_tile;
-    define(kernel, pass, part, spec);
+    stack_of(kernel, warpgroup_tile);
+    *config = config_of(kernel, pass);
     nh_cuda_step_init(step, problem);
     nh_cuda_bind_stats(step, problem, stats);
     step->outputs = facts[pass].outputs;
     step->overlaps = true;
     step->threads = 128 * (WARPGROUPS + 1);
-    step->shared_bytes =
-        own_bytes(kernel, pass) + stages_of(kernel, pass) * stage_bytes(kernel) + BARRIER_BYTES;
-    int32_t order = kernel->kind == NH_BACKWARD90_JOINT
+    step->shared_bytes = wgmma90_shared_bytes(config);
+    int32_t order = kernel->kind == WGMMA90_JOINT
                         ? nh_tiling_queue_order(problem)
                         : nh_tiling_order(problem, kernel->own, keys, multiprocessors);
     nhood_status status =
         nh_tiling_set(problem, kernel->own, heads, keys, order, &step->own.tiling);
-    set_maps(kernel, part, step);
+    set_maps(kernel, warpgroup_tile, step);
     step->work_tiles = step->own.tiling.work_tiles;
     step->grid[0] = nh_min(step->work_tiles, multiprocessors);
-    if (status || kernel->kind > NH_BACKWARD90_KEY) return status;
+    if (status || kernel->kind > WGMMA90_KEY) return status;
     const struct nh_backward90_loops loops = nh_backward90_loops_of(kernel);
-    nh_cluster_share(step, spec, cluster_of(kernel, &loops));
+    config->cluster = cluster_of(kernel, &loops);
+    nh_cluster_share(step, config->cluster);
     return NHOOD_OK;
 }

@@ -3,6 +3,7 @@
 #ifndef NH_BACKWARD90_H
 #define NH_BACKWARD90_H
 
+#include "launch90.h"
 #include "tile_count.h"
 #include "tensor_maps.h"
 #include "tiling.h"
@@ -11,20 +12,12 @@
 
 enum { NH_BACKWARD90_WARPGROUPS = 2, NH_BACKWARD90_ROWS = 64 * NH_BACKWARD90_WARPGROUPS };
 
-/* Blocks own queries and loop over keys, or they own keys or extra tokens and loop over queries. cuda.joint90's kernel
- * also owns keys, but sums all gradients. Only the first two skip tiles, and share work tiles in clusters. */
-enum nh_backward90_kind {
-    NH_BACKWARD90_QUERY,
-    NH_BACKWARD90_KEY,
-    NH_BACKWARD90_EXTRA,
-    NH_BACKWARD90_JOINT
-};
-
-/* A kernel with the tile that its blocks own and the tile of their loop. */
+/* A kernel with the tile that its blocks own and the tile of their loop. Those that own queries or keys skip tiles, and
+ * share work tiles in clusters; the others do neither. */
 struct nh_backward90_kernel {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
-    enum nh_backward90_kind kind;
+    enum wgmma90_kernel kind;
     const int32_t *own, *loop;
 };
 
@@ -100,9 +93,9 @@ int64_t nh_backward90_sum_columns(const struct nh_problem *problem);
 size_t nh_backward90_start(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                            struct nh_cuda_step *step);
 
-/* Sets up a launch of a kernel, but for its source. Fails with UNSUPPORTED if there are too many tiles. */
+/* Sets up a launch of a kernel and its configuration. Fails with UNSUPPORTED if there are too many tiles. */
 nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
                                 enum nh_backward90_pass pass, size_t stats,
-                                struct nh_cuda_step *step, struct nh_kernel_spec *spec);
+                                struct nh_cuda_step *step, struct wgmma90_config *config);
 
 #endif

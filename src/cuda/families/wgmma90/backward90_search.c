@@ -81,7 +81,7 @@ static void find_loop_tiles(struct state *state, bool all, struct nh_loop_extent
 
 static bool laps_fit(const struct nh_backward90_kernel *kernel) {
     return nh_tiling_laps_fit(kernel->problem, kernel->own, kernel->loop,
-                              kernel->kind != NH_BACKWARD90_QUERY);
+                              kernel->kind != WGMMA90_QUERY);
 }
 
 /* The work of a kernel's launches alone. */
@@ -162,7 +162,7 @@ static int predict_ranked(struct state *state, struct nh_backward90_pair *best) 
 
 static bool may_own(const struct nh_backward90_kernel *kernel, const int32_t shape[3]) {
     int32_t warpgroup_tile[3];
-    return (kernel->kind == NH_BACKWARD90_QUERY || nh_box_volume(shape) >= NH_BACKWARD90_ROWS) &&
+    return (kernel->kind == WGMMA90_QUERY || nh_box_volume(shape) >= NH_BACKWARD90_ROWS) &&
            nh_sm90_boxes_fit(kernel->problem, shape) &&
            nh_sm90_first_warpgroup_tile(shape, warpgroup_tile);
 }
@@ -208,7 +208,7 @@ int nh_backward90_best(const struct nh_backward90_kernel *kernel,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]) {
     struct state state;
     state.kernel = kernel;
-    state.keys = kernel->kind != NH_BACKWARD90_QUERY;
+    state.keys = kernel->kind != WGMMA90_QUERY;
     nh_top_n_start(&state.top, INFINITY, state.ranked, sizeof *state.ranked, MOST_RANKED);
     try_all(&state, false);
     if (!state.top.count) try_all(&state, true);
@@ -225,7 +225,7 @@ const char *nh_backward90_refuse_around(const struct nh_backward90_kernel *kerne
                 nh_backward90_fits(&tried))
                 return NULL;
         }
-    return kernel->kind == NH_BACKWARD90_QUERY
+    return kernel->kind == WGMMA90_QUERY
                ? "a window and a query tile go around a periodic axis that no key tile divides"
                : "queries of a key tile go around a periodic axis that no query tile divides";
 }

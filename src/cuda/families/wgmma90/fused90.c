@@ -14,8 +14,8 @@
 #include <string.h>
 
 enum { MOST_DIM = 256 };
-/* The step that masks scores (fused90_mask_step.cuh) has this depth, and this many bytes of its operand for a column. */
-enum { MASK_DEPTH = 16, MASK_ROW_BYTES = 64 };
+/* The step that masks scores (fused90_mask_step.cuh) has this depth. */
+enum { MASK_DEPTH = 16 };
 /* A warpgroup tile whose warps skip key tiles has 4 x 4 x 4 queries or, in 2-D, 8 x 8: as many along each axis. Its four
  * warps follow each other along the first one. */
 enum { SIDE = 4, SIDE_2D = 8, WARPS_OF_GROUP = 4 };
@@ -37,52 +37,59 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- what a config needs ---- */
 
+/* The configuration of a kernel as far as shared memory and registers depend on it. */
+static struct wgmma90_config shape_of(const struct nh_fused90 *of) {
+    const int32_t *value = of->value;
+    struct wgmma90_config config = nh_wgmma90_config(of->problem, WGMMA90_FORWARD);
+    memcpy(config.own, value + QX, sizeof config.own);
+    memcpy(config.loop, value + KX, sizeof config.loop);
+    config.own_heads = value[QH];
+    config.loop_boxes = value[TILE_BOXES];
+    config.warpgroups = value[WARPGROUPS];
+    config.stack = value[STACK];
+    config.stages = value[STAGES];
+    config.q_in_registers = value[Q_IN_REGISTERS];
+    config.repair_apart = value[REPAIR_APART];
+    config.mask = nh_fused90_has_mask_step(value) ? WGMMA90_MASK_PRODUCT
+                  : wgmma90_runs(&config) <= 4    ? WGMMA90_MASK_PLACES
+                                                  : WGMMA90_MASK_BITS;
+    return config;
+}
+
+static struct wgmma90_config loop_of(const int32_t *value) {
+    return (struct wgmma90_config){.loop = {value[KX], value[KY], value[KZ]},
+                                   .loop_boxes = value[TILE_BOXES]};
+}
+
 int64_t nh_fused90_keys(const int32_t *value) {
-    return nh_box_volume(value + KX) * value[TILE_BOXES];
+    const struct wgmma90_config config = loop_of(value);
+    return wgmma90_loop_rows(&config);
 }
 
 int64_t nh_fused90_columns(const int32_t *value) {
-    return nh_ceil_div(nh_fused90_keys(value), 8) * 8;
-}
-
-/* The keys of a tile as the depth of a product, in whole steps. */
-static int64_t depth(const int32_t *value) {
-    return nh_ceil_div(nh_fused90_keys(value), 16) * 16;
+    const struct wgmma90_config config = loop_of(value);
+    return wgmma90_loop_columns(&config);
 }
 
 double nh_fused90_copies(const struct nh_fused90 *of) {
     return (double)(of->problem->batch * of->problem->heads / of->value[QH]);
 }
 
-static int64_t stage_bytes(const struct nh_fused90 *of) {
-    return nh_fused90_columns(of->value) * nh_sm90_row_bytes(of->problem->dim) +
-           depth(of->value) * nh_sm90_row_bytes(of->problem->dim_v);
-}
-
-static int64_t shared_bytes(const struct nh_fused90 *of, int32_t stages) {
-    const struct nh_problem *problem = of->problem;
-    const int32_t *value = of->value;
-    int64_t stage = stage_bytes(of), barriers = 2 + 6 * stages;
-    int64_t masks =
-        nh_fused90_has_mask_step(value) ? MASK_ROW_BYTES * nh_fused90_columns(value) : 0;
-    if (problem->has_bias) stage += nh_sm90_bias_bytes(value + QX, value[QH], value + KX);
-    if (nh_problem_partial(problem) || nh_problem_periodic(problem)) barriers += 3; /* a queue */
-    return 64 * value[WARPGROUPS] * nh_sm90_row_bytes(problem->dim) + stages * stage + masks +
-           1024 + nh_max(256, 8 * barriers);
-}
-
 /* A thread's sums, scores, weights and, if they are kept in registers, queries have to fit what setmaxnreg gives it,
- * less the registers for addresses and masks. */
+ * less the registers for addresses and masks. Whether there is a queue, whose barriers are in shared memory, too, is not
+ * known yet where stages are chosen, so that there is room for it. */
 int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most) {
-    const int32_t *value = of->value;
-    int64_t held = value[Q_IN_REGISTERS] ? of->problem->dim / 4 : 0;
-    int64_t registers =
-        of->problem->dim_v / 2 + nh_fused90_columns(value) / 2 + depth(value) / 4 + held;
-    if (held && nh_fused90_has_mask_step(value)) return 0; /* ptxas then waits for each product */
-    if (registers > (value[WARPGROUPS] == 2 ? 204 : 124)) return 0;
-    while (most > 1 && shared_bytes(of, most) > of->cuda->shared_bytes_per_block)
-        most--;
-    return most > 1 ? most : 0;
+    struct wgmma90_config config = shape_of(of);
+    int64_t held = config.q_in_registers ? config.dim / 4 : 0;
+    int64_t registers = config.dim_v / 2 + wgmma90_loop_columns(&config) / 2 +
+                        wgmma90_loop_depth(&config) / 4 + held;
+    if (held && config.mask == WGMMA90_MASK_PRODUCT)
+        return 0; /* ptxas then waits for each product */
+    if (registers > (config.warpgroups == 2 ? 204 : 124)) return 0;
+    config.repair_apart = 1;
+    for (config.stages = most; config.stages > 1; config.stages--)
+        if (wgmma90_block_bytes(&config) <= of->cuda->shared_bytes_per_block) return config.stages;
+    return 0;
 }
 
 /* What problems have in common whose warps may skip key tiles. */
@@ -94,7 +101,7 @@ static bool may_skip(const struct nh_problem *problem) {
 
 /* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
  * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
- * (NH_WHOLE_BEGIN, or the places of fused90_mask_step.cuh) are not known in advance. */
+ * (WHOLE_BEGIN of fused90_softmax.cuh, or the places of fused90_mask_step.cuh) are not known in advance. */
 static bool planes_may_be_skipped(const struct nh_problem *problem) {
     enum { LEAST_WINDOW = 5, MOST_WINDOW = 11 };
     return problem->rank == 3 && may_skip(problem) && !nh_is_cut(&problem->axis[1]) &&
@@ -195,12 +202,12 @@ int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_c
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
     const int32_t multiprocessors = of->cuda->multiprocessors;
-    int64_t rows = 64 * value[WARPGROUPS];
+    const struct wgmma90_config config = shape_of(of);
     double work_tiles = nh_fused90_copies(of) * fetched->work_tiles;
     if (!nh_cluster_possible(multiprocessors, work_tiles) || problem->has_bias ||
         value[TILE_BOXES] > 1 || nh_fused90_has_mask_step(value) || pads_a_warpgroup(of) ||
-        nh_cluster_sums_bytes(rows, problem->dim_v) >
-            rows * nh_sm90_row_bytes(problem->dim) + value[STAGES] * stage_bytes(of))
+        wgmma90_own_rows(&config) * wgmma90_sums_pitch(config.dim_v) >
+            (int)wgmma90_layout_at(&config, 0).masks)
         return 1;
     return nh_cluster_blocks(multiprocessors, work_tiles,
                              fetched->visited / fetched->work_tiles + extra_tiles(of));
@@ -326,33 +333,33 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- launches ---- */
 
+/* The configuration of the kernel, complete but for what nh_wgmma90_configure adds. */
+static struct wgmma90_config config_of(const struct nh_fused90 *of) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->value, *q = value + QX, *k = value + KX;
+    const struct nh_tiling_count fetched = nh_tiling_count(problem, q, q, k, false, true);
+    struct wgmma90_config config = shape_of(of);
+    config.cluster = nh_fused90_cluster(of, &fetched);
+    config.skipping = config.cluster > 1 ? WGMMA90_SKIP_NOTHING : WGMMA90_SKIP_TILES;
+    if (!nh_fused90_skips(of)) return config;
+    if (config.cluster == 1) config.skipping = WGMMA90_SKIP_PLANES;
+    config.window_y = (int)problem->axis[1].window;
+    if (config.mask == WGMMA90_MASK_PRODUCT) config.window_z = (int)problem->axis[2].window;
+    /* Work tiles are short, so what each begins with counts: no divisions by strides and dilations of 1. */
+    config.plain_windows = 1;
+    if (!nh_problem_partial(problem)) config.unit_steps = !nh_problem_dilated(problem);
+    return config;
+}
+
 static nhood_status add_forward(struct nh_cuda_operation *operation, const struct nh_fused90 *of,
                                 size_t words) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value, *q = value + QX, *k = value + KX;
+    const struct wgmma90_config config = config_of(of);
     int32_t warpgroup_tile[3];
-    int64_t keys = nh_fused90_keys(value);
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     struct nh_cuda_step step;
-    nh_sm90_define(&spec, problem, nh_fused90_columns(value));
-    nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
-    if (nh_fused90_skips(of)) {
-        if (nh_fused90_has_mask_step(value)) {
-            nh_kernel_define(&spec, "NH_MASK_STEP", 1);
-            nh_kernel_define(&spec, "NH_WINDOW_Y", problem->axis[1].window);
-            nh_kernel_define(&spec, "NH_WINDOW_Z", problem->axis[2].window);
-        } else {
-            /* The lines of a key tile that every row of the work tile sees. The halo begins where the window of the
-             * first of QY rows does, each further row's window begins at most one line later, and none ends before the
-             * first row's. */
-            nh_kernel_define(&spec, "NH_WHOLE_BEGIN", value[QY] - 1);
-            nh_kernel_define(&spec, "NH_WHOLE_END", problem->axis[1].window);
-        }
-        /* Work tiles are short, so what each begins with counts: no divisions by strides and dilations of 1. */
-        nh_kernel_define(&spec, "NH_PLAIN_WINDOWS", 1);
-        if (!nh_problem_partial(problem))
-            nh_kernel_define(&spec, "NH_UNIT_STEPS", !nh_problem_dilated(problem));
-    }
+    nh_wgmma90_configure(&spec, problem, config);
     nh_cuda_step_init(&step, problem);
     if (value[REPAIR_APART]) nh_cuda_bind_offset(&step, NH_QUEUE, words);
     nhood_status status =
@@ -360,15 +367,14 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     if (status) return status;
     step.work_tiles = step.own.tiling.work_tiles;
     step.threads = 128 * (value[WARPGROUPS] + 1);
-    step.shared_bytes = shared_bytes(of, value[STAGES]);
+    step.shared_bytes = wgmma90_shared_bytes(&config);
     step.grid[0] = nh_min(step.work_tiles, of->cuda->multiprocessors);
-    const struct nh_tiling_count fetched = nh_tiling_count(problem, q, q, k, false, true);
-    nh_cluster_share(&step, &spec, nh_fused90_cluster(of, &fetched));
+    nh_cluster_share(&step, config.cluster);
     nh_sm90_warpgroup_tile(q, value[QH], value[STACK], warpgroup_tile);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_Q, warpgroup_tile, value[QH]);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_K, k, 1);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_V, k, 1);
-    nh_sm90_loop_over_extra(&step, problem, keys);
+    nh_sm90_loop_over_extra(&step, problem, wgmma90_loop_rows(&config));
     nh_sm90_add_twins(&step, problem);
     return nh_cuda_step_add(operation, &step, &spec);
 }

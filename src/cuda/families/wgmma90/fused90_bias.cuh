@@ -6,48 +6,41 @@
 #pragma once
 #include "fused90_kv_loop.cuh"
 
-#define BIAS_X (NH_OWN_X + NH_LOOP_X - 1)
-#define BIAS_Y (NH_OWN_Y + NH_LOOP_Y - 1)
-#define BIAS_Z (NH_OWN_Z + NH_LOOP_Z - 1)
-#define BIAS_ENTRIES (BIAS_X * BIAS_Y * BIAS_Z)
-#define BIAS_WARPS 3
+namespace nh_wgmma90 {
+
+constexpr int BIAS_X = wgmma90_bias_extent(&C, 0), BIAS_Y = wgmma90_bias_extent(&C, 1),
+              BIAS_Z = wgmma90_bias_extent(&C, 2), BIAS_ENTRIES = BIAS_X * BIAS_Y * BIAS_Z, BIAS_WARPS = 3;
 
 /* Lanes of the helpers and of the consumers. At barriers for data that lanes read and write on their own, all lanes
  * arrive: if one lane arrived for its warp after a __syncwarp, that would be slower, and compute-sanitizer's racecheck
  * could not follow it. */
-#define BIAS_LANES (32 * BIAS_WARPS)
-#define CONSUMER_LANES (128 * NH_WARPGROUPS)
+constexpr int BIAS_LANES = 32 * BIAS_WARPS, CONSUMER_LANES = 128 * C.warpgroups;
 
 /* Entries that a thread copies, and how many of them it loads before it stores the first. */
-#ifndef BIAS_MOST_BATCH
-#define BIAS_MOST_BATCH (NH_OWN_HEADS > 1 ? 4 : 1)
-#endif
-#define BIAS_ROUNDS ((NH_OWN_HEADS * BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES)
-#define BIAS_BATCHES(most) ((BIAS_ROUNDS + (most) - 1) / (most))
-#define BIAS_BATCH(most) ((BIAS_ROUNDS + BIAS_BATCHES(most) - 1) / BIAS_BATCHES(most))
+constexpr int BIAS_MOST_BATCH = C.kernel != WGMMA90_FORWARD || C.own_heads > 1 ? 4 : 1;
+constexpr int BIAS_ROUNDS = (C.own_heads * BIAS_ENTRIES + BIAS_LANES - 1) / BIAS_LANES;
+__device__ constexpr int bias_batch(int most) {
+    const int batches = (BIAS_ROUNDS + most - 1) / most;
+    return (BIAS_ROUNDS + batches - 1) / batches;
+}
+
 /* Without heads that share a tile, a thread's two rows are of one head and have most of their entries at the same
  * places. */
-#define BIAS_PAIRED (NH_OWN_HEADS == 1)
-#if NH_BIASED && BIAS_PAIRED && (WARPGROUP_Z != 8 && WARPGROUP_Z % 16 || WARPGROUP_Z == 8 && WARPGROUP_Y % 2)
-#error "a warp's rows are two runs of 8 along z, a step apart along z or y"
-#endif
+constexpr bool BIAS_PAIRED = C.own_heads == 1;
+static_assert(!C.biased || !BIAS_PAIRED || WARPGROUP_Z % 16 == 0 || (WARPGROUP_Z == 8 && WARPGROUP_Y % 2 == 0),
+              "a warp's rows are two runs of 8 along z, a step apart along z or y");
 
 /* A box is stored twice, the second time shifted by one place, so that two consecutive entries can be loaded at once
- * wherever they start. Lines are even; copies are half of the banks apart, and boxes of several heads a quarter. */
-#define BIAS_LINE (BIAS_Z + 1)
-#define BIAS_COPY ((BIAS_X * BIAS_Y * BIAS_LINE + 16) / 32 * 32 + 16)
-#define BIAS_HEAD_BYTES (4 * (2 * BIAS_COPY + (NH_OWN_HEADS > 1 ? 8 : 0)))
-#define BIAS_BYTES (NH_OWN_HEADS * BIAS_HEAD_BYTES)
+ * wherever they start. */
+constexpr int BIAS_LINE = wgmma90_bias_line(&C), BIAS_COPY = wgmma90_bias_copy(&C),
+              BIAS_HEAD_BYTES = wgmma90_bias_head_bytes(&C), BIAS_BYTES = wgmma90_bias_bytes(&C);
 
 /* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is
  * one step from the first, along z or y, so that its distances are those of the first run shifted by one. So instead of
  * twice the runs of columns there are PARTS, one more along that axis than runs. If heads share a tile, both runs have
  * the same distances. */
-#define PAIRED_Z (BIAS_PAIRED && WARPGROUP_Z > 8)
-#define PAIRED_Y (BIAS_PAIRED && !PAIRED_Z)
-#define PART_Y (NH_LOOP_Y + PAIRED_Y)
-#define PART_Z (NH_RUNS + PAIRED_Z)
-#define PARTS (NH_LOOP_X * PART_Y * PART_Z)
+constexpr int PAIRED_Z = wgmma90_paired_z(&C), PAIRED_Y = wgmma90_paired_y(&C), PART_Y = C.loop[1] + PAIRED_Y,
+              PART_Z = RUNS + PAIRED_Z, PARTS = C.loop[0] * PART_Y * PART_Z;
 
 /* The run of columns at a part's distance from the first (half 0) or second run of rows; -1: there is none. */
 __device__ __forceinline__ constexpr int part_columns(int part, int half) {
@@ -56,12 +49,12 @@ __device__ __forceinline__ constexpr int part_columns(int part, int half) {
         y -= PAIRED_Y;
         z -= PAIRED_Z;
     }
-    bool inside = y >= 0 && y < NH_LOOP_Y && z >= 0 && z < NH_RUNS;
-    return inside ? (x * NH_LOOP_Y + y) * NH_RUNS + z : -1;
+    bool inside = y >= 0 && y < C.loop[1] && z >= 0 && z < RUNS;
+    return inside ? (x * C.loop[1] + y) * RUNS + z : -1;
 }
 
 __device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
-    for (int i = 0; i < NH_STAGES; i++) {
+    for (int i = 0; i < C.stages; i++) {
         nh_barrier_init(full + 8 * i, BIAS_LANES);
         nh_barrier_init(free + 8 * i, CONSUMER_LANES);
     }
@@ -75,10 +68,10 @@ struct bias_box {
 
 __device__ __forceinline__ bias_box bias_box_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int head,
                                                 const int tile[3]) {
-    const int own[3] = NH_OWN_TILE, extent[3] = NH_LOOP_TILE;
+    const int own[3] = {C.own[0], C.own[1], C.own[2]}, extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     bias_box box = {head, {0, 0, 0}};
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    for (int a = FIRST_AXIS; a < 3; a++)
         box.first[a] =
             work_tile.halo[a] + tile[a] * extent[a] - (work_tile.own[a] + own[a] - 1) + (int)args.axis[a].window - 1;
     return box;
@@ -91,10 +84,10 @@ __device__ __forceinline__ int bias_entry(const nh_tiled_args &args, const bias_
     bool inside = true;
     int entry = 0;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    for (int a = FIRST_AXIS; a < 3; a++) {
         int entries = 2 * (int)args.axis[a].window - 1, distance = box.first[a] + at[a];
         inside = inside && (unsigned)distance < (unsigned)entries;
-        entry = entry * entries + (NH_INVERSE ? entries - 1 - distance : distance);
+        entry = entry * entries + (T.inverse ? entries - 1 - distance : distance);
     }
     return inside ? entry : -1;
 }
@@ -102,7 +95,7 @@ __device__ __forceinline__ int bias_entry(const nh_tiled_args &args, const bias_
 __device__ __forceinline__ long long bias_entries(const nh_tiled_args &args) {
     long long entries = 1;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    for (int a = FIRST_AXIS; a < 3; a++)
         entries *= 2 * args.axis[a].window - 1;
     return entries;
 }
@@ -113,29 +106,29 @@ __device__ __forceinline__ void store_bias(unsigned to, float bias) {
 
 /* The head of a place among those of all boxes of a pair of tiles. */
 __device__ __forceinline__ int head_of_place(int index) {
-    return NH_OWN_HEADS > 1 ? index / BIAS_ENTRIES : 0;
+    return C.own_heads > 1 ? index / BIAS_ENTRIES : 0;
 }
 
 /* Copies the boxes of a pair of tiles; called by BIAS_WARPS warps, from the second of the block on. Entries that the
  * table does not have belong to masked pairs. */
 __device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_box &box, unsigned to) {
-    enum { BATCH = BIAS_BATCH(BIAS_MOST_BATCH) };
+    enum { BATCH = bias_batch(BIAS_MOST_BATCH) };
     const elem *table = (const elem *)args.tensor[NH_BIAS].data + box.head * bias_entries(args);
 #pragma unroll 1
-    for (int first = (int)threadIdx.x - 32; first < NH_OWN_HEADS * BIAS_ENTRIES; first += BATCH * BIAS_LANES) {
+    for (int first = (int)threadIdx.x - 32; first < C.own_heads * BIAS_ENTRIES; first += BATCH * BIAS_LANES) {
         float bias[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             int index = first + i * BIAS_LANES, head = head_of_place(index), place = index - head * BIAS_ENTRIES;
             int entry = bias_entry(args, box, place);
-            bool inside = entry >= 0 && index < NH_OWN_HEADS * BIAS_ENTRIES;
+            bool inside = entry >= 0 && index < C.own_heads * BIAS_ENTRIES;
             bias[i] = inside ? nh_load(table[head * bias_entries(args) + entry]) : 0;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             int index = first + i * BIAS_LANES, head = head_of_place(index), place = index - head * BIAS_ENTRIES;
             unsigned at = to + head * BIAS_HEAD_BYTES + 4 * (place + place / BIAS_Z);
-            if (index >= NH_OWN_HEADS * BIAS_ENTRIES) continue;
+            if (index >= C.own_heads * BIAS_ENTRIES) continue;
             store_bias(at, bias[i]);
             store_bias(at + 4 * (BIAS_COPY + 1), bias[i]);
         }
@@ -145,22 +138,21 @@ __device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_b
 /* Copies the boxes of all this block's work tiles, in the order of their loops. Calls then(box, seen) after each; seen:
  * the tile is one of the window, and not of extra tokens, which have no bias. */
 template <class Then>
-__device__ __forceinline__ void lay_biases(const nh_tiled_args &args, unsigned ring, unsigned full, unsigned free,
-                                           Then then) {
-    int group_heads = NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
+__device__ __forceinline__ void lay_biases(const nh_tiled_args &args, const layout &s, Then then) {
+    int group_heads = T.inverse ? (int)(args.heads / args.kv_heads) : 1;
     unsigned n = 0;
     nh_work_tile work_tile;
-    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at(args, index, work_tile);
+    for (int round = 0, index; (index = nh_work_tile_index<T>(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at<T>(args, index, work_tile);
         int window_tiles = window_tiles_of(work_tile);
-        int tiles = window_tiles + (NH_EXTRA && !NH_INVERSE ? args.tiling.extra_tiles : 0);
+        int tiles = window_tiles + (C.extra && !T.inverse ? args.tiling.extra_tiles : 0);
         for (int head = work_tile.head * group_heads; head < (work_tile.head + 1) * group_heads; head++) {
             int tile[3] = {0, 0, 0};
-            for (int t = 0; t < tiles; t++, n = NEXT(n)) {
+            for (int t = 0; t < tiles; t++, n = next(n)) {
                 bias_box box = bias_box_of(args, work_tile, head, tile);
-                nh_barrier_wait(free + 8 * SLOT(n), PHASE(n) ^ 1);
-                if (t < window_tiles) lay_bias(args, box, ring + SLOT(n) * BIAS_BYTES);
-                nh_barrier_arrive(full + 8 * SLOT(n));
+                nh_barrier_wait(s.bias_free + 8 * slot(n), phase(n) ^ 1);
+                if (t < window_tiles) lay_bias(args, box, s.bias + slot(n) * BIAS_BYTES);
+                nh_barrier_arrive(s.bias_full + 8 * slot(n));
                 then(box, t < window_tiles);
                 next_tile(work_tile, tile);
             }
@@ -171,9 +163,9 @@ __device__ __forceinline__ void lay_biases(const nh_tiled_args &args, unsigned r
 /* Byte offset, from the first box, of the entries of a row for this thread's first two columns. */
 __device__ __forceinline__ unsigned bias_place_of_row(int row) {
     int at[3];
-    nh_row_position(row, at);
-    int line = (NH_OWN_X - 1 - at[0]) * BIAS_Y + NH_OWN_Y - 1 - at[1], z = NH_OWN_Z - 1 - at[2];
-    return row % NH_OWN_HEADS * BIAS_HEAD_BYTES +
+    nh_row_position<T>(row, at);
+    int line = (C.own[0] - 1 - at[0]) * BIAS_Y + C.own[1] - 1 - at[1], z = C.own[2] - 1 - at[2];
+    return row % C.own_heads * BIAS_HEAD_BYTES +
            4 * (line * BIAS_LINE + z + z % 2 * (BIAS_COPY + 1) + 2 * (threadIdx.x & 3));
 }
 
@@ -212,26 +204,26 @@ __device__ __forceinline__ void add_bias(float *score, float scale, unsigned box
 }
 
 /* Releases a box that is not needed, as soon as it has been written. */
-template <class Layout> __device__ __forceinline__ void pass_over_bias(const Layout &s, unsigned n) {
-    if (!NH_BIASED) return;
-    nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
-    nh_barrier_arrive(s.bias_free + 8 * SLOT(n));
+__device__ __forceinline__ void pass_over_bias(const layout &s, unsigned n) {
+    if (!C.biased) return;
+    nh_barrier_wait(s.bias_full + 8 * slot(n), phase(n));
+    nh_barrier_arrive(s.bias_free + 8 * slot(n));
 }
 
-/* Turns the products of tile n into scores, for a layout with members bias, bias_full and bias_free. Without a bias it
- * does nothing. */
-template <class Layout>
-__device__ __forceinline__ void bias_scores(const nh_tiled_args &args, const Layout &s, const kv_loop &loop, unsigned n,
+/* Turns the products of tile n into scores. Without a bias it does nothing. */
+__device__ __forceinline__ void bias_scores(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n,
                                             const bias_places &place, float *score) {
-    if (!NH_BIASED) return;
-    unsigned box = s.bias + SLOT(n) * BIAS_BYTES;
-    nh_barrier_wait(s.bias_full + 8 * SLOT(n), PHASE(n));
+    if (!C.biased) return;
+    unsigned box = s.bias + slot(n) * BIAS_BYTES;
+    nh_barrier_wait(s.bias_full + 8 * slot(n), phase(n));
     if (of_window(loop)) {
         add_bias(score, (float)args.scale, box, place);
     } else {
 #pragma unroll
-        for (int i = 0; i < NH_LOOP_ROWS / 2; i++)
+        for (int i = 0; i < LOOP_ROWS / 2; i++)
             score[i] *= (float)args.scale;
     }
-    nh_barrier_arrive(s.bias_free + 8 * SLOT(n));
+    nh_barrier_arrive(s.bias_free + 8 * slot(n));
 }
+
+} // namespace nh_wgmma90

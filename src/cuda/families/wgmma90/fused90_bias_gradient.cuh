@@ -12,36 +12,19 @@
 #pragma once
 #include "fused90_bias.cuh"
 
-#define PART_BYTES 256
-#define PARTS_BYTES (4 * NH_WARPGROUPS * PARTS * PART_BYTES)
+namespace nh_wgmma90 {
+
+constexpr int PART_BYTES = WGMMA90_PART_BYTES;
 
 /* Lines have 8 rows. After each row, and before the first, are 8 zeros, where diagonals may start and end. */
-#define OWN_RUNS ((NH_OWN_Z + 7) / 8)
-#define LINE_RUNS (OWN_RUNS + NH_RUNS - 1)
-#define ROW_FLOATS (8 * LINE_RUNS + 8)
-#define LINE_BYTES (8 * 4 * ROW_FLOATS)
-#define LINES_BYTES (32 + BIAS_X * BIAS_Y * LINE_BYTES)
-#define MATRICES (BIAS_X * BIAS_Y * LINE_RUNS)
-#define LINES_AT(s, m) ((s).lines + (m) % 2 * LINES_BYTES)
-#define BIAS_GRADIENT_BYTES (PARTS_BYTES + 2 * LINES_BYTES)
+constexpr int OWN_RUNS = (C.own[2] + 7) / 8, LINE_RUNS = wgmma90_line_runs(&C), ROW_FLOATS = 8 * LINE_RUNS + 8,
+              LINE_BYTES = wgmma90_line_bytes(&C), LINES_BYTES = wgmma90_lines_bytes(&C),
+              MATRICES = BIAS_X * BIAS_Y * LINE_RUNS;
+static_assert(!C.biased || PARTS == wgmma90_bias_parts(&C), "matrices of dS");
 
-/* Barriers: parts_full and parts_free: the consumers' parts of a tile are written, or added up; met: all helpers have
- * finished with a tile's lines. */
-struct bias_gradient {
-    unsigned parts, lines, parts_full, parts_free, met;
-};
-
-/* Lays out shared memory; returns the end of its barriers. */
-__device__ __forceinline__ unsigned lay_out(bias_gradient &s, unsigned base, unsigned barriers) {
-    s.parts = base;
-    s.lines = s.parts + PARTS_BYTES;
-    s.parts_full = barriers;
-    s.parts_free = s.parts_full + 8;
-    s.met = s.parts_free + 8;
-    return s.met + 8;
-}
-
-__device__ __forceinline__ void init_barriers(const bias_gradient &s) {
+/* Barriers of the layout: parts_full and parts_free: the consumers' parts of a tile are written, or added up; met: all
+ * helpers have finished with a tile's lines. */
+__device__ __forceinline__ void init_gradient_barriers(const layout &s) {
     nh_barrier_init(s.parts_full, CONSUMER_LANES);
     nh_barrier_init(s.parts_free, BIAS_LANES);
     nh_barrier_init(s.met, BIAS_LANES);
@@ -64,7 +47,7 @@ __device__ __forceinline__ float2 sum_part(const float *d_s, int part) {
 }
 
 /* Passes dS of the m-th tile with a bias to the helpers. */
-__device__ __forceinline__ void pass_on_d_s(const bias_gradient &s, const float *d_s, unsigned m) {
+__device__ __forceinline__ void pass_on_d_s(const layout &s, const float *d_s, unsigned m) {
     int warp = (int)threadIdx.x / 32 - 4, lane = threadIdx.x & 31;
     unsigned to = s.parts + warp * PARTS * PART_BYTES + 8 * lane;
     nh_barrier_wait(s.parts_free, m & 1 ^ 1);
@@ -81,11 +64,11 @@ __device__ __forceinline__ void pass_on_d_s(const bias_gradient &s, const float 
 /* The part of a consumer warp at a distance of runs, counted from the least one; negative if it has none. */
 __device__ __forceinline__ int part_at(int warp, int x, int y, int z) {
     int first[3];
-    nh_row_position(16 * warp, first);
-    x += first[0] - (NH_OWN_X - 1);
-    y += first[1] - (NH_OWN_Y - 1) + PAIRED_Y;
+    nh_row_position<T>(16 * warp, first);
+    x += first[0] - (C.own[0] - 1);
+    y += first[1] - (C.own[1] - 1) + PAIRED_Y;
     z += first[2] / 8 - (OWN_RUNS - 1) + PAIRED_Z;
-    bool inside = x >= 0 && x < NH_LOOP_X && y >= 0 && y < PART_Y && z >= 0 && z < PART_Z;
+    bool inside = x >= 0 && x < C.loop[0] && y >= 0 && y < PART_Y && z >= 0 && z < PART_Z;
     return inside ? (x * PART_Y + y) * PART_Z + z : -1;
 }
 
@@ -97,7 +80,7 @@ __device__ __forceinline__ int part_of_matrix(int warp, int matrix) {
 
 /* Each helper warp adds up every BIAS_WARPS-th matrix, two at a time to hide the latency of shared memory. */
 template <int OWN> __device__ __forceinline__ void add_parts(unsigned from, unsigned to) {
-    enum { AT_ONCE = 2, WARPS = 4 * NH_WARPGROUPS };
+    enum { AT_ONCE = 2, WARPS = 4 * C.warpgroups };
 #pragma unroll
     for (int first = OWN; first < MATRICES; first += AT_ONCE * BIAS_WARPS) {
         float2 part[AT_ONCE][WARPS];
@@ -122,7 +105,7 @@ template <int OWN> __device__ __forceinline__ void add_parts(unsigned from, unsi
     }
 }
 
-__device__ __forceinline__ void add_parts(const bias_gradient &s, unsigned lines) {
+__device__ __forceinline__ void add_parts(const layout &s, unsigned lines) {
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) - 1, lane = threadIdx.x & 31;
     unsigned from = s.parts + 8 * lane, to = lines + 32 + (lane / 4 * ROW_FLOATS + 2 * (lane & 3)) * 4;
     if (warp == 0) {
@@ -150,18 +133,18 @@ __device__ __forceinline__ float diagonal_sum(unsigned line, int diagonal) {
 /* This block's table for a head. */
 __device__ __forceinline__ float *bias_table(const nh_tiled_args &args, int head) {
     const nh_cuda_tensor &tables = args.tensor[NH_D_S];
-    return (float *)tables.data + head * tables.head + blockIdx.x / NH_HEAD_PARTS * bias_entries(args);
+    return (float *)tables.data + head * tables.head + blockIdx.x / C.head_parts * bias_entries(args);
 }
 
 /* Synchronizes all helpers; n: how often this was done before. */
-__device__ __forceinline__ void sync_helpers(const bias_gradient &s, unsigned n) {
+__device__ __forceinline__ void sync_helpers(const layout &s, unsigned n) {
     nh_barrier_arrive(s.met);
     nh_barrier_wait(s.met, n & 1);
 }
 
 /* Clears all tables of this block, and the lines, before the first tile. */
-__device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const bias_gradient &s) {
-    int heads = (int)args.heads / NH_HEAD_PARTS, first = blockIdx.x % NH_HEAD_PARTS * heads;
+__device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const layout &s) {
+    int heads = (int)args.heads / C.head_parts, first = blockIdx.x % C.head_parts * heads;
     for (int head = first; head < first + heads; head++)
         for (long long i = (int)threadIdx.x - 32; i < bias_entries(args); i += BIAS_LANES)
             bias_table(args, head)[i] = 0;
@@ -172,10 +155,10 @@ __device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const bias
 
 /* Adds the m-th tile to the table. No two threads add to the same entry, and all have synchronized since the last tile,
  * so that the order is always the same. */
-__device__ __forceinline__ void add_tile(const nh_tiled_args &args, const bias_gradient &s, const bias_box &box,
+__device__ __forceinline__ void add_tile(const nh_tiled_args &args, const layout &s, const bias_box &box,
                                          unsigned m) {
-    enum { AT_ONCE = BIAS_BATCH(3) };
-    unsigned lines = LINES_AT(s, m);
+    enum { AT_ONCE = bias_batch(3) };
+    unsigned lines = s.lines + m % 2 * LINES_BYTES;
     float *table = bias_table(args, box.head);
     nh_barrier_wait(s.parts_full, m & 1);
     add_parts(s, lines);
@@ -199,16 +182,17 @@ __device__ __forceinline__ void add_tile(const nh_tiled_args &args, const bias_g
 }
 
 /* The loop of the helpers: they copy bias boxes of coming tiles and, one tile later, add up their gradients. */
-__device__ __forceinline__ void lay_biases_and_differentiate(const nh_tiled_args &args, unsigned ring, unsigned full,
-                                                             unsigned free, const bias_gradient &s) {
+__device__ __forceinline__ void lay_biases_and_differentiate(const nh_tiled_args &args, const layout &s) {
     unsigned m = 0;
     bool pending = false;
     bias_box last;
     clear_sums(args, s);
-    lay_biases(args, ring, full, free, [&](const bias_box &box, bool seen) {
+    lay_biases(args, s, [&](const bias_box &box, bool seen) {
         if (pending) add_tile(args, s, last, m++);
         pending = seen;
         last = box;
     });
     if (pending) add_tile(args, s, last, m);
 }
+
+} // namespace nh_wgmma90

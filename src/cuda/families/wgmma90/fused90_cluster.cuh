@@ -3,11 +3,13 @@
  * order of the blocks, from their shared memory. So sums are always in the same order, and nothing passes through
  * global memory. */
 #pragma once
-#include "fused90.cuh"
+#include "wgmma90.cuh"
 
-/* The sums of a row, in f32, overwrite the memory of tiles; after them are two numbers that tell how to add the row up.
- * Eight more floats than columns keep rows in different banks. */
-#define SUMS_PITCH(dim) (((dim) + 8) * 4)
+namespace nh_wgmma90 {
+
+__device__ constexpr int sums_pitch(int dim) {
+    return wgmma90_sums_pitch(dim);
+}
 
 __device__ __forceinline__ void sync_cluster(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -45,17 +47,17 @@ template <int DIM> __device__ __forceinline__ void lay_down(unsigned sums, int r
     sync_cluster();
 #pragma unroll
     for (int i = 0; i < DIM / 2; i += 2) {
-        unsigned to = sums + (row + i / 2 % 2 * 8) * SUMS_PITCH(DIM) + i / 4 * 32 + 8 * (threadIdx.x & 3);
+        unsigned to = sums + (row + i / 2 % 2 * 8) * sums_pitch(DIM) + i / 4 * 32 + 8 * (threadIdx.x & 3);
         store_two(to, counts ? sum[i] : 0, counts ? sum[i + 1] : 0);
     }
 }
 
 /* How many rows of an owned tile a warp of this block adds up. */
-#define SHARED_ROWS (16 / NH_CLUSTER)
+constexpr int SHARED_ROWS = 16 / C.cluster;
 
 __device__ __forceinline__ int first_shared_row(void) {
-    int rank = (int)blockIdx.x % NH_CLUSTER, warp = (int)threadIdx.x / 32 - 4;
-    return (rank * 4 * NH_WARPGROUPS + warp) * SHARED_ROWS;
+    int rank = (int)blockIdx.x % C.cluster, warp = (int)threadIdx.x / 32 - 4;
+    return (rank * 4 * C.warpgroups + warp) * SHARED_ROWS;
 }
 
 /* Calls visit(row, column) for every four columns of these rows. */
@@ -67,11 +69,11 @@ template <int DIM, class Visit> __device__ __forceinline__ void for_shared(Visit
 
 /* Adds up four columns of a row, each block's sums times its factor. */
 template <int DIM>
-__device__ __forceinline__ float4 add_up(unsigned sums, int row, int column, const float factor[NH_CLUSTER]) {
+__device__ __forceinline__ float4 add_up(unsigned sums, int row, int column, const float factor[C.cluster]) {
     float4 total = {0, 0, 0, 0};
 #pragma unroll
-    for (int rank = 0; rank < NH_CLUSTER; rank++) {
-        float4 part = load_four(address_in(sums + row * SUMS_PITCH(DIM) + 4 * column, rank));
+    for (int rank = 0; rank < C.cluster; rank++) {
+        float4 part = load_four(address_in(sums + row * sums_pitch(DIM) + 4 * column, rank));
         total.x += factor[rank] * part.x;
         total.y += factor[rank] * part.y;
         total.z += factor[rank] * part.z;
@@ -93,10 +95,10 @@ __device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, c
                                                     unsigned sums, int row, const float *sum, bool counts,
                                                     float factor) {
     const nh_cuda_tensor &t = args.tensor[slot];
-    float zero = 0, ones[NH_CLUSTER];
+    float zero = 0, ones[C.cluster];
     if (!t.data) return 0;
 #pragma unroll
-    for (int rank = 0; rank < NH_CLUSTER; rank++)
+    for (int rank = 0; rank < C.cluster; rank++)
         ones[rank] = 1;
     lay_down<DIM>(sums, row, sum, counts);
     sync_cluster();
@@ -109,3 +111,5 @@ __device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, c
     });
     return zero;
 }
+
+} // namespace nh_wgmma90

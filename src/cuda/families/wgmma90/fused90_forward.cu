@@ -1,195 +1,134 @@
 /* Fused forward pass for sm_90: O = softmax(scale Q K^T) V, where weights never leave registers.
  *
  * One persistent block per multiprocessor takes one work tile after the other. One thread of the first warpgroup
- * fetches boxes of Q, K and V by the copy engine, straight from the caller's tensors; NH_WARPGROUPS warpgroups of 64
+ * fetches boxes of Q, K and V by the copy engine, straight from the caller's tensors; C.warpgroups warpgroups of 64
  * queries each multiply. Boxes may start anywhere, so that the KV loop starts exactly where the window does; what lies
  * outside the grid arrives as zeros and is masked like everything else outside the window. A key tile is masked only if
  * some query of a warpgroup does not see all of it, and skipped if no query of the warpgroup sees any of it
  * (fused90_skipping.cuh); a warp skips the weights of planes of which its 16 queries see nothing.
  *
  * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued
- * under an if, as ptxas would then serialise all of them; so the first scores and the last values are outside the loop.
- *
- * Knobs: NH_DTYPE, NH_RANK, NH_DIM, NH_DIM_V (multiples of 16), tiles NH_OWN_X.. NH_OWN_HEADS, NH_LOOP_X..,
- * NH_TILE_BOXES (boxes per key tile), NH_WARPGROUPS, NH_STACK (the stacking axis), NH_CLUSTER (blocks that share a work
- * tile), NH_STAGES, NH_Q_IN_REGISTERS (less traffic of shared memory), NH_REPAIR_APART (rows that are not finite are
- * repaired by a launch of its own, fused90_repair.cu, instead of at the end of this one, which then compiles faster),
- * NH_MASK_STEP (fused90_mask_step.cuh), NH_EXTRA (extra tokens), NH_BIASED, NH_Q_MAP, NH_K_MAP, NH_V_MAP (how a map's
- * five axes are used, see place()). */
-#if NH_BIASED && NH_WARPGROUPS == 2
-/* The warps beside the producer copy the bias, so they need more registers. */
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232
-#endif
-#if NH_REGIONS && NH_RANK == 3 && NH_WARPGROUPS == 3
-/* Locating boxes of a part of a grid needs more than 32 registers. */
-#define PRODUCER_REGISTERS 56
-#define CONSUMER_REGISTERS 152
-#endif
-#define LOOP_FIRST NH_STACK
-/* If planes of keys follow each other, what rows see of one is computed once for a line of tiles. */
-#if NH_STACK == 0 && NH_TILE_BOXES * NH_LOOP_Y * NH_LOOP_Z <= 32 && !NH_BIASED
-#define NH_RUN_AXIS 1
-#endif
-#define NOTED_PARTS NH_WARPGROUPS
-#include "fused90_repair.cuh"
-#include "fused90_bias.cuh"
+ * under an if, as ptxas would then serialise all of them; so the first scores and the last values are outside
+ * the loop. */
 #include "fused90_cluster.cuh"
-#include "naive_forward.cuh"
-
-#define Q_BYTES TILE_BYTES(OWN_ROWS, NH_DIM)
-
-#define SCORES (LOOP_COLUMNS / 2)
-#define OUTS (NH_DIM_V / 2)
-
-#define MAP_Q 0
-#define MAP_K 1
-#define MAP_V 2
-#define MAP_EXTRA_K 3
-#define MAPS (NH_EXTRA ? 5 : 3)
-
 #include "fused90_keys.cuh"
-#include "fused90_skipping.cuh"
-#include "fused90_mask_step.cuh"
+#include "fused90_repair.cuh"
 #include "fused90_softmax.cuh"
-
-/* Whether work tiles come from a queue. Parts of a grid are computed while other parts are exchanged between GPUs, by a
- * kernel that occupies some multiprocessors for a while: with a queue, blocks that start late take fewer work tiles.
- * Such launches clear the queue's counter anyway, for the repair. */
-#define QUEUED (NH_REGIONS && NH_REPAIR_APART && NH_CLUSTER == 1 && !NH_BIASED)
-#if QUEUED
+#include "naive_forward.cuh"
 #include "work_queue.cuh"
-/* The block's work tile of a round, for the thread that fetches and for those that multiply. In three dimensions, where
- * most registers depend on it, a shuffle tells the compiler that it is the same for all lanes of a warp. */
-#define CLAIMED_TILE(round) claim_work_tile(args, s.queue, round)
-#if NH_RANK == 3
-#define TOLD_TILE(round) __shfl_sync(~0u, next_work_tile(s.queue, round), 0)
-#else
-#define TOLD_TILE(round) next_work_tile(s.queue, round)
-#endif
-#else
-#define CLAIMED_TILE(round) nh_work_tile_index(round)
-#define TOLD_TILE(round) nh_work_tile_index(round)
-#endif
+
+namespace nh_wgmma90 {
+
+constexpr int SCORES = LOOP_COLUMNS / 2;
+
+/* Indices of maps; those of the extra tokens' K and V come last. */
+enum { MAP_Q, MAP_K, MAP_V, MAPS = C.extra ? 5 : 3 };
 
 struct maps {
     nh_tensor_map map[MAPS * MAP_VARIANTS];
 };
 
-struct shared_layout {
-    unsigned q, k, v, masks, bias, q_full, q_free, k_full, k_free, v_full, v_free, bias_full, bias_free;
-#if QUEUED
-    work_tile_queue queue;
-#endif
-};
+/* Whether work tiles come from a queue. */
+constexpr bool QUEUED = wgmma90_queued(&C);
 
-__device__ __forceinline__ void lay_out(shared_layout &s, unsigned base) {
-    s.q = base;
-    s.k = s.q + Q_BYTES;
-    s.v = s.k + NH_STAGES * K_BYTES;
-    s.masks = s.v + NH_STAGES * V_BYTES;
-    s.bias = s.masks + MASK_BYTES;
-    s.q_full = s.bias + (NH_BIASED ? NH_STAGES * BIAS_BYTES : 0);
-    s.q_free = s.q_full + 8;
-#if QUEUED
-    unsigned end = lay_out_rings(s, s.q_free + 8);
-    s.queue = {end, end + 8, end + 16};
-#else
-    lay_out_rings(s, s.q_free + 8);
-#endif
+/* The block's work tile of a round, for the thread that fetches and for those that multiply. In three dimensions, where
+ * most registers depend on it, a shuffle tells the compiler that it is the same for all lanes of a warp. */
+__device__ __forceinline__ int claimed_tile(const nh_tiled_args &args, const layout &s, int round) {
+    return QUEUED ? claim_work_tile(args, s, round) : nh_work_tile_index<T>(round);
 }
 
-__device__ __forceinline__ void init_barriers(const shared_layout &s) {
-    init_ring(s.q_full, s.q_free, 1);
+__device__ __forceinline__ int told_tile(const layout &s, int round) {
+    if (!QUEUED) return nh_work_tile_index<T>(round);
+    const int index = next_work_tile(s, round);
+    return C.rank == 3 ? __shfl_sync(~0u, index, 0) : index;
+}
+
+__device__ __forceinline__ void init_barriers(const layout &s) {
+    init_ring(s.own_full, s.own_free, 1);
     init_rings(s);
-#if QUEUED
-    init_queue(s.queue, 128 * NH_WARPGROUPS);
-#endif
+    if (QUEUED) init_queue(s, 128 * C.warpgroups);
 }
 
-__device__ __forceinline__ void clear_padding(const shared_layout &s) {
-    clear_padding_rows(s.q, NH_DIM);
-#if NH_MASK_STEP
-    clear_rest(s.k, LOOP_COLUMNS, NH_DIM);
-    clear_rest(s.v, LOOP_DEPTH, NH_DIM_V);
+__device__ __forceinline__ void clear_padding(const layout &s) {
+    clear_padding_rows(s.q, C.dim);
+    if (!MASK_STEP) return;
+    clear_rest(s.k, LOOP_COLUMNS, C.dim);
+    clear_rest(s.v, LOOP_DEPTH, C.dim_v);
     lay_masks(s.masks);
-#endif
 }
 
 /* ---- producer ---- */
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const shared_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
     nh_work_tile work_tile;
-    for (int round = 0, index; (index = CLAIMED_TILE(round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at(args, index, work_tile);
-        if (work_tiles) nh_barrier_wait(s.q_free, (work_tiles - 1) & 1);
+    for (int round = 0, index; (index = claimed_tile(args, s, round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at<T>(args, index, work_tile);
+        if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
         work_tiles++;
         const nh_tensor_map *map = maps_of(args, work_tile, maps.map, MAPS);
-        int head = head_or_origin<NH_Q_MAP>(args, NH_Q, work_tile, work_tile.head);
-        nh_barrier_expect(s.q_full, OWN_BYTES(NH_DIM));
-        fetch_own<NH_Q_MAP>(args, s.q, map + MAP_Q, s.q_full, NH_DIM, work_tile, head, (int)args.heads);
-        fetch_loop(args, s, NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, MAPS) : map, work_tile, n);
+        int head = head_or_origin<C.q_map>(args, NH_Q, work_tile, work_tile.head);
+        nh_barrier_expect(s.own_full, own_bytes(C.dim));
+        fetch_own<C.q_map, C.dim>(args, s.q, map + MAP_Q, s.own_full, work_tile, head, (int)args.heads);
+        const nh_tensor_map *loop_map = NH_REGIONS ? maps_of<false>(args, work_tile, maps.map, MAPS) : map;
+        fetch_loop(args, s, loop_map + MAP_K, work_tile, n);
     }
 }
 
-__device__ __forceinline__ void help(const nh_tiled_args &args, const shared_layout &s) {
-    lay_biases(args, s.bias, s.bias_full, s.bias_free, [](const bias_box &, bool) {});
+__device__ __forceinline__ void help(const nh_tiled_args &args, const layout &s) {
+    lay_biases(args, s, [](const bias_box &, bool) {});
 }
 
 /* ---- consumers ---- */
 
-/* This warpgroup's rows of Q: in shared memory, or held in registers, too. */
+/* This warpgroup's rows of Q in shared memory and, with C.q_in_registers, in registers. */
 struct queries {
     unsigned long long shared;
-#if NH_Q_IN_REGISTERS
-    unsigned held[NH_DIM / 4];
-#endif
+    unsigned held[C.q_in_registers ? C.dim / 4 : 1];
 };
 
-#if NH_Q_IN_REGISTERS
 /* Loads queries into registers. Lane l addresses row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of the first 8
  * columns, then of the next. */
 __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warpgroup) {
     int lane = threadIdx.x & 31, row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
-    int turn = ROW_BYTES(NH_DIM) == 128 ? row & 7 : row >> 1 & 3; /* of the swizzle */
-    const int per_chunk = CHUNK(NH_DIM) / 16;
+    int turn = chunk_bytes(C.dim) == 128 ? row & 7 : row >> 1 & 3; /* of the swizzle */
+    const int per_chunk = chunk_columns(C.dim) / 16;
 #pragma unroll
-    for (int i = 0; i < NH_DIM / 16; i++) {
+    for (int i = 0; i < C.dim / 16; i++) {
         int part = (i % per_chunk) * 2 + lane / 16;
-        unsigned chunk = tile + (i / per_chunk) * (OWN_ROWS * ROW_BYTES(NH_DIM));
-        nh_load_matrices_at(q.held + 4 * i, chunk + row * ROW_BYTES(NH_DIM) + ((part ^ turn) << 4));
+        unsigned chunk = tile + (i / per_chunk) * (OWN_ROWS * chunk_bytes(C.dim));
+        nh_load_matrices_at(q.held + 4 * i, chunk + row * chunk_bytes(C.dim) + ((part ^ turn) << 4));
     }
 }
-#endif
 
 /* S = Q K^T, 64 x LOOP_COLUMNS, and masks, if a step of the product makes them. */
 __device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned long long k, mask_step &masks,
                                              const kv_loop &loop) {
     issue_masks(score, masks, loop);
-#if NH_Q_IN_REGISTERS
-    const int per_chunk = CHUNK(NH_DIM) / 16;
+    if constexpr (C.q_in_registers) {
+        const int per_chunk = chunk_columns(C.dim) / 16;
 #pragma unroll
-    for (int i = 0; i < NH_DIM / 16; i++) {
-        unsigned long long ki = k + (i / per_chunk) * (LOOP_COLUMNS * ROW_BYTES(NH_DIM) >> 4) + (i % per_chunk) * 2;
-        if (i == 0) {
-            NH_WGMMA_HELD(LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, NH_MASK_STEP, 0);
-        } else {
-            NH_WGMMA_HELD(LOOP_N16, NH_LOOP_N, score, q.held + 4 * i, ki, 1, 0);
+        for (int i = 0; i < C.dim / 16; i++) {
+            unsigned long long ki =
+                k + (i / per_chunk) * (LOOP_COLUMNS * chunk_bytes(C.dim) >> 4) + (i % per_chunk) * 2;
+            if (i == 0) {
+                nh_wgmma_held<LOOP_COLUMNS, MASK_STEP, 0>(score, q.held + 4 * i, ki);
+            } else {
+                nh_wgmma_held<LOOP_COLUMNS, 1, 0>(score, q.held + 4 * i, ki);
+            }
         }
+        nh_wgmma_commit();
+    } else {
+        issue_rows<C.dim, MASK_STEP>(score, q.shared, k);
     }
-    NH_WGMMA_COMMIT();
-#else
-    ISSUE_ROWS_ONTO(NH_MASK_STEP, NH_DIM, score, q.shared, k);
-#endif
 }
 
 /* O += P V. */
 __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsigned long long v) {
 #pragma unroll
     for (int i = 0; i < LOOP_DEPTH / 16; i++)
-        NH_WGMMA_HELD(NH_DIM_V16, NH_DIM_V, out, weight + 4 * i, v + i * (16 * ROW_BYTES(NH_DIM_V) >> 4), 1, 1);
-    NH_WGMMA_COMMIT();
+        nh_wgmma_held<C.dim_v, 1, 1>(out, weight + 4 * i, v + i * (16 * chunk_bytes(C.dim_v) >> 4));
+    nh_wgmma_commit();
 }
 
 /* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. */
@@ -207,24 +146,23 @@ __device__ __forceinline__ void finish_row(const nh_tiled_args &args, const nh_w
                                            const float *out, int half, float shift, float sum) {
     long long token[3];
     bool inside = row_token(args, work_tile, row, token);
-    int head = work_tile.head + row % NH_OWN_HEADS;
+    int head = work_tile.head + row % C.own_heads;
     sum = nh_quad_sum(sum);
-    store_row<NH_DIM_V>(nh_row(args.tensor[NH_O], work_tile.batch, token, head), inside, out, half, factor_of_sum(sum));
+    store_row<C.dim_v>(nh_row(args.tensor[NH_O], work_tile.batch, token, head), inside, out, half, factor_of_sum(sum));
     if (inside && (threadIdx.x & 3) == 0) store_lse(args, work_tile, token, head, shift, sum);
 }
 
-#if NH_CLUSTER > 1
 /* Sets the factors that bring a row's sums of all blocks to the least shift. Returns that shift and the sum of
  * weights. */
-__device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor[NH_CLUSTER]) {
-    float2 part[NH_CLUSTER], all = {UNSET, 0};
+__device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor[C.cluster]) {
+    float2 part[C.cluster], all = {UNSET, 0};
 #pragma unroll
-    for (int rank = 0; rank < NH_CLUSTER; rank++) {
-        part[rank] = load_two(address_in(sums + row * SUMS_PITCH(NH_DIM_V) + 4 * NH_DIM_V, rank));
+    for (int rank = 0; rank < C.cluster; rank++) {
+        part[rank] = load_two(address_in(sums + row * sums_pitch(C.dim_v) + 4 * C.dim_v, rank));
         all.x = fminf(all.x, part[rank].x);
     }
 #pragma unroll
-    for (int rank = 0; rank < NH_CLUSTER; rank++) {
+    for (int rank = 0; rank < C.cluster; rank++) {
         factor[rank] = exp2_of(all.x - part[rank].x);
         all.y += factor[rank] * part[rank].y;
     }
@@ -234,11 +172,11 @@ __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor
 /* Stores four columns of a row of the cluster's work tile. Returns zero, or NaN if one is not finite. */
 __device__ __forceinline__ float store_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
                                               int row, int column) {
-    float factor[NH_CLUSTER];
+    float factor[C.cluster];
     float2 all = level_row(sums, row, factor);
-    float4 out = add_up<NH_DIM_V>(sums, row, column, factor);
+    float4 out = add_up<C.dim_v>(sums, row, column, factor);
     long long token[3];
-    int head = work_tile.head + row % NH_OWN_HEADS;
+    int head = work_tile.head + row % C.own_heads;
     if (!row_token(args, work_tile, row, token)) return 0;
     if (column == 0) store_lse(args, work_tile, token, head, all.x, all.y);
     store_four(nh_row(args.tensor[NH_O], work_tile.batch, token, head) + column, out, factor_of_sum(all.y));
@@ -248,163 +186,239 @@ __device__ __forceinline__ float store_shared(const nh_tiled_args &args, const n
 __device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
                                                int row, const float *out, const rows &r, bool counts) {
     float zero = 0;
-    lay_down<NH_DIM_V>(sums, row, out, counts);
+    lay_down<C.dim_v>(sums, row, out, counts);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = nh_quad_sum(r.sum[half]);
         if ((threadIdx.x & 3) == 0)
-            store_two(sums + (row + 8 * half) * SUMS_PITCH(NH_DIM_V) + 4 * NH_DIM_V, counts ? r.shift[half] : UNSET,
+            store_two(sums + (row + 8 * half) * sums_pitch(C.dim_v) + 4 * C.dim_v, counts ? r.shift[half] : UNSET,
                       counts ? sum : 0);
     }
     sync_cluster();
-    for_shared<NH_DIM_V>([&](int of, int column) { zero += store_shared(args, work_tile, sums, of, column); });
+    for_shared<C.dim_v>([&](int of, int column) { zero += store_shared(args, work_tile, sums, of, column); });
     sync_cluster();
     return zero;
 }
-#endif
 
 __device__ __forceinline__ bool o_needs_repair(const nh_cuda_args &args, const nh_query &query) {
-    return needs_repair<NH_DIM_V>(args, NH_O, query);
+    return needs_repair<C.dim_v>(args, NH_O, query);
 }
 
-#define K_TILE_AT(n) nh_descriptor(s.k + SLOT(n) * K_BYTES, ROW_BYTES(NH_DIM), 16)
-#define V_TILE_AT(n)                                                                               \
-    nh_descriptor(s.v + SLOT(n) * V_BYTES, ROW_BYTES(NH_DIM_V), LOOP_DEPTH * ROW_BYTES(NH_DIM_V))
-
-/* Skips tile n. */
-__device__ __forceinline__ void pass_over(const shared_layout &s, const nh_work_tile &work_tile, kv_loop &loop,
-                                          unsigned &n) {
-    release_pair(s, n);
-    pass_over_bias(s, n);
-    n = NEXT(n);
-    advance(loop, work_tile);
+__device__ __forceinline__ unsigned long long k_tile_at(const layout &s, unsigned n) {
+    return nh_descriptor(s.k + slot(n) * K_BYTES, chunk_bytes(C.dim), 16);
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const shared_layout &s, int warpgroup) {
-    int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
-    float scale = (float)((NH_BIASED ? 1 : args.scale) * NH_LOG2E);
-    bias_places bias_place = bias_places_of(row);
+__device__ __forceinline__ unsigned long long v_tile_at(const layout &s, unsigned n) {
+    return nh_descriptor(s.v + slot(n) * V_BYTES, chunk_bytes(C.dim_v), LOOP_DEPTH * chunk_bytes(C.dim_v));
+}
+
+/* What a warpgroup has for all of its work tiles: its queries, the operands of masks and of the bias, the factor from
+ * products to scores in base 2, and the first of a thread's two rows. */
+struct consumer {
     queries q;
-    q.shared = nh_descriptor(s.q + warpgroup * 64 * ROW_BYTES(NH_DIM), ROW_BYTES(NH_DIM), 16);
-    unsigned n = 0, before, work_tiles = 0, weight[LOOP_DEPTH / 4];
-    float score[SCORES], out[OUTS], zero = 0;
-    nh_work_tile work_tile;
+    mask_step masks;
+    bias_places bias_place;
+    float scale;
+    int warpgroup, row;
+};
+
+/* Where a warpgroup is: in the loop, of which it multiplies a part; the number of its tile, and of the one whose values
+ * are not multiplied yet, among the tiles of all loops. */
+struct place_in_loop {
     kv_loop loop;
     part mine;
+    unsigned n, before;
+};
+
+/* A thread's registers for its two rows: the scores, and then weights, of a tile; weights as an operand; the output's
+ * sums; the state of the softmax. */
+struct accumulators {
+    float score[SCORES], out[OUTS];
+    unsigned weight[LOOP_DEPTH / 4];
     seen_bits seen;
-    mask_step masks;
     rows r;
-    mask_step_begin(masks, s.masks);
-#pragma unroll
-    for (int i = LOOP_COLUMNS / 4; i < LOOP_DEPTH / 4; i++)
-        weight[i] = 0; /* of rows of V that are zeros, which no tile changes */
-    for (int round = 0, index; (index = TOLD_TILE(round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at(args, index, work_tile);
-        kv_loop_begin(args, work_tile, warpgroup, row, loop);
-        take_share(work_tile, loop);
-#if SKIPS_PLANES
+};
+
+/* Skips a tile. */
+__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
+    release_pair(s, at.n);
+    pass_over_bias(s, at.n);
+    at.n = next(at.n);
+    advance(at.loop, work_tile);
+}
+
+__device__ __forceinline__ void begin_work_tile(const nh_tiled_args &args, const nh_work_tile &work_tile, consumer &my,
+                                                place_in_loop &at, accumulators &a) {
+    kv_loop_begin(args, work_tile, my.warpgroup, my.row, at.loop);
+    take_share(work_tile, at.loop);
+    if (SKIPS_PLANES) {
         /* A warp's rows lie in one plane or, in 2-D, in two lines, one for each half, so its lanes see the same planes
          * or lines. The shuffles tell the compiler. */
 #pragma unroll
         for (int half = 0; half <= ROWS_APART; half++) {
-            loop.visible[half].begin[NH_STACK] = __shfl_sync(~0u, loop.visible[half].begin[NH_STACK], 0);
-            loop.visible[half].end[NH_STACK] = __shfl_sync(~0u, loop.visible[half].end[NH_STACK], 0);
+            nh_visible_box &visible = at.loop.visible[half];
+            visible.begin[C.stack] = __shfl_sync(~0u, visible.begin[C.stack], 0);
+            visible.end[C.stack] = __shfl_sync(~0u, visible.end[C.stack], 0);
         }
-#endif
-        part_begin(args, work_tile, warpgroup, loop, mine);
-        set_starts(masks, loop);
-#pragma unroll
-        for (int i = 0; i < OUTS; i++)
-            out[i] = 0;
-        r.shift[0] = r.shift[1] = UNSET;
-        r.set = false;
-        r.sum[0] = r.sum[1] = 0;
-        nh_barrier_wait(s.q_full, work_tiles & 1);
-        work_tiles++;
-#if NH_Q_IN_REGISTERS
-        hold_queries(q, s.q, warpgroup);
-        release_warp(s.q_free);
-#endif
-        do {
-            while (outside_part(loop, mine))
-                pass_over(s, work_tile, loop, n);
-            set_lines(masks, loop);
-            nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
-            NH_WGMMA_FENCE();
-            issue_scores(score, q, K_TILE_AT(n), masks, loop);
-            NH_WGMMA_WAIT(0);
-            before = n;
-            for (;;) {
-#if SKIPS_PLANES
-                float sum[2] = {0, 0};
-                const bool sees = see_tile(args, loop, loop.tile[NH_STACK] == mine.begin, seen);
-                if (sees) soften_first(loop, score, seen, r, scale, sum);
-                NH_WGMMA_WAIT(0);
-                release(s.k_free + 8 * SLOT(n));
-                if (before != n) release(s.v_free + 8 * SLOT(before));
-                before = n;
-                n = NEXT(n);
-                step(loop);
-                if (sees) {
-                    soften_last(score, out, weight, seen, r, scale, sum);
-                } else {
-                    clear_weights(weight);
-                }
-                if (!stays_in_line(loop, work_tile, mine)) {
-#else
-                release(s.k_free + 8 * SLOT(n));
-                bias_scores(args, s, loop, n, bias_place, score);
-                mask_scores(args, loop, loop.tile[NH_STACK] == mine.begin, score, seen);
-                soften(score, seen, r, scale);
-                NH_WGMMA_WAIT(0);
-                if (before != n) release(s.v_free + 8 * SLOT(before));
-                shrink(out, r);
-                pack_weights(weight, score);
-                before = n;
-                n = NEXT(n);
-                if (!next_of_line(loop, work_tile, mine)) {
-#endif
-                    /* Values that are not multiplied yet hold a stage, so skipping must not go further than the other
-                     * stages. */
-#pragma unroll 1
-                    while (TILES_AHEAD(n, before) < NH_STAGES && outside_part(loop, mine))
-                        pass_over(s, work_tile, loop, n);
-                    if (loop.t > mine.last || outside_part(loop, mine)) break;
-                }
-                set_lines(masks, loop);
-                nh_barrier_wait(s.k_full + 8 * SLOT(n), PHASE(n));
-                NH_WGMMA_FENCE();
-                issue_scores(score, q, K_TILE_AT(n), masks, loop);
-                nh_barrier_wait(s.v_full + 8 * SLOT(before), PHASE(before));
-                issue_values(out, weight, V_TILE_AT(before));
-                NH_WGMMA_WAIT(1);
-            }
-            if (!NH_Q_IN_REGISTERS && loop.t > mine.last) release(s.q_free);
-            nh_barrier_wait(s.v_full + 8 * SLOT(before), PHASE(before));
-            NH_WGMMA_FENCE();
-            issue_values(out, weight, V_TILE_AT(before));
-            NH_WGMMA_WAIT(0);
-            release(s.v_free + 8 * SLOT(before));
-        } while (loop.t <= mine.last);
-        while (loop.t <= loop.last)
-            pass_over(s, work_tile, loop, n);
-#if NH_CLUSTER > 1
-        zero += finish_shared(args, work_tile, s.q, row, out, r, loop.counts);
-#else
-        finish_row(args, work_tile, row, out, 0, r.shift[0], r.sum[0]);
-        finish_row(args, work_tile, row + 8, out, 1, r.shift[1], r.sum[1]);
-        zero += doubt<OUTS>(out);
-#endif
     }
-#if NH_REPAIR_APART
-    if (zero != 0) note_repair(args);
-#else
-    if (__any_sync(~0u, zero != 0))
-        repair_rows<o_needs_repair, nh_attend>(args, NH_CLUSTER > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
-#endif
+    part_begin(args, work_tile, my.warpgroup, at.loop, at.mine);
+    set_starts(my.masks, at.loop);
+#pragma unroll
+    for (int i = 0; i < OUTS; i++)
+        a.out[i] = 0;
+    a.r.shift[0] = a.r.shift[1] = UNSET;
+    a.r.set = false;
+    a.r.sum[0] = a.r.sum[1] = 0;
 }
 
+/* Issues the scores of a tile, which must have landed. */
+__device__ __forceinline__ void issue_tile(const layout &s, consumer &my, const place_in_loop &at, accumulators &a) {
+    set_lines(my.masks, at.loop);
+    nh_barrier_wait(s.k_full + 8 * slot(at.n), phase(at.n));
+    nh_wgmma_fence();
+    issue_scores(a.score, my.q, k_tile_at(s, at.n), my.masks, at.loop);
+}
+
+/* Turns the scores of a tile into weights, while the values of the tile before are multiplied, and goes to the next
+ * tile. Returns whether that is in the same line. */
+__device__ __forceinline__ bool weigh_tile(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                                           const consumer &my, place_in_loop &at, accumulators &a) {
+    const unsigned n = at.n, before = at.before;
+    release(s.k_free + 8 * slot(n));
+    bias_scores(args, s, at.loop, n, my.bias_place, a.score);
+    mask_scores(args, at.loop, at.loop.tile[C.stack] == at.mine.begin, a.score, a.seen);
+    soften(a.score, a.seen, a.r, my.scale);
+    nh_wgmma_wait<0>();
+    if (before != n) release(s.v_free + 8 * slot(before));
+    shrink(a.out, a.r);
+    pack_weights(a.weight, a.score);
+    at.before = n;
+    at.n = next(n);
+    return next_of_line(at.loop, work_tile, at.mine);
+}
+
+/* The same where warps skip planes. */
+__device__ __forceinline__ bool weigh_plane(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                                            const consumer &my, place_in_loop &at, accumulators &a) {
+    const unsigned n = at.n, before = at.before;
+    float sum[2] = {0, 0};
+    const bool sees = see_tile(args, at.loop, at.loop.tile[C.stack] == at.mine.begin, a.seen);
+    if (sees) soften_first(at.loop, a.score, a.seen, a.r, my.scale, sum);
+    nh_wgmma_wait<0>();
+    release(s.k_free + 8 * slot(n));
+    if (before != n) release(s.v_free + 8 * slot(before));
+    at.before = n;
+    at.n = next(n);
+    step(at.loop);
+    if (sees) {
+        soften_last(a.score, a.out, a.weight, a.seen, a.r, my.scale, sum);
+    } else {
+        clear_weights(a.weight);
+    }
+    return stays_in_line(at.loop, work_tile, at.mine);
+}
+
+/* Passes over tiles behind the end of a line. Values that are not multiplied yet hold a stage, so this must not go
+ * further than the other stages. Returns whether the warpgroup multiplies the tile at which it then is. */
+__device__ __forceinline__ bool begin_line(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
+#pragma unroll 1
+    while (tiles_ahead(at.n, at.before) < C.stages && outside_part(at.loop, at.mine))
+        pass_over(s, work_tile, at);
+    return at.loop.t <= at.mine.last && !outside_part(at.loop, at.mine);
+}
+
+/* O += P V of the tile before. */
+__device__ __forceinline__ void issue_values_before(const layout &s, const place_in_loop &at, accumulators &a) {
+    issue_values(a.out, a.weight, v_tile_at(s, at.before));
+}
+
+/* Multiplies tiles until so many have to be passed over that no stage is left for them. The first scores, and the last
+ * values, are outside the loop. */
+__device__ __forceinline__ void take_tiles(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                                           consumer &my, place_in_loop &at, accumulators &a) {
+    while (outside_part(at.loop, at.mine))
+        pass_over(s, work_tile, at);
+    issue_tile(s, my, at, a);
+    nh_wgmma_wait<0>();
+    at.before = at.n;
+    for (;;) {
+        const bool in_line = SKIPS_PLANES ? weigh_plane(args, s, work_tile, my, at, a)
+                                          : weigh_tile(args, s, work_tile, my, at, a);
+        if (!in_line && !begin_line(s, work_tile, at)) break;
+        issue_tile(s, my, at, a);
+        nh_barrier_wait(s.v_full + 8 * slot(at.before), phase(at.before));
+        issue_values_before(s, at, a);
+        nh_wgmma_wait<1>();
+    }
+    if (!C.q_in_registers && at.loop.t > at.mine.last) release(s.own_free);
+    nh_barrier_wait(s.v_full + 8 * slot(at.before), phase(at.before));
+    nh_wgmma_fence();
+    issue_values_before(s, at, a);
+    nh_wgmma_wait<0>();
+    release(s.v_free + 8 * slot(at.before));
+}
+
+/* Stores a work tile's outputs. Returns zero, or NaN if one is not finite. */
+__device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, const layout &s,
+                                                  const nh_work_tile &work_tile, int row, const accumulators &a,
+                                                  bool counts) {
+    if constexpr (C.cluster > 1) {
+        return finish_shared(args, work_tile, s.q, row, a.out, a.r, counts);
+    } else {
+        finish_row(args, work_tile, row, a.out, 0, a.r.shift[0], a.r.sum[0]);
+        finish_row(args, work_tile, row + 8, a.out, 1, a.r.shift[1], a.r.sum[1]);
+        return doubt<OUTS>(a.out);
+    }
+}
+
+__device__ __forceinline__ void repair(const nh_tiled_args &args, int row, float zero) {
+    if (C.repair_apart) {
+        if (zero != 0) note_repair(args);
+    } else if (__any_sync(~0u, zero != 0)) {
+        repair_rows<o_needs_repair, nh_attend>(args, C.cluster > 1 ? first_shared_row() : row & ~15, SHARED_ROWS);
+    }
+}
+
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
+    const int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
+    float zero = 0;
+    nh_work_tile work_tile;
+    consumer my;
+    place_in_loop at;
+    accumulators a;
+    my.scale = (float)((C.biased ? 1 : args.scale) * NH_LOG2E);
+    my.bias_place = bias_places_of(row);
+    my.q.shared = nh_descriptor(s.q + warpgroup * 64 * chunk_bytes(C.dim), chunk_bytes(C.dim), 16);
+    my.warpgroup = warpgroup;
+    my.row = row;
+    mask_step_begin(my.masks, s.masks);
+    at.n = 0;
+#pragma unroll
+    for (int i = LOOP_COLUMNS / 4; i < LOOP_DEPTH / 4; i++)
+        a.weight[i] = 0; /* of rows of V that are zeros, which no tile changes */
+    for (int round = 0, index; (index = told_tile(s, round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at<T>(args, index, work_tile);
+        begin_work_tile(args, work_tile, my, at, a);
+        nh_barrier_wait(s.own_full, round & 1);
+        if (C.q_in_registers) {
+            hold_queries(my.q, s.q, warpgroup);
+            release_warp(s.own_free);
+        }
+        do
+            take_tiles(args, s, work_tile, my, at, a);
+        while (at.loop.t <= at.mine.last);
+        while (at.loop.t <= at.loop.last)
+            pass_over(s, work_tile, at);
+        zero += finish_work_tile(args, s, work_tile, row, a, at.loop.counts);
+    }
+    repair(args, row, zero);
+}
+
+} // namespace nh_wgmma90
+
+using namespace nh_wgmma90;
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused90_forward(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
-    run_block<shared_layout, 1, NH_BIASED>(args, maps);
+    fused90_forward(const __grid_constant__ nh_tiled_args args, const __grid_constant__ struct maps maps) {
+    run_block<1, C.biased>(args, maps);
 }

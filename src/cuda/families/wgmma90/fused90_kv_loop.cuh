@@ -1,49 +1,52 @@
 /* The loop over the tiles of a work tile's halo: where each starts, how they follow each other, and the masks of those
  * that some row does not see entirely. */
 #pragma once
-#include "fused90.cuh"
+#include "tile_note.cuh"
+#include "wgmma90.cuh"
 
-#if !NH_MASK_STEP && ((NH_LOOP_Z % 8 && (NH_LOOP_Z != 4 || NH_LOOP_Y % 2)) || NH_LOOP_ROWS % 16 || NH_BOX_ROWS % 8)
-#error "loop tiles are runs of 8 rows, an even number of them, unless a step of the product masks scores"
-#endif
-#if NH_TILE_BOXES > 1 && (NH_RANK < 3 || NH_CLUSTER > 1)
-#error "lines that share tiles fill a plane, and are one block's"
-#endif
+namespace nh_wgmma90 {
 
-/* The number of work tiles of a backward kernel whose own rows are in shared memory at a time. If loops are short,
- * those of the next one are fetched while this one is computed. */
-#ifndef NH_OWN_PLACES
-#define NH_OWN_PLACES 1
-#endif
-#define OWN_PLACE(work_tiles) ((work_tiles) % NH_OWN_PLACES)
-#define OWN_PHASE(work_tiles) ((work_tiles) / NH_OWN_PLACES & 1)
+static_assert(C.mask == WGMMA90_MASK_PRODUCT || ((C.loop[2] % 8 == 0 || (C.loop[2] == 4 && C.loop[1] % 2 == 0)) &&
+                                                 LOOP_ROWS % 16 == 0 && BOX_ROWS % 8 == 0),
+              "loop tiles are runs of 8 rows, an even number of them, unless a step of the product masks scores");
+static_assert(C.loop_boxes == 1 || (C.rank == 3 && C.cluster == 1), "lines that share tiles fill a plane of one block");
+
+/* The place in shared memory of a block's n-th owned tile, and the parity of the number of times that it was used
+ * before. */
+__device__ __forceinline__ unsigned own_place(unsigned work_tiles) {
+    return work_tiles % C.own_places;
+}
+
+__device__ __forceinline__ unsigned own_phase(unsigned work_tiles) {
+    return work_tiles / C.own_places & 1;
+}
 
 /* Position, and token in the maps, at which a box of the work tile's halo starts. */
 __device__ __forceinline__ void loop_position(const nh_work_tile &work_tile, const int tile[3], int position[3]) {
-    const int extent[3] = NH_LOOP_TILE;
+    const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
 #pragma unroll
     for (int a = 0; a < 3; a++)
         position[a] = work_tile.halo[a] + tile[a] * extent[a];
 }
 
-__device__ __forceinline__ void loop_token(const nh_tiled_args &args, const nh_work_tile &work_tile, const int tile[3],
+template <class WorkTile>
+__device__ __forceinline__ void loop_token(const nh_tiled_args &args, const WorkTile &work_tile, const int tile[3],
                                            int token[3]) {
     int position[3];
     loop_position(work_tile, tile, position);
-#if NH_PERIODIC
+    if constexpr (NH_PERIODIC) {
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
-        position[a] = nh_wrapped(work_tile, a, tile[a], position[a]);
-#endif
+        for (int a = FIRST_AXIS; a < 3; a++)
+            position[a] = nh_wrapped(work_tile, a, tile[a], position[a]);
+    }
     token_of<false>(args, work_tile, position, token);
 }
 
-/* The axis along which the tiles of a loop follow each other first. */
-#ifndef LOOP_FIRST
-#define LOOP_FIRST 2
-#endif
-#define LOOP_SECOND (LOOP_FIRST == 2 ? 1 : 2)
-#define LOOP_LAST (3 - LOOP_FIRST - LOOP_SECOND)
+/* The axis along which the tiles of a loop follow each other first, and those along which lines of them do. Where
+ * warpgroups skip tiles, and always in the forward, lines go along the stacking axis. */
+constexpr bool GOES_ALONG_STACK = C.kernel == WGMMA90_FORWARD || C.skipping != WGMMA90_SKIP_NOTHING;
+constexpr int LOOP_FIRST = GOES_ALONG_STACK ? C.stack : 2, LOOP_SECOND = LOOP_FIRST == 2 ? 1 : 2,
+              LOOP_LAST = 3 - LOOP_FIRST - LOOP_SECOND;
 
 /* Moves to the box beside, in the next line; lines: per plane. */
 __device__ __forceinline__ void next_line(int lines, int box[3]) {
@@ -57,11 +60,11 @@ __device__ __forceinline__ void end_line(const nh_work_tile &work_tile, int tile
     if (tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]) return;
     tile[LOOP_FIRST] = 0;
 #pragma unroll
-    for (int i = 0; i < NH_TILE_BOXES; i++)
+    for (int i = 0; i < C.loop_boxes; i++)
         next_line(work_tile.tiles[LOOP_SECOND], tile);
 }
 
-/* Moves to the next tile. A tile has a box of each of NH_TILE_BOXES lines, and is identified by that of the first.
+/* Moves to the next tile. A tile has a box of each of C.loop_boxes lines, and is identified by that of the first.
  * Several small boxes make up a tile where a large one would mostly be outside the window. After the last line come
  * boxes of which no row sees anything. */
 __device__ __forceinline__ void next_tile(const nh_work_tile &work_tile, int tile[3]) {
@@ -71,7 +74,7 @@ __device__ __forceinline__ void next_tile(const nh_work_tile &work_tile, int til
 
 __device__ __forceinline__ int window_tiles_of(const nh_work_tile &work_tile) {
     int lines = work_tile.tiles[LOOP_SECOND] * work_tile.tiles[LOOP_LAST];
-    return work_tile.tiles[LOOP_FIRST] * ((lines + NH_TILE_BOXES - 1) / NH_TILE_BOXES);
+    return work_tile.tiles[LOOP_FIRST] * ((lines + C.loop_boxes - 1) / C.loop_boxes);
 }
 
 /* The tiles [begin, end) of a loop that this block of a cluster takes, at least one: if there are fewer tiles than
@@ -82,9 +85,9 @@ struct share {
 };
 
 __device__ __forceinline__ share share_of(int tiles) {
-    if (NH_CLUSTER == 1) return {0, tiles, true};
-    int rank = (int)blockIdx.x % NH_CLUSTER;
-    share s = {tiles * rank / NH_CLUSTER, tiles * (rank + 1) / NH_CLUSTER, true};
+    if (C.cluster == 1) return {0, tiles, true};
+    int rank = (int)blockIdx.x % C.cluster;
+    share s = {tiles * rank / C.cluster, tiles * (rank + 1) / C.cluster, true};
     s.counts = s.begin < s.end;
     if (!s.counts) s.end = s.begin + 1;
     return s;
@@ -94,8 +97,8 @@ __device__ __forceinline__ share share_of(int tiles) {
 __device__ __forceinline__ void tile_at(const nh_work_tile &work_tile, int n, int tile[3]) {
     unsigned rest = (unsigned)n;
     tile[LOOP_FIRST] = tile[LOOP_SECOND] = 0;
-    if (NH_CLUSTER > 1) tile[LOOP_FIRST] = nh_digit(&rest, work_tile.tiles[LOOP_FIRST]);
-    if (NH_CLUSTER > 1) tile[LOOP_SECOND] = nh_digit(&rest, work_tile.tiles[LOOP_SECOND]);
+    if (C.cluster > 1) tile[LOOP_FIRST] = nh_digit(&rest, work_tile.tiles[LOOP_FIRST]);
+    if (C.cluster > 1) tile[LOOP_SECOND] = nh_digit(&rest, work_tile.tiles[LOOP_SECOND]);
     tile[LOOP_LAST] = (int)rest;
 }
 
@@ -122,14 +125,14 @@ __device__ __forceinline__ void kv_loop_restart(kv_loop &loop) {
 
 /* The coordinates of a tile's boxes. */
 struct tile_boxes {
-    int box[NH_TILE_BOXES][3];
+    int box[C.loop_boxes][3];
 };
 
 __device__ __forceinline__ tile_boxes boxes_of(int lines, const int tile[3]) {
     tile_boxes boxes;
     int box[3] = {tile[0], tile[1], tile[2]};
 #pragma unroll
-    for (int i = 0; i < NH_TILE_BOXES; i++) {
+    for (int i = 0; i < C.loop_boxes; i++) {
         if (i) next_line(lines, box);
 #pragma unroll
         for (int a = 0; a < 3; a++)
@@ -139,13 +142,13 @@ __device__ __forceinline__ tile_boxes boxes_of(int lines, const int tile[3]) {
 }
 
 /* Whether every row of the warpgroup sees all of the tile, as far as axes in [first, end) are concerned. */
-__device__ __forceinline__ bool seen_whole(const kv_loop &loop, int first = NH_FIRST_AXIS, int end = 3) {
+__device__ __forceinline__ bool seen_whole(const kv_loop &loop, int first = FIRST_AXIS, int end = 3) {
     bool whole = true;
     const tile_boxes boxes = boxes_of(loop.lines, loop.tile);
 #pragma unroll
-    for (int i = 0; i < NH_TILE_BOXES; i++)
+    for (int i = 0; i < C.loop_boxes; i++)
 #pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++)
+        for (int a = FIRST_AXIS; a < 3; a++)
             if (a >= first && a < end)
                 whole = whole && boxes.box[i][a] >= loop.full.begin[a] && boxes.box[i][a] < loop.full.end[a];
     return whole;
@@ -153,15 +156,15 @@ __device__ __forceinline__ bool seen_whole(const kv_loop &loop, int first = NH_F
 
 /* Whether the tile is not one of extra tokens. */
 __device__ __forceinline__ bool of_window(const kv_loop &loop) {
-    return !NH_EXTRA || loop.t < loop.window_tiles;
+    return !C.extra || loop.t < loop.window_tiles;
 }
 
 /* Where the tile's boxes start, relative to the halo. */
 __device__ __forceinline__ tile_boxes starts_of(const kv_loop &loop) {
-    const int extent[3] = NH_LOOP_TILE;
+    const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     tile_boxes start = boxes_of(loop.lines, loop.tile);
 #pragma unroll
-    for (int i = 0; i < NH_TILE_BOXES; i++)
+    for (int i = 0; i < C.loop_boxes; i++)
 #pragma unroll
         for (int a = 0; a < 3; a++)
             start.box[i][a] *= extent[a];
@@ -172,15 +175,13 @@ __device__ __forceinline__ tile_boxes starts_of(const kv_loop &loop) {
 __device__ __forceinline__ unsigned tile_bits(const nh_visible_box &visible, const tile_boxes &start, int c) {
     unsigned bits = 0;
 #pragma unroll
-    for (int i = 0; i < NH_TILE_BOXES; i++)
-        bits |= nh_visible_bits(visible, start.box[i], c) << i * (NH_BOX_ROWS / 8);
+    for (int i = 0; i < C.loop_boxes; i++)
+        bits |= nh_visible_bits<T>(visible, start.box[i], c) << i * (BOX_ROWS / 8);
     return bits;
 }
 
 /* If warpgroups skip tiles, each of them notes which ones it multiplies. */
-#ifndef NOTED_PARTS
-#define NOTED_PARTS 1
-#endif
+constexpr int NOTED_PARTS = GOES_ALONG_STACK ? C.warpgroups : 1;
 
 __device__ __forceinline__ void note_tile(const nh_tiled_args &args, const kv_loop &loop) {
     int part = ((int)threadIdx.x / 128 - 1) % NOTED_PARTS;
@@ -195,22 +196,20 @@ __device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, uns
 #pragma unroll
     for (int part = 0; part < 4; part++)
 #pragma unroll
-        for (int j = 0; j < NH_LOOP_ROWS / 8; j++)
+        for (int j = 0; j < LOOP_ROWS / 8; j++)
             score[4 * j + part] = bits[part] & 1u << j ? score[4 * j + part] : NH_MINUS_INFINITY;
 }
 
 __device__ __forceinline__ void mask_tile(const nh_tiled_args &args, const kv_loop &loop, float *score) {
     int c = 2 * (threadIdx.x & 3);
     note_tile(args, loop);
-#if NH_EXTRA
-    if (loop.t >= loop.window_tiles) {
-        int count = (int)args.extra_tokens - (loop.t - loop.window_tiles) * NH_LOOP_ROWS;
-        if (count >= NH_LOOP_ROWS) return;
-        unsigned even = nh_count_bits(count, c), odd = nh_count_bits(count, c + 1);
+    if (C.extra && loop.t >= loop.window_tiles) {
+        int count = (int)args.extra_tokens - (loop.t - loop.window_tiles) * LOOP_ROWS;
+        if (count >= LOOP_ROWS) return;
+        unsigned even = nh_count_bits<T>(count, c), odd = nh_count_bits<T>(count, c + 1);
         mask(score, even, odd, even, odd);
         return;
     }
-#endif
     if (seen_whole(loop)) return;
     const tile_boxes start = starts_of(loop);
     mask(score, tile_bits(loop.visible[0], start, c), tile_bits(loop.visible[0], start, c + 1),
@@ -221,16 +220,16 @@ __device__ __forceinline__ void kv_loop_begin(const nh_tiled_args &args, const n
                                               int row, kv_loop &loop) {
     const int extent[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z};
     int first[3];
-    nh_row_position(64 * warpgroup, first);
-    loop.full = nh_full_tiles(args, work_tile, first, extent);
-    loop.visible[0] = nh_visible_box_of(args, work_tile, row);
-    loop.visible[1] = nh_visible_box_of(args, work_tile, row + 8);
+    nh_row_position<T>(64 * warpgroup, first);
+    loop.full = nh_full_tiles<T>(args, work_tile, first, extent);
+    loop.visible[0] = nh_visible_box_of<T>(args, work_tile, row);
+    loop.visible[1] = nh_visible_box_of<T>(args, work_tile, row + 8);
     /* They are the same by construction. Assigning them tells the compiler, so that it computes their bits once. */
-    if (8 % (WARPGROUP_Z * NH_OWN_HEADS) == 0 || NH_OWN_HEADS % 16 == 0) {
+    if (8 % (WARPGROUP_Z * C.own_heads) == 0 || C.own_heads % 16 == 0) {
         loop.visible[1].begin[2] = loop.visible[0].begin[2];
         loop.visible[1].end[2] = loop.visible[0].end[2];
     }
-    if (WARPGROUP_Y * WARPGROUP_Z * NH_OWN_HEADS % 16 == 0) {
+    if (WARPGROUP_Y * WARPGROUP_Z * C.own_heads % 16 == 0) {
         loop.visible[1].begin[0] = loop.visible[0].begin[0];
         loop.visible[1].end[0] = loop.visible[0].end[0];
     }
@@ -239,7 +238,7 @@ __device__ __forceinline__ void kv_loop_begin(const nh_tiled_args &args, const n
     loop.work_tile = work_tile.index;
     loop.window_tiles = window_tiles_of(work_tile);
     loop.lines = work_tile.tiles[LOOP_SECOND];
-    loop.last = loop.window_tiles + (NH_EXTRA ? args.tiling.extra_tiles : 0) - 1;
+    loop.last = loop.window_tiles + (C.extra ? args.tiling.extra_tiles : 0) - 1;
 }
 
 /* Limits a loop to this block's share. */
@@ -250,3 +249,5 @@ __device__ __forceinline__ void take_share(const nh_work_tile &work_tile, kv_loo
     loop.counts = mine.counts;
     tile_at(work_tile, loop.t, loop.tile);
 }
+
+} // namespace nh_wgmma90

@@ -1,6 +1,6 @@
-/* Masks that one more step of the scores' product makes (NH_MASK_STEP). Key tiles are then whole lines of a halo: in
- * 3-D planes of them, or halves of planes, in 2-D two or four lines. Lines may have any length, where masks by bits
- * need multiples of 8 keys: 4 rows with a window of 11 have lines of 14, 8 rows with a window of 13 lines of 20.
+/* Masks that one more step of the scores' product makes (WGMMA90_MASK_PRODUCT). Key tiles are then whole lines of a
+ * halo: in 3-D planes of them, or halves of planes, in 2-D two or four lines. Lines may have any length, where masks by
+ * bits need multiples of 8 keys: 4 rows with a window of 11 have lines of 14, 8 rows with a window of 13 lines of 20.
  *
  *     S = Q K^T + A B^T        64 x 64 x columns + 64 x 16 x columns, if the head dim is 64
  *
@@ -18,78 +18,67 @@
 #pragma once
 #include "fused90_skipping.cuh"
 
-/* B has 64 bytes for each column: 16 elements for each of at most two tiles of a plane. */
-#define MASK_ROW_BYTES 64
-#define MASK_BYTES (NH_MASK_STEP * LOOP_COLUMNS * MASK_ROW_BYTES)
+namespace nh_wgmma90 {
 
+constexpr bool MASK_STEP = C.mask == WGMMA90_MASK_PRODUCT;
+constexpr int PLACES_ALONG = C.rank == 3 ? 4 : 8;
+static_assert(!MASK_STEP || (WARPGROUP_Y == PLACES_ALONG && WARPGROUP_Z == PLACES_ALONG && C.loop[0] == 1 &&
+                             C.loop_boxes == 1 && SKIPS_PLANES),
+              "warpgroup tiles have 4 x 4 or, in 2-D, 8 x 8 rows in y and z, and key tiles are lines of one plane");
+static_assert(!MASK_STEP || C.rank == 3 || C.loop[1] <= 8, "there are elements for 8 lines");
+
+/* In kernels without such masks these are unused, and the functions below do nothing. */
 struct mask_step {
-#if NH_MASK_STEP
     unsigned start[4];         /* A: the thread's elements of its two rows, first elements 0 to 7, then 8 to 15 */
     unsigned long long column; /* B for the first tile of a plane */
-#endif
 };
 
-#if NH_MASK_STEP
-#define PLACES_ALONG (NH_RANK == 3 ? 4 : 8)
-#if WARPGROUP_Y != PLACES_ALONG || WARPGROUP_Z != PLACES_ALONG || NH_LOOP_X != 1 || NH_TILE_BOXES > 1
-#error "warpgroup tiles have 4 x 4 or, in 2-D, 8 x 8 rows in y and z, and key tiles are lines of one plane"
-#endif
-#if NH_RANK == 2 && NH_LOOP_Y > 8
-#error "there are elements for 8 lines"
-#endif
-#define BF16_ONE 0x3f80u
-#define BF16_LEAST 0xff7fu /* -3.39e38 */
+constexpr unsigned BF16_ONE = 0x3f80, BF16_LEAST = 0xff7f; /* 1 and -3.39e38 */
 
 /* B for a column of the n-th tile of a plane: one of its 16 elements. */
 __device__ __forceinline__ unsigned mask_element(int column, int n, int element) {
     const bool along_z = element >= PLACES_ALONG;
-    const int begin = element % PLACES_ALONG, line = column / NH_LOOP_Z;
-    if (element >= 2 * PLACES_ALONG || (NH_RANK == 2 && n > 0)) return 0;
-    if (NH_RANK == 2 && !along_z) return line == element ? BF16_LEAST : 0;
-    const int end = begin + (along_z ? NH_WINDOW_Z : NH_WINDOW_Y);
-    const int key = along_z ? column % NH_LOOP_Z : n * NH_LOOP_Y + line;
-    return column < NH_LOOP_ROWS && key >= begin && key < end ? 0 : BF16_LEAST;
+    const int begin = element % PLACES_ALONG, line = column / C.loop[2];
+    if (element >= 2 * PLACES_ALONG || (C.rank == 2 && n > 0)) return 0;
+    if (C.rank == 2 && !along_z) return line == element ? BF16_LEAST : 0;
+    const int end = begin + (along_z ? C.window_z : C.window_y);
+    const int key = along_z ? column % C.loop[2] : n * C.loop[1] + line;
+    return column < LOOP_ROWS && key >= begin && key < end ? 0 : BF16_LEAST;
 }
 
 /* All threads of a block lay B into shared memory, swizzled. */
 __device__ __forceinline__ void lay_masks(unsigned masks) {
-    const int words = MASK_ROW_BYTES / 4;
+    const int words = WGMMA90_MASK_ROW_BYTES / 4;
     for (int i = (int)threadIdx.x; i < LOOP_COLUMNS * words; i += THREADS) {
         const int column = i / words, word = i % words, element = word % 8 * 2;
         const unsigned pair =
             mask_element(column, word / 8, element) | mask_element(column, word / 8, element + 1) << 16;
-        const unsigned at = column * MASK_ROW_BYTES + ((word / 4 ^ (column >> 1 & 3)) << 4) + word % 4 * 4;
+        const unsigned at = column * WGMMA90_MASK_ROW_BYTES + ((word / 4 ^ (column >> 1 & 3)) << 4) + word % 4 * 4;
         asm volatile("st.shared.u32 [%0], %1;" ::"r"(masks + at), "r"(pair) : "memory");
     }
 }
 
 /* Clears the rows behind the keys of a tile, in all stages. */
 __device__ __forceinline__ void clear_rest(unsigned tiles, int rows, int dim) {
-    clear_last_rows(tiles, NH_STAGES * CHUNKS(dim), rows, rows - NH_LOOP_ROWS, ROW_BYTES(dim));
+    clear_last_rows(tiles, C.stages * chunks(dim), rows, rows - LOOP_ROWS, chunk_bytes(dim));
 }
-#endif
 
 __device__ __forceinline__ void mask_step_begin(mask_step &masks, unsigned columns) {
-#if NH_MASK_STEP
-    masks.column = nh_descriptor(columns, MASK_ROW_BYTES, 16);
-#endif
+    if (MASK_STEP) masks.column = nh_descriptor(columns, WGMMA90_MASK_ROW_BYTES, 16);
 }
 
-#if NH_MASK_STEP
 /* Two elements of A, ones where told. */
 __device__ __forceinline__ unsigned mask_ones(bool low, bool high) {
     return (low ? BF16_ONE : 0) | (high ? BF16_ONE << 16 : 0);
 }
-#endif
 
 /* Sets A for a work tile; in 2-D all but what set_lines() sets. */
 __device__ __forceinline__ void set_starts(mask_step &masks, const kv_loop &loop) {
-#if NH_MASK_STEP
     const int element = 2 * (threadIdx.x & 3);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; MASK_STEP && half < 2; half++) {
         const int y = loop.visible[half].begin[1], z = loop.visible[half].begin[2];
-        if (NH_RANK == 3) {
+        if (C.rank == 3) {
             const int in_z = z + PLACES_ALONG;
             masks.start[half] = mask_ones(y == element || in_z == element, y == element + 1 || in_z == element + 1);
             masks.start[2 + half] = 0;
@@ -97,25 +86,22 @@ __device__ __forceinline__ void set_starts(mask_step &masks, const kv_loop &loop
             masks.start[2 + half] = mask_ones(z == element, z == element + 1);
         }
     }
-#endif
 }
 
 /* Sets the part of A that changes from tile to tile: in 2-D the lines of the loop's tile that rows do not see. */
 __device__ __forceinline__ void set_lines(mask_step &masks, const kv_loop &loop) {
-#if NH_MASK_STEP && NH_RANK == 2
-    const int line = loop.tile[1] * NH_LOOP_Y + 2 * (threadIdx.x & 3);
+    const int line = loop.tile[1] * C.loop[1] + 2 * (threadIdx.x & 3);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; MASK_STEP && C.rank == 2 && half < 2; half++) {
         const int begin = loop.visible[half].begin[1], end = loop.visible[half].end[1];
         masks.start[half] = mask_ones(line < begin || line >= end, line + 1 < begin || line + 1 >= end);
     }
-#endif
 }
 
 /* S = A B^T for the loop's tile. The product of queries and keys that follows adds to it. */
 __device__ __forceinline__ void issue_masks(float *score, mask_step &masks, const kv_loop &loop) {
-#if NH_MASK_STEP
-    const int tile_of_plane = NH_RANK == 3 ? loop.tile[1] : 0;
-    NH_WGMMA_HELD_OF("f32.bf16.bf16", LOOP_N16, NH_LOOP_N, score, masks.start, masks.column + 2 * tile_of_plane, 0, 0);
-#endif
+    const int tile_of_plane = C.rank == 3 ? loop.tile[1] : 0;
+    if (MASK_STEP) nh_wgmma_held_bf16<LOOP_COLUMNS>(score, masks.start, masks.column + 2 * tile_of_plane);
 }
+
+} // namespace nh_wgmma90

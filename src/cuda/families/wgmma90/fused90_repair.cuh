@@ -4,14 +4,10 @@
  * a sum which is not finite goes over the rows of all its work tiles once more after the last one, where it does not
  * disturb the products, and computes those that are not finite again as cuda.naive does: from exactly their windows. */
 #pragma once
-#define NH_GROUP 32
-#define NH_VECTOR 8
-#define NH_VECTORS 1
-#define NH_RESIDENT 1
-#define NH_KEYS 1     /* repair is rare: a small kernel matters more than its speed */
-#define NH_DELTA_AT 1 /* place of delta in the statistics */
-#include "fused90.cuh"
+#include "wgmma90.cuh"
 #include "naive.cuh"
+
+namespace nh_wgmma90 {
 
 /* Whether a row that this warp has stored needs repair; false if the tensor is not asked for. */
 template <int DIM>
@@ -31,13 +27,15 @@ __device__ __forceinline__ void repair_rows(const nh_tiled_args &args, int first
     first_row = __shfl_sync(~0u, first_row, 0);
     __syncwarp(); /* lanes read rows that others have stored */
     nh_work_tile work_tile;
-    for (int round = 0, index; (index = nh_work_tile_index(round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at(args, index, work_tile);
+    for (int round = 0, index; (index = nh_work_tile_index<T>(round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at<T>(args, index, work_tile);
         for (int row = first_row; row < first_row + rows; row++) {
             nh_query at;
             at.batch = work_tile.batch;
-            at.head = work_tile.head + row % NH_OWN_HEADS;
+            at.head = work_tile.head + row % C.own_heads;
             if (row_token(args, work_tile, row, at.at) && needs(args, at)) make(args, at);
         }
     }
 }
+
+} // namespace nh_wgmma90

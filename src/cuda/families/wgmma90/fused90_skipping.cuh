@@ -4,9 +4,13 @@
 #pragma once
 #include "fused90_kv_loop.cuh"
 
+namespace nh_wgmma90 {
+
 /* Blocks that share a work tile have few key tiles each: their warpgroups skip none, so that each has at least one to
  * multiply. */
-#define PASSES_OVER (NH_CLUSTER == 1)
+constexpr bool PASSES_OVER = C.skipping != WGMMA90_SKIP_NOTHING;
+constexpr bool SKIPS_PLANES = C.skipping == WGMMA90_SKIP_PLANES;
+static_assert(!PASSES_OVER || C.cluster == 1, "blocks of a cluster skip nothing");
 
 /* The tiles of the window that a warpgroup multiplies: those in [begin, end) along that axis. last: the number of the
  * last one, extra tokens included. */
@@ -16,40 +20,37 @@ struct part {
 
 __device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_work_tile &work_tile, int warpgroup,
                                            const kv_loop &loop, part &p) {
-    const int warpgroup_tile[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z}, tile[3] = NH_LOOP_TILE;
-    const int a = NH_STACK, extent = tile[a];
+    const int warpgroup_tile[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z}, tile[3] = {C.loop[0], C.loop[1], C.loop[2]};
+    const int a = C.stack, extent = tile[a];
     int first = work_tile.own[a] + warpgroup * warpgroup_tile[a], last_row = work_tile.length[a] - 1;
     nh_range low = NH_SEEN_BY(args.axis[a], work_tile, a, nh_min(first, last_row));
     nh_range high = NH_SEEN_BY(args.axis[a], work_tile, a, nh_min(first + warpgroup_tile[a] - 1, last_row));
     p.begin = (low.begin - work_tile.halo[a]) / extent;
     p.end = (high.end - work_tile.halo[a] + extent - 1) / extent;
-#if NH_REGIONS
-    /* one tile if the warpgroup's rows see none */
-    if (nh_is_cut(a)) {
+    if (nh_is_cut(a)) { /* one tile if the warpgroup's rows see none */
         p.begin = nh_min(p.begin, work_tile.tiles[a] - 1);
         p.end = nh_max(p.end, p.begin + 1);
     }
-#endif
     /* The warpgroup has only padding rows, which are not stored. */
     if (first > last_row) p.end = p.begin + 1;
     /* the last tile of the last line */
-    p.last = NH_EXTRA || !PASSES_OVER ? loop.last : loop.window_tiles - work_tile.tiles[a] + p.end - 1;
+    p.last = C.extra || !PASSES_OVER ? loop.last : loop.window_tiles - work_tile.tiles[a] + p.end - 1;
 }
 
 /* Whether no query of the warpgroup sees any of the tile. */
 __device__ __forceinline__ bool outside_part(const kv_loop &loop, const part &p) {
-    bool inside = loop.tile[NH_STACK] >= p.begin && loop.tile[NH_STACK] < p.end;
+    bool inside = loop.tile[C.stack] >= p.begin && loop.tile[C.stack] < p.end;
     return PASSES_OVER && !inside && loop.t < loop.window_tiles;
 }
 
 /* next_of_line() in two steps: to the next tile, and, if that is behind the part's line, to the next line. */
 __device__ __forceinline__ void step(kv_loop &loop) {
     loop.t++;
-    loop.tile[NH_STACK]++;
+    loop.tile[C.stack]++;
 }
 
 __device__ __forceinline__ bool stays_in_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
-    if (PASSES_OVER && loop.tile[NH_STACK] < p.end) return true;
+    if (PASSES_OVER && loop.tile[C.stack] < p.end) return true;
     end_line(work_tile, loop.tile);
     return false;
 }
@@ -57,10 +58,12 @@ __device__ __forceinline__ bool stays_in_line(kv_loop &loop, const nh_work_tile 
 /* Moves to the next tile. True if it is in the same line of the part, so that nothing is skipped and the loop goes
  * on. */
 __device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
-    if (PASSES_OVER && loop.tile[NH_STACK] + 1 < p.end && of_window(loop)) {
+    if (PASSES_OVER && loop.tile[C.stack] + 1 < p.end && of_window(loop)) {
         step(loop);
         return true;
     }
     advance(loop, work_tile);
     return false;
 }
+
+} // namespace nh_wgmma90

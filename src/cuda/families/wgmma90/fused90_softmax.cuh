@@ -1,8 +1,13 @@
 /* Masks and online softmax of a tile's scores in registers. Only the first tile in which a row sees a key is searched
- * for its largest score. OUTS, which the kernel defines: the number of output sums of a thread. */
+ * for its largest score. */
 #pragma once
-#include "fused90_skipping.cuh"
+#include "fused90_mask_step.cuh"
 #include "lanes.cuh"
+
+namespace nh_wgmma90 {
+
+/* Output sums of a thread. */
+constexpr int OUTS = C.dim_v / 2;
 
 /* The state of a thread's two rows: what is added to scores in base 2, the sum of weights, and the factor by which
  * earlier sums shrank in the last tile, which only counts if some row of the warp moved. */
@@ -13,45 +18,40 @@ struct rows {
 
 /* ---- masks ---- */
 
-/* If lines are short, masks along z cost four additions per place and no selection per score: columns that are 8 apart
- * have the same place in a line, and what the softmax subtracts is infinite for places that a row does not see. Each
- * box of a tile has its own places. */
-#define SHORT_LINES (NH_RUNS <= 4 && !NH_MASK_STEP)
-#define PLACES (SHORT_LINES ? NH_TILE_BOXES * NH_RUNS : 1)
-#define PLACE_OF(j) (SHORT_LINES ? (j) / (NH_BOX_ROWS / 8) * NH_RUNS + (j) % NH_RUNS : 0)
+/* With WGMMA90_MASK_PLACES, masks along z cost four additions per place and no selection per score: columns that are 8
+ * apart have the same place in a line, and what the softmax subtracts is infinite for places that a row does not see.
+ * Each box of a tile has its own places. */
+constexpr bool BY_PLACES = C.mask == WGMMA90_MASK_PLACES;
+constexpr int PLACES = BY_PLACES ? C.loop_boxes * RUNS : 1;
+__device__ constexpr int place_of(int group) {
+    return BY_PLACES ? group / (BOX_ROWS / 8) * RUNS + group % RUNS : 0;
+}
 /* Whether a box is one line: places then mask lines, too. */
-#define ONE_LINE (NH_BOX_ROWS == 8 * NH_RUNS)
+constexpr bool ONE_LINE = BOX_ROWS == 8 * RUNS;
 /* Whether consecutive tiles have the same places, so that what rows see of them is computed once for a line of tiles.
  * For this, loops of blocks must be over whole lines. */
-#define SAME_PLACES (LOOP_FIRST < NH_RUN_AXIS && NH_CLUSTER == 1)
+constexpr bool SAME_PLACES = LOOP_FIRST < T.run_axis && C.cluster == 1;
 
-/* Whether warps skip planes. Key tiles are planes across the stacking axis, and so are a warp's 16 rows: either all of
- * these rows see some of a tile or none does, and then the warp computes no weights, which are zero. What rows see of
- * the lines of a plane is computed with the places; lines [NH_WHOLE_BEGIN, NH_WHOLE_END), which every row sees, need no
- * test. With NH_MASK_STEP the scores' product has masked what rows do not see of a plane. In 2-D key tiles are lines,
- * and a warp has rows of two lines. If the host defines neither (fused90.c), nothing is skipped. */
-#if defined(NH_WHOLE_BEGIN) && NH_CLUSTER == 1
-#define SKIPS_PLANES 1
-#define LINE_IS_WHOLE(j) ((j) / NH_RUNS >= NH_WHOLE_BEGIN && (j) / NH_RUNS < NH_WHOLE_END)
-#else
-#define SKIPS_PLANES NH_MASK_STEP
-#define LINE_IS_WHOLE(j) false
-#endif
-/* Whether the two rows of a thread are at different places of the stacking axis where warps skip. */
-#define ROWS_APART (NH_RANK == 2)
+/* Where warps skip planes, what rows see of the lines of a plane is computed with the places. Lines that every row of
+ * the work tile sees need no test: the halo begins where the window of the first row does, each further row's window
+ * begins at most one line later, and none ends before the first row's. */
+constexpr int WHOLE_BEGIN = C.own[1] - 1, WHOLE_END = C.window_y;
+__device__ constexpr bool line_is_whole(int group) {
+    return SKIPS_PLANES && !MASK_STEP && group / RUNS >= WHOLE_BEGIN && group / RUNS < WHOLE_END;
+}
+/* In 2-D key tiles are lines, and a warp has rows of two lines: its threads' two rows are at different places of the
+ * stacking axis. */
+constexpr bool ROWS_APART = C.rank == 2;
 
-/* What a thread's two rows see of the even and odd columns at each place, as bits: of the tile, and of its line. */
+/* What a thread's two rows see of the even and odd columns at each place, as bits: of the tile, and of its line; and,
+ * where warps skip planes, what each row sees of the lines of a plane. */
 struct seen_bits {
-    unsigned bits, line;
-#if SKIPS_PLANES
-    unsigned plane[2]; /* what each row sees of the lines of a plane */
-#endif
+    unsigned bits, line, plane[2];
 };
-#if NH_MASK_STEP
-#define SEEN(seen_bits, half, odd, place) true
-#else
-#define SEEN(seen_bits, half, odd, place) ((seen_bits).bits >> (2 * (half) + (odd)) * PLACES + (place) & 1u)
-#endif
+
+__device__ __forceinline__ bool sees(const seen_bits &seen, int half, int odd, int place) {
+    return MASK_STEP || (seen.bits >> (2 * half + odd) * PLACES + place & 1u);
+}
 
 __device__ __forceinline__ unsigned place_bits(const kv_loop &loop, const tile_boxes &start) {
     unsigned bits = 0;
@@ -60,32 +60,26 @@ __device__ __forceinline__ unsigned place_bits(const kv_loop &loop, const tile_b
 #pragma unroll
         for (int odd = 0; odd < 2; odd++)
 #pragma unroll
-            for (int box = 0; box < NH_TILE_BOXES; box++)
-                bits |= nh_run_bits(loop.visible[half], start.box[box], 2 * (threadIdx.x & 3) + odd)
-                        << (2 * half + odd) * PLACES + box * NH_RUNS;
+            for (int box = 0; box < C.loop_boxes; box++)
+                bits |= nh_run_bits<T>(loop.visible[half], start.box[box], 2 * (threadIdx.x & 3) + odd)
+                        << (2 * half + odd) * PLACES + box * RUNS;
     return bits;
 }
 
 __device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_boxes &start, const seen_bits &seen,
                                               int half, int box) {
-#if SKIPS_PLANES
-    return seen.plane[half];
-#else
-    return nh_line_bits(loop.visible[half], start.box[box], nh_ones(NH_RUNS));
-#endif
+    return SKIPS_PLANES ? seen.plane[half] : nh_line_bits<T>(loop.visible[half], start.box[box], nh_ones(RUNS));
 }
 
 /* Sets what rows see of the places of a tile; first: whether it is the first of a line of tiles. */
 __device__ __forceinline__ void see_places(const kv_loop &loop, bool first, seen_bits &seen) {
     const tile_boxes start = starts_of(loop);
-    if (first || !SAME_PLACES) seen.line = seen_whole(loop, NH_RUN_AXIS) ? ~0u : place_bits(loop, start);
-#if SKIPS_PLANES
+    if (first || !SAME_PLACES) seen.line = seen_whole(loop, T.run_axis) ? ~0u : place_bits(loop, start);
 #pragma unroll
-    for (int half = 0; first && half < 2; half++) {
-        nh_range y = nh_seen_of_tile(loop.visible[half], 1, start.box[0][1]);
-        seen.plane[half] = nh_ones(NH_RUNS * y.end) & ~nh_ones(NH_RUNS * y.begin);
+    for (int half = 0; SKIPS_PLANES && first && half < 2; half++) {
+        nh_range y = nh_seen_of_tile<T>(loop.visible[half], 1, start.box[0][1]);
+        seen.plane[half] = nh_ones(RUNS * y.end) & ~nh_ones(RUNS * y.begin);
     }
-#endif
     seen.bits = seen.line;
 }
 
@@ -93,35 +87,33 @@ __device__ __forceinline__ void see_places(const kv_loop &loop, bool first, seen
  * nothing of it and computes no weights. */
 __device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loop &loop, bool first, seen_bits &seen) {
     note_tile(args, loop);
-#if !NH_MASK_STEP
-    see_places(loop, first, seen);
-#endif
-    const int extent[3] = NH_LOOP_TILE, a = NH_STACK, begin = loop.tile[a] * extent[a];
+    if (!MASK_STEP) see_places(loop, first, seen);
+    const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]}, a = C.stack, begin = loop.tile[a] * extent[a];
     return !SKIPS_PLANES ||
            (begin + extent[a] > loop.visible[0].begin[a] && begin < loop.visible[ROWS_APART].end[a]);
 }
 
 /* Masks what rows do not see of a tile of short lines, except what the softmax masks. */
 __device__ __forceinline__ void mask_lines(const kv_loop &loop, float *score, seen_bits &seen) {
-    if (NH_MASK_STEP || NH_LOOP_ROWS == NH_LOOP_Z) return;
-    if (!SKIPS_PLANES && seen_whole(loop, NH_FIRST_AXIS, NH_RUN_AXIS)) return;
+    if (MASK_STEP || LOOP_ROWS == C.loop[2]) return;
+    if (!SKIPS_PLANES && seen_whole(loop, FIRST_AXIS, T.run_axis)) return;
     const tile_boxes start = starts_of(loop);
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int box = 0; box < NH_TILE_BOXES; box++) {
+        for (int box = 0; box < C.loop_boxes; box++) {
             unsigned lines = line_bits(loop, start, seen, half, box);
             if (ONE_LINE) {
-                unsigned unseen = ~lines & nh_ones(NH_RUNS);
-                seen.bits &= ~((unseen | unseen << PLACES) << 2 * half * PLACES + box * NH_RUNS);
+                unsigned unseen = ~lines & nh_ones(RUNS);
+                seen.bits &= ~((unseen | unseen << PLACES) << 2 * half * PLACES + box * RUNS);
                 continue;
             }
 #pragma unroll
-            for (int j = 0; j < NH_BOX_ROWS / 8; j++)
+            for (int j = 0; j < BOX_ROWS / 8; j++)
 #pragma unroll
                 for (int odd = 0; odd < 2; odd++) {
-                    if (LINE_IS_WHOLE(j)) continue;
-                    float &s = score[4 * (box * (NH_BOX_ROWS / 8) + j) + 2 * half + odd];
+                    if (line_is_whole(j)) continue;
+                    float &s = score[4 * (box * (BOX_ROWS / 8) + j) + 2 * half + odd];
                     s = lines & 1u << j ? s : NH_MINUS_INFINITY;
                 }
         }
@@ -130,7 +122,7 @@ __device__ __forceinline__ void mask_lines(const kv_loop &loop, float *score, se
 /* Masks what rows do not see of any tile, except what the softmax masks. */
 __device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
                                             seen_bits &seen) {
-    if (!SHORT_LINES || (NH_EXTRA && loop.t >= loop.window_tiles)) {
+    if (!BY_PLACES || (C.extra && loop.t >= loop.window_tiles)) {
         seen.bits = ~0u;
         mask_tile(args, loop, score);
         return;
@@ -145,15 +137,13 @@ __device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_
  * weigh 1. It changes only when a tile's weights in one lane sum up to more than MOST, and then by a whole number, so
  * that later tiles are not searched for their largest score. Results differ by rounding only, and do not depend on
  * other rows. If a row's scores grow by more than f32 can represent, about 2^120 in weight, it is not finite. */
-#define MOST 256.0f
+constexpr float MOST = 256;
 /* The shift of a row that has seen no key: the weights of keys that it does not see are zero even then. In 2-D a row
  * may see nothing of its warp's first tile, all of which a step of the product then masks: times a scale of at least
  * 2^-64 (fused90.c), such scores are below -1.8e19. */
-#define UNSET (NH_MASK_STEP && NH_RANK == 2 ? 1e19f : 3e38f)
-/* A row whose largest score is no more than this sees nothing of the tile. */
-#define UNSEEN (NH_MASK_STEP ? -1e38f : NH_MINUS_INFINITY)
+constexpr float UNSET = MASK_STEP && C.rank == 2 ? 1e19f : 3e38f;
 /* Groups of 8 columns of a tile. */
-#define GROUPS (LOOP_COLUMNS / 8)
+constexpr int GROUPS = LOOP_COLUMNS / 8;
 
 /* Sets the shifts of rows that see their first keys in this tile. */
 __device__ __forceinline__ void set_rows(const float *score, const seen_bits &seen, rows &r, float scale) {
@@ -164,9 +154,11 @@ __device__ __forceinline__ void set_rows(const float *score, const seen_bits &se
         for (int j = 0; j < GROUPS; j++)
 #pragma unroll
             for (int odd = 0; odd < 2; odd++)
-                if (SEEN(seen, half, odd, PLACE_OF(j))) most = fmaxf(most, score[4 * j + 2 * half + odd]);
+                if (sees(seen, half, odd, place_of(j))) most = fmaxf(most, score[4 * j + 2 * half + odd]);
         most = nh_quad_max(most);
-        if (r.shift[half] == UNSET && most > UNSEEN) r.shift[half] = -scale * most;
+        /* A row whose largest score is no more than this sees nothing of the tile. */
+        const float unseen = MASK_STEP ? -1e38f : NH_MINUS_INFINITY;
+        if (r.shift[half] == UNSET && most > unseen) r.shift[half] = -scale * most;
     }
     r.set = !__any_sync(~0u, r.shift[0] == UNSET || r.shift[1] == UNSET);
 }
@@ -195,11 +187,9 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
 
 /* The n-th group of 8 columns whose scores become weights. Lines that are not masked come first, so that the others are
  * masked meanwhile. */
-#if SKIPS_PLANES && !NH_MASK_STEP
-#define GROUP(n) (((n) + NH_WHOLE_BEGIN * NH_RUNS) % GROUPS)
-#else
-#define GROUP(n) (n)
-#endif
+__device__ constexpr int group_of(int n) {
+    return SKIPS_PLANES && !MASK_STEP ? (n + WHOLE_BEGIN * RUNS) % GROUPS : n;
+}
 
 /* Turns the scores of groups [begin, end) into weights. ALL: every row of the warp sees all places. */
 template <bool ALL>
@@ -209,16 +199,16 @@ __device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const
 #pragma unroll
     for (int i = 0; i < 4 * PLACES; i++) {
         int half = i / 2 % 2, odd = i % 2, place = i / 4;
-        shift[half][odd][place] = ALL || SEEN(seen, half, odd, place) ? r.shift[half] : NH_MINUS_INFINITY;
+        shift[half][odd][place] = ALL || sees(seen, half, odd, place) ? r.shift[half] : NH_MINUS_INFINITY;
     }
 #pragma unroll
     for (int n = begin; n < end; n++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int j = GROUP(n);
+            const int j = group_of(n);
             float *s = score + 4 * j + 2 * half;
-            s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][PLACE_OF(j)]));
-            s[1] = exp2_of(fmaf(s[1], scale, shift[half][1][PLACE_OF(j)]));
+            s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][place_of(j)]));
+            s[1] = exp2_of(fmaf(s[1], scale, shift[half][1][place_of(j)]));
             sum[half] += s[0] + s[1];
         }
 }
@@ -250,13 +240,12 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
     }
 }
 
-#if SKIPS_PLANES
 /* In kernels that skip planes the online softmax has two parts, soften_first() and soften_last(). Between them the
  * kernel waits for the values of the tile before, whose weights are in the registers that the second part packs weights
  * into. Selections for masks and packing then stand between exponentials, of which a scheduler issues one in 8 clocks,
  * and take hardly any time of their own. The first part is a third of the tile: fewer groups would wait for those
  * values, more would leave weights to pack behind the last exponential. */
-#define GROUPS_FIRST ((GROUPS + 2) / 3)
+constexpr int GROUPS_FIRST = (GROUPS + 2) / 3;
 
 __device__ __forceinline__ void soften_first(const kv_loop &loop, float *score, seen_bits &seen, rows &r, float scale,
                                              float sum[2]) {
@@ -289,4 +278,5 @@ __device__ __forceinline__ void clear_weights(unsigned *weight) {
     for (int i = 0; i < LOOP_COLUMNS / 4; i++)
         asm volatile("add.u32 %0, %1, %2;" : "=r"(weight[i]) : "r"(0), "r"(0));
 }
-#endif
+
+} // namespace nh_wgmma90

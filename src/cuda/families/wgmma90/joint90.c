@@ -18,7 +18,7 @@ enum { MOST_DIM = 128 };
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda,
                                              const int32_t *value) {
-    return (struct nh_backward90_kernel){problem, cuda, NH_BACKWARD90_JOINT, value + OWN_X,
+    return (struct nh_backward90_kernel){problem, cuda, WGMMA90_JOINT, value + OWN_X,
                                          value + LOOP_X};
 }
 
@@ -107,12 +107,11 @@ static nhood_status add_kernel(const struct builder *builder) {
     const struct nh_backward90_kernel *kernel = builder->kernel;
     struct nh_kernel_spec spec = {.source = "joint90.cu"};
     struct nh_cuda_step step;
+    struct wgmma90_config config;
     nhood_status status =
-        nh_backward90_step(kernel, NH_BACKWARD90_ALL, builder->stats, &step, &spec);
+        nh_backward90_step(kernel, NH_BACKWARD90_ALL, builder->stats, &step, &config);
     if (status) return status;
-    int64_t columns = builder->columns * nh_box_volume(kernel->loop) / NH_BACKWARD90_ROWS;
-    nh_kernel_define(&spec, "NH_D_Q_N", columns);
-    nh_kernel_define(&spec, "NH_D_Q_N16", columns / 16);
+    nh_wgmma90_configure(&spec, builder->problem, config);
     bind_sums(builder, &step);
     step.map[step.maps] =
         nh_sm90_sums_map(builder->problem, builder->extent, builder->columns, kernel->loop);

@@ -9,104 +9,79 @@
  * goes around a periodic axis may start before it. There the axis has additional room for a tile less one row, since
  * boxes that the copy engine adds must not start at negative coordinates, unlike boxes that it fetches. Columns of a
  * row are permuted (store_d_q): see joint90_convert.cu.
- *
- * Knobs: those of fused90_key.cuh; NH_D_Q_N and NH_D_Q_N16, columns of dQ per warpgroup. */
-/* A key outside the tensors is zeros in shared memory, and its weight has to be 0: otherwise an infinite weight times
- * zero would be NaN in dQ. */
-#define NH_OUTSIDE_SEES 0
-/* There are two producers, which need more registers than one. */
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232
+ */
 #include "fused90_key.cuh"
-#include "work_queue.cuh"
 #include "overlap.cuh"
+#include "work_queue.cuh"
+
+namespace nh_wgmma90 {
 
 /* Columns of dQ that are computed, and the number of parts into which they are cut: the two warpgroups share 64
  * queries, or have 64 each. */
-#define D_Q_COLUMNS (CHUNK(NH_DIM) * CHUNKS(NH_DIM))
-#define D_Q_PARTS (128 / NH_LOOP_ROWS)
-#if NH_WARPGROUPS != 2 || NH_LOOP_ROWS % 64 || D_Q_COLUMNS != NH_D_Q_N * D_Q_PARTS
-#error "64 or 128 queries between two warpgroups"
-#endif
+constexpr int D_Q_COLUMNS = wgmma90_d_q_columns(&C), D_Q_PARTS = 128 / LOOP_ROWS, D_Q_N = D_Q_COLUMNS / D_Q_PARTS;
+static_assert(C.warpgroups == 2 && LOOP_ROWS % 64 == 0, "64 or 128 queries between two warpgroups");
 
 /* dS: rows are queries, chunks the 64 keys of one warpgroup. There are two buffers: one is read while the next is
  * written. */
-#define D_S_CHUNK (NH_LOOP_ROWS * 128)
-#define D_S_BYTES (NH_WARPGROUPS * D_S_CHUNK)
-#define D_S_AT(n) (s.d_s + (n) % 2 * D_S_BYTES)
-#define D_S_FULL(n) (s.d_s_full + (n) % 2 * 8)
-#define D_S_PHASE(n) ((n) / 2 & 1)
+constexpr int D_S_BYTES = wgmma90_d_s_bytes(&C), D_S_CHUNK = D_S_BYTES / C.warpgroups;
 /* dQ: rows are queries, chunks are 32 columns. */
-#define D_Q_CHUNK (NH_LOOP_ROWS * 128)
-#define D_Q_CHUNKS (D_Q_COLUMNS / 32)
-
-#define MAP_D_Q (KEY_MAPS * MAP_VARIANTS)
+constexpr int D_Q_CHUNK = LOOP_ROWS * 128, D_Q_CHUNKS = D_Q_COLUMNS / 32;
+constexpr int MAP_D_Q = KEY_MAPS * MAP_VARIANTS;
 
 struct maps {
     nh_tensor_map map[MAP_D_Q + 1];
 };
 
-struct joint_layout : key_layout {
-    unsigned d_s, d_q, d_s_full, d_q_full, d_q_free;
-    work_tile_queue queue;
-};
-
-__device__ __forceinline__ void lay_out(joint_layout &s, unsigned base) {
-    s.d_s = base;
-    s.d_q = s.d_s + 2 * D_S_BYTES;
-    s.d_s_full = lay_out((key_layout &)s, s.d_q + D_Q_CHUNKS * D_Q_CHUNK);
-    s.d_q_full = s.d_s_full + 16;
-    s.d_q_free = s.d_q_full + 8;
-    s.queue.full = s.d_q_free + 8;
-    s.queue.free = s.queue.full + 8;
-    s.queue.work_tile = s.queue.free + 8;
+__device__ __forceinline__ unsigned d_s_at(const layout &s, unsigned n) {
+    return s.d_s + n % 2 * D_S_BYTES;
 }
 
-__device__ __forceinline__ void init_barriers(const joint_layout &s) {
-    init_barriers((const key_layout &)s);
-    nh_barrier_init(D_S_FULL(0), 4 * NH_WARPGROUPS);
-    nh_barrier_init(D_S_FULL(1), 4 * NH_WARPGROUPS);
-    nh_barrier_init(s.d_q_full, 4 * NH_WARPGROUPS);
+__device__ __forceinline__ unsigned d_s_full(const layout &s, unsigned n) {
+    return s.d_s_full + n % 2 * 8;
+}
+
+__device__ __forceinline__ void init_barriers(const layout &s) {
+    init_key_barriers(s);
+    nh_barrier_init(d_s_full(s, 0), 4 * C.warpgroups);
+    nh_barrier_init(d_s_full(s, 1), 4 * C.warpgroups);
+    nh_barrier_init(s.d_q_full, 4 * C.warpgroups);
     nh_barrier_init(s.d_q_free, 1);
-    init_queue(s.queue, 128 * NH_WARPGROUPS + 1);
+    init_queue(s, 128 * C.warpgroups + 1);
 }
 
 /* ---- the thread that adds dQ to the sums ---- */
 
 /* The start of the loop along an axis of the sums. For a part of a grid, this is an offset to add to positions of the
  * work tile's dilation group. */
-__device__ __forceinline__ int sums_start(const nh_tiled_args &args, const nh_work_tile &work_tile, int a) {
+template <class Args, class WorkTile>
+__device__ __forceinline__ int sums_start(const Args &args, const WorkTile &work_tile, int a) {
     const nh_cuda_axis &axis = args.axis[a];
-    if (a < NH_FIRST_AXIS) return 0;
-#if NH_REGIONS
-    const int extent[3] = NH_LOOP_TILE, before = nh_wraps(a) ? extent[a] - 1 : 0;
-    const int longest = nh_axis_group_length((int)args.region[a].query.length, (int)NH_DILATION(axis), 0);
-    return before + work_tile.group[a] * longest - (int)work_tile.columns[a].begin;
-#else
-    return work_tile.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + work_tile.halo[a];
-#endif
+    if (a < FIRST_AXIS) return 0;
+    if constexpr (NH_REGIONS) {
+        const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]}, before = nh_wraps(a) ? extent[a] - 1 : 0;
+        const int longest = nh_axis_group_length((int)args.region[a].query.length, (int)NH_DILATION(axis), 0);
+        return before + work_tile.group[a] * longest - (int)work_tile.columns[a].begin;
+    } else {
+        return work_tile.group[a] * nh_axis_group_length((int)axis.length, (int)axis.dilation, 0) + work_tile.halo[a];
+    }
 }
 
 /* The coordinate in the sums of the n-th tile of the loop along an axis; start: sums_start of the axis. */
-__device__ __forceinline__ int place_in_sums(const nh_work_tile &work_tile, int start, int a, int n) {
-    const int extent[3] = NH_LOOP_TILE;
-#if NH_REGIONS
+template <class WorkTile>
+__device__ __forceinline__ int place_in_sums(const WorkTile &work_tile, int start, int a, int n) {
+    const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
+    if (!NH_REGIONS) return start + n * extent[a];
     int position = work_tile.halo[a] + n * extent[a];
-#if NH_PERIODIC
-    position = nh_wrapped(work_tile, a, n, position);
-#endif
+    if constexpr (NH_PERIODIC) position = nh_wrapped(work_tile, a, n, position);
     return start + position;
-#else
-    return start + n * extent[a];
-#endif
 }
 
-__device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps &maps, const joint_layout &s) {
+__device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps &maps, const layout &s) {
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
     nh_work_tile work_tile;
-    for (int round = 0, index; (index = next_work_tile(s.queue, round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at(args, index, work_tile);
+    for (int round = 0, index; (index = next_work_tile(s, round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at<T>(args, index, work_tile);
         int x = sums_start(args, work_tile, 0), y = sums_start(args, work_tile, 1), z = sums_start(args, work_tile, 2);
         int head = (work_tile.batch * (int)args.kv_heads + work_tile.head) * share, tile[3] = {0, 0, 0};
 #pragma unroll 1
@@ -129,9 +104,9 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
     }
 }
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const joint_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     if (threadIdx.x == 0) {
-        fetch_work_tiles(args, maps, s, [&](int n) { return claim_work_tile(args, s.queue, n); });
+        fetch_work_tiles(args, maps, s, [&](int n) { return claim_work_tile(args, s, n); });
     } else {
         write_out(args, maps, s);
     }
@@ -145,22 +120,22 @@ __device__ __forceinline__ void store_d_s(unsigned to, unsigned *d_s) {
     int query = lane / 16 * 8 + lane % 8, unit = 2 * warp + lane / 8 % 2;
     to += query * 128 + ((unit ^ (query & 7)) << 4);
 #pragma unroll
-    for (int i = 0; i < NH_LOOP_ROWS / 16; i++)
+    for (int i = 0; i < LOOP_ROWS / 16; i++)
         nh_store_matrices_across(to + i * 16 * 128, d_s + 4 * i);
 }
 
-/* dQ = dS K: 64 x NH_D_Q_N. */
+/* dQ = dS K: 64 x D_Q_N. */
 __device__ __forceinline__ void issue_d_q(float *d_q, unsigned long long d_s, unsigned long long k) {
 #pragma unroll
     for (int i = 0; i < OWN_ROWS / 16; i++) {
-        unsigned long long a = d_s + i / 4 * (D_S_CHUNK >> 4) + i % 4 * 2, b = k + i * (16 * ROW_BYTES(NH_DIM) >> 4);
+        unsigned long long a = d_s + i / 4 * (D_S_CHUNK >> 4) + i % 4 * 2, b = k + i * (16 * chunk_bytes(C.dim) >> 4);
         if (i == 0) {
-            NH_WGMMA_SHARED(NH_D_Q_N16, NH_D_Q_N, d_q, a, b, 0, 1);
+            nh_wgmma_shared<D_Q_N, 0, 1>(d_q, a, b);
         } else {
-            NH_WGMMA_SHARED(NH_D_Q_N16, NH_D_Q_N, d_q, a, b, 1, 1);
+            nh_wgmma_shared<D_Q_N, 1, 1>(d_q, a, b);
         }
     }
-    NH_WGMMA_COMMIT();
+    nh_wgmma_commit();
 }
 
 /* Stores dQ to shared memory. Of 16 columns, lane t of four holds 2t, 2t + 1, 2t + 8 and 2t + 9. They are written to
@@ -169,8 +144,8 @@ __device__ __forceinline__ void store_d_q(unsigned to, const float *d_q, int war
     int row = 64 * (warpgroup / D_Q_PARTS) + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int part = warpgroup % D_Q_PARTS, t = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < NH_D_Q_N / 16; i++) {
-        int run = part * (NH_D_Q_N / 16) + i;
+    for (int i = 0; i < D_Q_N / 16; i++) {
+        int run = part * (D_Q_N / 16) + i;
         unsigned at = to + run / 2 * D_Q_CHUNK + row * 128 + (((2 * t + run % 2) ^ (row & 7)) << 4);
         nh_store_shared(at, d_q[8 * i], d_q[8 * i + 1], d_q[8 * i + 4], d_q[8 * i + 5]);
         nh_store_shared(at + 8 * 128, d_q[8 * i + 2], d_q[8 * i + 3], d_q[8 * i + 6], d_q[8 * i + 7]);
@@ -178,7 +153,7 @@ __device__ __forceinline__ void store_d_q(unsigned to, const float *d_q, int war
 }
 
 /* Passes the n-th tile's dQ to the thread that adds it to the sums. */
-__device__ __forceinline__ void pass_on_d_q(const joint_layout &s, const float *d_q, int warpgroup, unsigned n) {
+__device__ __forceinline__ void pass_on_d_q(const layout &s, const float *d_q, int warpgroup, unsigned n) {
     nh_barrier_wait(s.d_q_free, n & 1 ^ 1);
     store_d_q(s.d_q, d_q, warpgroup);
     nh_show_shared();
@@ -186,15 +161,15 @@ __device__ __forceinline__ void pass_on_d_q(const joint_layout &s, const float *
 }
 
 /* A descriptor of the columns of K from which this warpgroup computes its part of dQ. */
-__device__ __forceinline__ unsigned long long keys_across(const joint_layout &s, int warpgroup) {
-    int column = warpgroup % D_Q_PARTS * NH_D_Q_N, chunk = CHUNK(NH_DIM);
-    unsigned at = s.k + column / chunk * (OWN_ROWS * ROW_BYTES(NH_DIM)) + column % chunk * 2;
-    return nh_descriptor(at, ROW_BYTES(NH_DIM), OWN_ROWS * ROW_BYTES(NH_DIM));
+__device__ __forceinline__ unsigned long long keys_across(const layout &s, int warpgroup) {
+    int column = warpgroup % D_Q_PARTS * D_Q_N, chunk = chunk_columns(C.dim);
+    unsigned at = s.k + column / chunk * (OWN_ROWS * chunk_bytes(C.dim)) + column % chunk * 2;
+    return nh_descriptor(at, chunk_bytes(C.dim), OWN_ROWS * chunk_bytes(C.dim));
 }
 
 /* In three dimensions, masks need so many registers that none are left for weights before they are rounded. So dS is
  * computed from rounded weights, which are needed for dV in any case, and dV can start before dP is there. */
-#define ROUNDED_WEIGHTS (NH_RANK == 3)
+constexpr bool ROUNDED_WEIGHTS = C.rank == 3;
 
 __device__ __forceinline__ float2 unpack(unsigned both) {
     return make_float2(nh_load((elem)both), nh_load((elem)(both >> 16)));
@@ -203,8 +178,8 @@ __device__ __forceinline__ float2 unpack(unsigned both) {
 /* Like pack_d_s of fused90_key.cuh, but from rounded weights. */
 __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weight, const float *d_p, unsigned own) {
 #pragma unroll
-    for (int j = 0; j < NH_LOOP_ROWS / 8; j++) {
-        float even = stats_at(own, 8 * j).y, odd = stats_at(own, 8 * j + 1).y;
+    for (int j = 0; j < LOOP_ROWS / 8; j++) {
+        float even = stats_of_column(own, 8 * j).y, odd = stats_of_column(own, 8 * j + 1).y;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float2 p = unpack(weight[2 * j + half]);
@@ -214,67 +189,72 @@ __device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weigh
     }
 }
 
+/* A warpgroup, the factor from its products to scores in base 2, and the columns of K for its part of dQ. */
+struct consumer {
+    int warpgroup;
+    float scale;
+    unsigned long long k_across;
+};
+
 /* Processes tile n of this block's loops; after the last of a work tile the owned tiles are released. */
-__device__ __forceinline__ void take_tile(const nh_tiled_args &args, const joint_layout &s, const kv_loop &loop,
-                                          unsigned n, bool last, int warpgroup, float scale,
-                                          unsigned long long k_across, key_rows &r) {
-    unsigned q_tile = STAGE_AT(n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(STATS_AT(n));
-    unsigned long long d_o = nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), NH_LOOP_ROWS * ROW_BYTES(NH_DIM_V));
+__device__ __forceinline__ void take_tile(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n,
+                                          bool last, const consumer &my, key_rows &r) {
+    unsigned q_tile = stage_at(s, n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(stats_at(s, n));
+    unsigned long long d_o = nh_descriptor(d_o_tile, chunk_bytes(C.dim_v), LOOP_ROWS * chunk_bytes(C.dim_v));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
-    float score[SCORES], d_p[SCORES], d_q[NH_D_Q_N / 2];
-    nh_barrier_wait(s.full + 8 * SLOT(n), PHASE(n));
-    NH_WGMMA_FENCE();
-    ISSUE_ROWS(NH_DIM, score, r.k, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), 16));
-    ISSUE_ROWS(NH_DIM_V, d_p, r.v, nh_descriptor(d_o_tile, ROW_BYTES(NH_DIM_V), 16));
-    NH_WGMMA_WAIT(1);
+    float score[SCORES], d_p[SCORES], d_q[D_Q_N / 2];
+    nh_barrier_wait(s.full + 8 * slot(n), phase(n));
+    nh_wgmma_fence();
+    issue_rows<C.dim>(score, r.k, nh_descriptor(q_tile, chunk_bytes(C.dim), 16));
+    issue_rows<C.dim_v>(d_p, r.v, nh_descriptor(d_o_tile, chunk_bytes(C.dim_v), 16));
+    nh_wgmma_wait<1>();
     mask_tile(args, loop, score);
-    weigh(score, stats, scale);
+    weigh(score, stats, my.scale);
     pack_weights(weight, score);
     if (ROUNDED_WEIGHTS) {
-        NH_WGMMA_FENCE();
+        nh_wgmma_fence();
         issue_d_v(r.d_v, weight, d_o);
     }
-    NH_WGMMA_WAIT(ROUNDED_WEIGHTS);
+    nh_wgmma_wait<ROUNDED_WEIGHTS>();
     if (ROUNDED_WEIGHTS) {
         pack_d_s(d_s, weight, d_p, stats);
     } else {
         pack_d_s(d_s, score, d_p, stats);
     }
-    store_d_s(D_S_AT(n) + warpgroup * D_S_CHUNK, d_s);
+    store_d_s(d_s_at(s, n) + my.warpgroup * D_S_CHUNK, d_s);
     nh_show_shared();
-    release_warp(D_S_FULL(n));
+    release_warp(d_s_full(s, n));
     if (!ROUNDED_WEIGHTS) {
-        NH_WGMMA_FENCE();
+        nh_wgmma_fence();
         issue_d_v(r.d_v, weight, d_o);
     }
-    nh_barrier_wait(D_S_FULL(n), D_S_PHASE(n));
-    NH_WGMMA_FENCE();
-    issue_d_q(d_q, nh_descriptor(D_S_AT(n) + warpgroup / D_Q_PARTS * 64 * 128, 128, 16), k_across);
-    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, ROW_BYTES(NH_DIM), NH_LOOP_ROWS * ROW_BYTES(NH_DIM)));
-    NH_WGMMA_WAIT(1);
+    nh_barrier_wait(d_s_full(s, n), n / 2 & 1);
+    nh_wgmma_fence();
+    issue_d_q(d_q, nh_descriptor(d_s_at(s, n) + my.warpgroup / D_Q_PARTS * 64 * 128, 128, 16), my.k_across);
+    issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, chunk_bytes(C.dim), LOOP_ROWS * chunk_bytes(C.dim)));
+    nh_wgmma_wait<1>();
     if (last) release(s.own_free);
-    pass_on_d_q(s, d_q, warpgroup, n);
-    NH_WGMMA_WAIT(0);
-    release_warp(s.free + 8 * SLOT(n));
+    pass_on_d_q(s, d_q, my.warpgroup, n);
+    nh_wgmma_wait<0>();
+    release_warp(s.free + 8 * slot(n));
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const joint_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int group_heads = (int)(args.heads / args.kv_heads);
-    float scale = (float)(args.scale * NH_LOG2E);
-    unsigned long long k_across = keys_across(s, warpgroup);
+    const consumer my = {warpgroup, (float)(args.scale * NH_LOG2E), keys_across(s, warpgroup)};
     unsigned n = 0;
     nh_work_tile work_tile;
     kv_loop loop;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int round = 0, index; (index = next_work_tile(s.queue, round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at(args, index, work_tile);
+    for (int round = 0, index; (index = next_work_tile(s, round)) < args.tiling.work_tiles; round++) {
+        nh_work_tile_at<T>(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         key_rows_clear(r);
         nh_barrier_wait(s.own_full, round & 1);
         for (int left = group_heads * (loop.last + 1); left > 0; left--, n++) {
-            take_tile(args, s, loop, n, left == 1, warpgroup, scale, k_across, r);
+            take_tile(args, s, loop, n, left == 1, my, r);
             advance(loop, work_tile);
             if (loop.t > loop.last) kv_loop_restart(loop);
         }
@@ -282,8 +262,12 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const joint_l
     }
 }
 
+} // namespace nh_wgmma90
+
+using namespace nh_wgmma90;
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    joint90(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
+    joint90(const __grid_constant__ nh_tiled_args args, const __grid_constant__ struct maps maps) {
     nh_follow_launches();
-    run_block<joint_layout, 2>(args, maps);
+    run_block<2>(args, maps);
 }

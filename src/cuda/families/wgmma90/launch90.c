@@ -1,5 +1,47 @@
 #include "launch90.h"
 
+#include "tensor_maps.h"
+
+/* ---- configurations ---- */
+
+struct wgmma90_config nh_wgmma90_config(const struct nh_problem *problem,
+                                        enum wgmma90_kernel kernel) {
+    struct wgmma90_config config = {.kernel = (int)kernel,
+                                    .rank = problem->rank,
+                                    .dim = (int)problem->dim,
+                                    .dim_v = (int)problem->dim_v,
+                                    .own_heads = 1,
+                                    .loop_boxes = 1,
+                                    .own_places = 1,
+                                    .cluster = 1,
+                                    .head_parts = 1,
+                                    .extra = problem->extra_tokens > 0,
+                                    .biased = problem->has_bias,
+                                    .sum_d_k = 1,
+                                    .sum_d_v = 1};
+    for (int a = 0; a < NH_AXES; a++)
+        config.region_axes |= nh_is_cut(&problem->axis[a]) << a;
+    return config;
+}
+
+void nh_wgmma90_configure(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                          struct wgmma90_config config) {
+    static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(WGMMA90_CONFIG);
+    config.q_map = (int)nh_map_layout_of(problem, NHOOD_Q);
+    config.k_map = (int)nh_map_layout_of(problem, NHOOD_K);
+    config.v_map = (int)nh_map_layout_of(problem, NHOOD_V);
+    if (problem->op == NHOOD_OP_BWD) config.d_o_map = (int)nh_map_layout_of(problem, NHOOD_D_O);
+    config.folded = nh_sm90_folds(problem);
+    config.far_axes = nh_sm90_far_axes(problem);
+    config.uneven_axes = nh_sm90_uneven_axes(problem);
+    if (config.region_axes)
+        config.unit_steps = !nh_problem_strided(problem) && !nh_problem_dilated(problem);
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_configure(spec, fields, &config);
+}
+
+/* ---- clusters ---- */
+
 /* Clusters of 8 are the largest that every device of compute capability 9.0 takes. They cannot use all multiprocessors:
  * on an H200 with 132 of them, 14 clusters of 8 ran at once and 16 did not, while 32 of 4 did. */
 enum { MOST = 8 };
@@ -16,10 +58,6 @@ int32_t nh_cluster_blocks(double multiprocessors, double work_tiles, double tile
     return cluster;
 }
 
-int64_t nh_cluster_sums_bytes(int64_t rows, int64_t dim) {
-    return rows * (dim + 8) * (int64_t)sizeof(float);
-}
-
 /* Both numbers follow from launches of 13 and 14 work tiles with clusters of 1 to 8 blocks (docs/log/wgmma90.md, 89ab1ed).
  * The table's coefficient of NH_WORK_REDUCE scales them, so that only their ratio matters. */
 double nh_cluster_reduction_clocks(int64_t rows, int64_t dim) {
@@ -27,9 +65,8 @@ double nh_cluster_reduction_clocks(int64_t rows, int64_t dim) {
     return meeting + element * (double)(rows * dim);
 }
 
-void nh_cluster_share(struct nh_cuda_step *step, struct nh_kernel_spec *spec, int32_t cluster) {
+void nh_cluster_share(struct nh_cuda_step *step, int32_t cluster) {
     if (cluster == 1) return;
-    nh_kernel_define(spec, "NH_CLUSTER", cluster);
     step->cluster = cluster;
     step->grid[0] = step->work_tiles * cluster;
 }

@@ -22,10 +22,10 @@ enum { MOST_DIM = 256, ROWS = NH_BACKWARD90_ROWS };
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda,
                                              const int32_t *value, bool keys) {
-    return keys ? (struct nh_backward90_kernel){problem, cuda, NH_BACKWARD90_KEY, value + KEY_OWN_X,
+    return keys ? (struct nh_backward90_kernel){problem, cuda, WGMMA90_KEY, value + KEY_OWN_X,
                                                 value + KEY_LOOP_X}
-                : (struct nh_backward90_kernel){problem, cuda, NH_BACKWARD90_QUERY,
-                                                value + QUERY_OWN_X, value + QUERY_LOOP_X};
+                : (struct nh_backward90_kernel){problem, cuda, WGMMA90_QUERY, value + QUERY_OWN_X,
+                                                value + QUERY_LOOP_X};
 }
 
 /* The problem as extra tokens see it: every query attends every extra token, without windows or bias, so that the box
@@ -72,7 +72,7 @@ static struct nh_backward90_kernel extra_kernel(const struct nh_problem *dense,
     static const int32_t own[] = {1, 1, ROWS};
     static const int32_t shapes[][3] = {{1, 1, 64}, {1, 8, 8}, {1, 4, 16}, {2, 4, 8},
                                         {1, 1, 32}, {1, 4, 8}, {1, 2, 16}, {2, 2, 8}};
-    struct nh_backward90_kernel best = {dense, cuda, NH_BACKWARD90_EXTRA, own, NULL};
+    struct nh_backward90_kernel best = {dense, cuda, WGMMA90_EXTRA, own, NULL};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct nh_backward90_kernel next = best;
         next.loop = shapes[i];
@@ -115,8 +115,10 @@ static nhood_status add_extra_pass(struct nh_cuda_operation *operation,
     const struct nh_problem *problem = kernel->problem;
     struct nh_kernel_spec spec = {.source = "split90_extra.cu"};
     struct nh_cuda_step step;
-    nhood_status status = nh_backward90_step(kernel, pass, extra->stats, &step, &spec);
+    struct wgmma90_config config;
+    nhood_status status = nh_backward90_step(kernel, pass, extra->stats, &step, &config);
     if (status) return status;
+    nh_wgmma90_configure(&spec, problem, config);
     struct nh_cuda_tiling *tiling = &step.own.tiling;
     for (int a = 0; a < NH_AXES; a++)
         tiling->tiles[a] = (int)nh_ceil_div(problem->axis[a].length, kernel->loop[a]);
@@ -240,14 +242,14 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 /* Gives each block of the launch for dQ a table of the bias's gradient per head (fused90_bias_gradient.cuh). Heads are
  * divided into parts until the tables are small enough: with more parts, fewer blocks have a table for each head. */
 static void add_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                       struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
+                       struct nh_cuda_step *step, struct wgmma90_config *config) {
     const int64_t most_bytes = (int64_t)256 << 20;
     int64_t table_bytes = problem->heads * problem->bias_count * 4, parts = 1;
     while (parts < problem->heads &&
            (problem->heads % parts || table_bytes * (step->grid[0] / parts) > most_bytes))
         parts++;
     int64_t shares = nh_max(1, step->grid[0] / parts);
-    nh_kernel_define(spec, "NH_HEAD_PARTS", parts);
+    config->head_parts = (int)parts;
     step->grid[0] = parts * shares;
     nh_cuda_add_bias_tables(operation, problem, shares, step);
 }
@@ -256,15 +258,17 @@ static nhood_status add_pass(struct nh_cuda_operation *operation,
                              const struct nh_backward90_kernel *kernel,
                              enum nh_backward90_pass pass, size_t stats) {
     const struct nh_problem *problem = kernel->problem;
-    bool queries = kernel->kind == NH_BACKWARD90_QUERY;
+    bool queries = kernel->kind == WGMMA90_QUERY;
     struct nh_kernel_spec spec = {.source = queries ? "split90_query.cu" : "split90_key.cu"};
     struct nh_cuda_step step;
-    nhood_status status = nh_backward90_step(kernel, pass, stats, &step, &spec);
+    struct wgmma90_config config;
+    nhood_status status = nh_backward90_step(kernel, pass, stats, &step, &config);
     if (status) return status;
-    if (!queries || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
-    add_tables(operation, problem, &step, &spec);
+    const bool tables = queries && problem->has_bias;
+    if (tables) add_tables(operation, problem, &step, &config);
+    nh_wgmma90_configure(&spec, problem, config);
     status = nh_cuda_step_add(operation, &step, &spec);
-    return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
+    return status || !tables ? status : nh_cuda_add_bias_sum(operation, problem, step);
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,

@@ -8,12 +8,15 @@
 #include "fused90_key.cuh"
 #include "overlap.cuh"
 
+namespace nh_wgmma90 {
+
 struct maps {
     nh_tensor_map map[KEY_MAPS];
 };
 
-/* A type of its own, so that the functions below are chosen instead of those for loops over windows. */
-struct extra_layout : key_layout {};
+__device__ __forceinline__ void init_barriers(const layout &s) {
+    init_key_barriers(s);
+}
 
 struct extra_work_tile {
     int batch, head, row, share;
@@ -42,7 +45,7 @@ __device__ __forceinline__ extra_work_tile extra_work_tile_at(const nh_tiled_arg
 /* Sets the token of a step of the loop; returns the query head. */
 __device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra_work_tile &work_tile, long long step,
                                           int token[3]) {
-    const int extent[3] = NH_LOOP_TILE;
+    const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     int tiles = grid_tiles(args), head = (int)(step / tiles);
     unsigned rest = (unsigned)(step - (long long)head * tiles);
 #pragma unroll
@@ -51,17 +54,17 @@ __device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra
     return work_tile.head * (int)(args.heads / args.kv_heads) + head;
 }
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const extra_layout &s) {
+__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
     for (int index = blockIdx.x; index < args.tiling.work_tiles; index += gridDim.x, work_tiles++) {
         extra_work_tile work_tile = extra_work_tile_at(args, index);
         const int own[3] = {0, 0, work_tile.row};
         if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
         nh_barrier_expect(s.own_full, K_BYTES + V_BYTES);
-        fetch_more<0>(s.k, &maps.map[MAP_K], s.own_full, OWN_ROWS, NH_DIM, work_tile.head, 0, own, work_tile.batch);
-        if (NH_SUM_D_K)
-            fetch_more<0>(s.v, &maps.map[MAP_V], s.own_full, OWN_ROWS, NH_DIM_V, work_tile.head, 0, own,
-                          work_tile.batch);
+        fetch_more<0, OWN_ROWS, C.dim>(s.k, &maps.map[MAP_K], s.own_full, work_tile.head, 0, own, work_tile.batch);
+        if (C.sum_d_k)
+            fetch_more<0, OWN_ROWS, C.dim_v>(s.v, &maps.map[MAP_V], s.own_full, work_tile.head, 0, own,
+                                             work_tile.batch);
         for (long long step = work_tile.first; step < work_tile.end; step++, n++) {
             int token[3], head = step_token(args, work_tile, step, token);
             fetch_queries(args, maps.map, s, n, work_tile, head, token);
@@ -86,7 +89,7 @@ __device__ __forceinline__ void store_share(const nh_tiled_args &args, const ext
     }
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const extra_layout &s, int warpgroup) {
+__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)(args.scale * NH_LOG2E);
     unsigned n = 0, work_tiles = 0;
@@ -100,14 +103,18 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const extra_l
             if (NH_NOTED && threadIdx.x == 128) nh_note_tile(args, index, (int)(step - work_tile.first), true, false);
             take_queries(r, s, n, step + 1 == work_tile.end, scale, [](float *) {});
         }
-        if (NH_SUM_D_K) store_share<NH_DIM>(args, work_tile, NH_P, row, r.d_k);
-        if (NH_SUM_D_V) store_share<NH_DIM_V>(args, work_tile, NH_D_S, row, r.d_v);
+        if (C.sum_d_k) store_share<C.dim>(args, work_tile, NH_P, row, r.d_k);
+        if (C.sum_d_v) store_share<C.dim_v>(args, work_tile, NH_D_S, row, r.d_v);
     }
 }
 
+} // namespace nh_wgmma90
+
+using namespace nh_wgmma90;
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_extra(const __grid_constant__ nh_tiled_args args, const __grid_constant__ maps maps) {
+    split90_extra(const __grid_constant__ nh_tiled_args args, const __grid_constant__ struct maps maps) {
     nh_let_next_begin();
-    run_block<extra_layout>(args, maps);
+    run_block(args, maps);
     nh_wait_for_launches();
 }

@@ -1,4 +1,4 @@
-/* What warpgroups and warps of cuda.split90 skip (NH_SKIPPING, set by the host: backward90.c).
+/* What warpgroups and warps of cuda.split90 skip (C.skipping; backward90.c decides where).
  *
  * Loops go first along the axis along which warpgroup tiles follow each other. A warpgroup skips the tiles of which
  * none of its rows sees anything, as in the forward pass.
@@ -7,30 +7,27 @@
  * computes no weights of planes of which they see nothing, and multiplies zeros. What they see of a plane is the same
  * for all planes of a line. */
 #pragma once
-/* The producer must not spill, as all warpgroups depend on this one thread. */
-#define PRODUCER_REGISTERS 40
-#define CONSUMER_REGISTERS 232
-#define LOOP_FIRST NH_STACK
-#define NOTED_PARTS NH_WARPGROUPS
 #include "fused90_skipping.cuh"
 
-#if NH_CLUSTER > 1 || NH_EXTRA || NH_BIASED || NH_TILE_BOXES > 1 || LOOP_FIRST != NH_STACK
-#error "loops of one block each, along the axis of warpgroup tiles"
-#endif
-#define SKIPS_PLANES (NH_STACK == 0)
-#if SKIPS_PLANES && (NH_LOOP_X > 1 || WARPGROUP_Y * WARPGROUP_Z != 16)
-#error "loop tiles are planes, and so are the rows of a warp"
-#endif
+namespace nh_wgmma90 {
+
+static_assert(!PASSES_OVER || (C.cluster == 1 && !C.extra && !C.biased && C.loop_boxes == 1),
+              "loops of one block each, along the axis of warpgroup tiles");
+static_assert(!SKIPS_PLANES || (C.stack == 0 && C.loop[0] == 1 && WARPGROUP_Y * WARPGROUP_Z == 16),
+              "loop tiles are planes, and so are the rows of a warp");
 
 /* ---- the producer ---- */
 
 /* If loops have few tiles, all warpgroups soon wait for the one thread that fetches. So it has enough registers not to
- * spill (PRODUCER_REGISTERS), and computes coordinates once for a line of tiles. */
+ * spill (wgmma90_producer_registers), and computes coordinates once for a line of tiles. */
 
 /* The work tiles whose own rows are in shared memory. The producer writes an entry before it arrives at the barrier of
  * these rows, and consumers read it: computing it again would take a division for every coordinate. */
-__shared__ nh_work_tile work_tile_at[NH_OWN_PLACES];
-static_assert(sizeof(nh_work_tile) <= (NH_REGIONS ? 160 : 80), "skipping_bytes of backward90.c");
+__device__ __forceinline__ nh_work_tile &work_tile_at(unsigned place) {
+    static_assert(!PASSES_OVER || sizeof(nh_work_tile) <= wgmma90_work_tile_bytes(&C), "the host has room for it");
+    __shared__ nh_work_tile work_tile[C.own_places];
+    return work_tile[place];
+}
 
 /* Enumerates the work tiles of a block in the order of nh_work_tile_index, without its division. */
 struct work_rounds {
@@ -56,22 +53,20 @@ __device__ __forceinline__ void fetch_lines(const nh_tiled_args &args, const nh_
     int tile[3] = {0, 0, 0}, token[3];
 #pragma unroll 1
     for (; tile[LOOP_LAST] < work_tile.tiles[LOOP_LAST]; next_line(work_tile.tiles[LOOP_SECOND], tile)) {
-#if NH_PERIODIC >> LOOP_FIRST & 1
-        /* A line may go on at the other end of the axis. */
+        if (nh_wraps(LOOP_FIRST)) { /* A line may go on at the other end of the axis. */
 #pragma unroll 1
-        for (; tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]; tile[LOOP_FIRST]++) {
-            loop_token(args, work_tile, tile, token);
-            fetch(token);
+            for (; tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]; tile[LOOP_FIRST]++) {
+                loop_token(args, work_tile, tile, token);
+                fetch(token);
+            }
+            tile[LOOP_FIRST] = 0;
+            continue;
         }
-        tile[LOOP_FIRST] = 0;
-#else
-        const int extent[3] = NH_LOOP_TILE;
-        const int step = extent[LOOP_FIRST] * (IS_FAR(LOOP_FIRST) ? 1 : (int)args.axis[LOOP_FIRST].dilation);
+        const int step = C.loop[LOOP_FIRST] * (is_far(LOOP_FIRST) ? 1 : (int)args.axis[LOOP_FIRST].dilation);
         loop_token(args, work_tile, tile, token);
 #pragma unroll 1
         for (int left = work_tile.tiles[LOOP_FIRST]; left > 0; left--, token[LOOP_FIRST] += step)
             fetch(token);
-#endif
     }
 }
 
@@ -109,13 +104,15 @@ __device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
  * nothing masked: the warp's rows see nothing of it. */
 __device__ __forceinline__ bool mask_seen(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
                                           plane_bits &seen) {
-#if SKIPS_PLANES
+    if (!SKIPS_PLANES) {
+        mask_tile(args, loop, score);
+        return true;
+    }
     note_tile(args, loop);
     if (first) plane_bits_of(loop, seen);
     if (!sees_plane(loop)) return false;
     if (!seen.whole) mask(score, seen.row[0][0], seen.row[0][1], seen.row[1][0], seen.row[1][1]);
-#else
-    mask_tile(args, loop, score);
-#endif
     return true;
 }
+
+} // namespace nh_wgmma90

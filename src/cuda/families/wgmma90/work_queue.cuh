@@ -4,37 +4,35 @@
  * A block starts with the work tile of its own number. One thread claims the next one by a counter in memory, which an
  * earlier launch has cleared, and passes it to the other threads through shared memory. */
 #pragma once
-#include "boxes.cuh"
-#include "tma.cuh"
+#include "wgmma90.cuh"
 
-/* Addresses in shared memory: the work tile, and its barriers. */
-struct work_tile_queue {
-    unsigned work_tile, full, free;
-};
+namespace nh_wgmma90 {
 
 /* readers: the number of threads that call next_work_tile. */
-__device__ __forceinline__ void init_queue(const work_tile_queue &queue, unsigned readers) {
-    nh_barrier_init(queue.full, 1);
-    nh_barrier_init(queue.free, readers);
+__device__ __forceinline__ void init_queue(const layout &s, unsigned readers) {
+    nh_barrier_init(s.queue_full, 1);
+    nh_barrier_init(s.queue_free, readers);
 }
 
 /* Claims the block's n-th work tile and passes it on; called by one thread. Numbers from the number of work tiles on
  * mean that there is none. */
-__device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const work_tile_queue &queue, int n) {
+__device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const layout &s, int n) {
     unsigned work_tile = blockIdx.x;
     if (n > 0) work_tile = gridDim.x + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
     if (work_tile > (unsigned)args.tiling.work_tiles) work_tile = (unsigned)args.tiling.work_tiles;
-    nh_barrier_wait(queue.free, n & 1 ^ 1);
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(queue.work_tile), "r"(work_tile) : "memory");
-    nh_barrier_arrive(queue.full);
+    nh_barrier_wait(s.queue_free, n & 1 ^ 1);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(s.queue), "r"(work_tile) : "memory");
+    nh_barrier_arrive(s.queue_full);
     return (int)work_tile;
 }
 
 /* Returns the work tile that was claimed, to the threads to which it is passed. */
-__device__ __forceinline__ int next_work_tile(const work_tile_queue &queue, int n) {
+__device__ __forceinline__ int next_work_tile(const layout &s, int n) {
     int work_tile;
-    nh_barrier_wait(queue.full, n & 1);
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(work_tile) : "r"(queue.work_tile) : "memory");
-    nh_barrier_arrive(queue.free);
+    nh_barrier_wait(s.queue_full, n & 1);
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(work_tile) : "r"(s.queue) : "memory");
+    nh_barrier_arrive(s.queue_free);
     return work_tile;
 }
+
+} // namespace nh_wgmma90

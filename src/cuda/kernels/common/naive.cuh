@@ -139,7 +139,11 @@ __device__ __forceinline__ void nh_add_scaled(real to[NH_LANE_ELEMENTS], real fa
 }
 
 /* 1: sums over many terms are added up in two levels */
-#define NH_LEVELS (NH_LONG_SUMS && (!NH_TILED || NH_EXTRA))
+#if NH_TILED
+#define NH_LEVELS (NH_LONG_SUMS && NH_EXTRA)
+#else
+#define NH_LEVELS NH_LONG_SUMS
+#endif
 
 /* A row of sums over keys or queries. In a long running sum, later terms would lose more and more accuracy: every
  * NH_PART_TERMS terms are added up separately, and then these few sums. Tiles are for small windows and short of

@@ -35,7 +35,7 @@ __device__ __forceinline__ bool nh_wraps(int axis) {
 
 /* Whether tensors may cover less than the axis, or it is periodic. */
 __device__ __forceinline__ bool nh_is_cut(int axis) {
-    return NH_REGION_AXES >> axis & 1;
+    return NH_REGIONS && NH_REGION_AXES >> axis & 1;
 }
 
 /* The positions of a dilation group that a box covers; the same as nh_axis_covered of core/problem.h. */

@@ -96,7 +96,7 @@ __device__ __forceinline__ void nh_store_box(const nh_tensor_map *map, const int
 
 /* Coordinates of a map's five axes, by layout (enum nh_map_layout). 0: D, head, z, y, batch (ranks 1, 2); 1: D, head,
  * z, y, x (one batch entry); 2: head and D, z, y, x, batch (heads next to each other); 3: D, z, y, x, batch and head;
- * 4: D, z, y, x, and an origin in place of `head`, which includes everything else (fused90.cuh). */
+ * 4: D, z, y, x, and an origin in place of `head`, which includes everything else (wgmma90.cuh). */
 template <int LAYOUT>
 __device__ __forceinline__ void place(int to[5], int column, int head, int heads, int dim, const int token[3],
                                       int batch) {

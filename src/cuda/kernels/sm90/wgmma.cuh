@@ -125,9 +125,64 @@
                        NH_PASTE(NH_REGISTERS_, n16)(c));                                           \
     } while (0)
 
-#define NH_WGMMA_FENCE() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
-#define NH_WGMMA_COMMIT() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
-#define NH_WGMMA_WAIT(groups) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory")
+/* The sizes N, and what the names of their lists end in. */
+#define NH_WGMMA_SIZES(SIZE)                                                                       \
+    SIZE(16, 1) SIZE(24, 1_HALF) SIZE(32, 2) SIZE(40, 2_HALF) SIZE(48, 3) SIZE(56, 3_HALF)         \
+    SIZE(64, 4) SIZE(72, 4_HALF) SIZE(80, 5) SIZE(88, 5_HALF) SIZE(96, 6) SIZE(104, 6_HALF)        \
+    SIZE(112, 7) SIZE(120, 7_HALF) SIZE(128, 8) SIZE(144, 9) SIZE(160, 10) SIZE(176, 11)           \
+    SIZE(192, 12) SIZE(208, 13) SIZE(224, 14) SIZE(240, 15) SIZE(256, 16)
+
+__device__ constexpr bool nh_wgmma_has(int n) {
+    return n >= 16 && n <= 256 && n % (n < 128 ? 8 : 16) == 0;
+}
+
+/* D = A B or, with ACCUMULATE, D += A B, 64 x N, both operands in shared memory. TRANSPOSED: B is MN-major. */
+template <int N, int ACCUMULATE, int TRANSPOSED>
+__device__ __forceinline__ void nh_wgmma_shared(float *d, unsigned long long a, unsigned long long b) {
+    static_assert(nh_wgmma_has(N), "a size in the list above");
+#define NH_SIZE(n, blocks)                                                                         \
+    if constexpr (N == n && ACCUMULATE && TRANSPOSED) NH_WGMMA_SHARED(blocks, n, d, a, b, 1, 1);   \
+    if constexpr (N == n && ACCUMULATE && !TRANSPOSED) NH_WGMMA_SHARED(blocks, n, d, a, b, 1, 0);  \
+    if constexpr (N == n && !ACCUMULATE && TRANSPOSED) NH_WGMMA_SHARED(blocks, n, d, a, b, 0, 1);  \
+    if constexpr (N == n && !ACCUMULATE && !TRANSPOSED) NH_WGMMA_SHARED(blocks, n, d, a, b, 0, 0);
+    NH_WGMMA_SIZES(NH_SIZE)
+#undef NH_SIZE
+}
+
+/* The same with A in registers. */
+template <int N, int ACCUMULATE, int TRANSPOSED>
+__device__ __forceinline__ void nh_wgmma_held(float *d, unsigned *a, unsigned long long b) {
+    static_assert(nh_wgmma_has(N), "a size in the list above");
+#define NH_SIZE(n, blocks)                                                                         \
+    if constexpr (N == n && ACCUMULATE && TRANSPOSED) NH_WGMMA_HELD(blocks, n, d, a, b, 1, 1);     \
+    if constexpr (N == n && ACCUMULATE && !TRANSPOSED) NH_WGMMA_HELD(blocks, n, d, a, b, 1, 0);    \
+    if constexpr (N == n && !ACCUMULATE && !TRANSPOSED) NH_WGMMA_HELD(blocks, n, d, a, b, 0, 0);
+    NH_WGMMA_SIZES(NH_SIZE)
+#undef NH_SIZE
+}
+
+/* D = A B with A in registers, A and B of bf16 whatever the kernel's type. */
+template <int N> __device__ __forceinline__ void nh_wgmma_held_bf16(float *d, unsigned *a, unsigned long long b) {
+    static_assert(nh_wgmma_has(N), "a size in the list above");
+#define NH_SIZE(n, blocks)                                                                         \
+    if constexpr (N == n) NH_WGMMA_HELD_OF("f32.bf16.bf16", blocks, n, d, a, b, 0, 0);
+    NH_WGMMA_SIZES(NH_SIZE)
+#undef NH_SIZE
+}
+
+__device__ __forceinline__ void nh_wgmma_fence(void) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* Ends a group of products. */
+__device__ __forceinline__ void nh_wgmma_commit(void) {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until at most so many groups are not done. */
+template <int GROUPS> __device__ __forceinline__ void nh_wgmma_wait(void) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
 
 /* Descriptor of a swizzled tile: rows of row_bytes (128 or 64), 8 rows per swizzle atom. leading_bytes: distance of the
  * chunks of a row along N, which only MN-major B needs. */
