@@ -14,26 +14,19 @@
 
 namespace nh_small {
 
-NH_DEVICE constexpr int nh_axis_window(int axis) {
-    return axis == 0 ? C.window[0] : axis == 1 ? C.window[1] : C.window[2];
-}
 /* The number of places of an axis; 0 if all rows see the same columns along it. */
 NH_DEVICE constexpr int nh_axis_places(int axis) {
-    return axis < NH_MASKED_AXIS || !NH_ADDS_MASK         ? 0
-           : C.mask == SMALL_KINDS                                ? nh_axis_warp_tile(axis)
-           : C.mask == SMALL_COORDINATES                                ? nh_axis_columns(axis)
-           : nh_axis_columns(axis) > nh_axis_window(axis)   ? nh_axis_columns(axis) - nh_axis_window(axis) + 1
-                                                            : 0;
+    constexpr int first = small_axis_places(&C, 0), second = small_axis_places(&C, 1), last = small_axis_places(&C, 2);
+    return nh_by_axis(axis, first, second, last);
 }
 NH_DEVICE constexpr int nh_places_before(int axis) {
     return (axis > 0 ? nh_axis_places(0) : 0) + (axis > 1 ? nh_axis_places(1) : 0) + (axis > 2 ? nh_axis_places(2) : 0);
 }
 
 enum {
-    NH_PLACES = nh_places_before(3),
-    NH_STEPS_PLACES = C.mask == SMALL_COORDINATES ? NH_PLACES / 16 + 1 : 1,
-    /* words of the columns' operand per lane and step, for 16 columns */
-    NH_ADDITIVE_MASK_WORDS = C.mask == SMALL_COORDINATES ? 4 : 2
+    NH_PLACES = small_places(&C),
+    NH_STEPS_PLACES = small_place_steps(&C),
+    NH_ADDITIVE_MASK_WORDS = small_mask_words(&C)
 };
 static_assert(NH_PLACES <= (C.mask == SMALL_COORDINATES ? 31 : 8), "more places than the product has");
 
@@ -41,9 +34,9 @@ struct alignas(4 * NH_ADDITIVE_MASK_WORDS) nh_additive_mask_operand {
     unsigned word[NH_ADDITIVE_MASK_WORDS];
 };
 struct nh_additive_masks {
-    nh_additive_mask_operand operand[NH_ADDS_MASK && C.mask != SMALL_KINDS ? NH_PAIRS * NH_TABLE_CHUNKS : 1]
-                                    [NH_STEPS_PLACES][32];
+    nh_additive_mask_operand operand[small_mask_pairs(&C)][NH_STEPS_PLACES][32];
 };
+static_assert(sizeof(nh_additive_masks) == small_additive_masks_bytes(&C), "the host's count");
 
 /* The index of a pair of a chunk in tables of masks. */
 NH_DEVICE int nh_mask_pair(int chunk, int pair) {

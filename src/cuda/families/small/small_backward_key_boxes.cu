@@ -17,7 +17,7 @@ struct nh_shared {
     nh_additive_masks additive_masks;
     nh_kinds kinds;
 };
-static_assert(sizeof(nh_shared) <= C.shared_bytes, "the host's count of shared memory");
+static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of shared memory");
 
 struct nh_row_maps {
     nh_tensor_map q, k, v, d_o, d_k, d_v, statistics;

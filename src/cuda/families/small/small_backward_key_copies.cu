@@ -16,7 +16,7 @@ struct nh_shared {
     nh_additive_masks additive_masks;
     nh_kinds kinds;
 };
-static_assert(sizeof(nh_shared) <= C.shared_bytes, "the host's count of shared memory");
+static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of shared memory");
 
 } // namespace nh_small
 

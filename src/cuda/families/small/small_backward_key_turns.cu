@@ -7,21 +7,15 @@
 
 namespace nh_small {
 
-struct nh_key_shared : nh_shared {
-    nh_kinds kinds;
-    uint4 statistics[NH_STATISTICS];
-};
-static_assert(sizeof(nh_key_shared) <= C.shared_bytes, "the host's count of shared memory");
-
 /* The statistics of a pair's two blocks, as operands. */
-NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_key_shared &shared, const nh_tile_info &info,
+NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_shared &shared, const nh_tile_info &info,
                                   int warp_tile, int pair) {
     const unsigned first = nh_shared_address(shared.statistics + nh_box_statistics(info.visibility, warp_tile));
     nh_statistics_load(query, first + shared.tables.columns.statistics[0][16 * pair + (int)(threadIdx.x % 16)]);
 }
 
 /* Starts scores with the bias, or zeros. */
-NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_key_shared &shared,
+NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_shared &shared,
                         const nh_tile_info &info, int warp_tile) {
     const float *table = info.bias;
     if (C.bias_count) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
@@ -38,7 +32,7 @@ NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_k
 
 /* Shifts scores by LSE and masks them. LSE is larger than most scores: if it came before their products, these would
  * lose their lower bits. */
-NH_DEVICE void nh_shift(nh_scores &scores, const nh_key_shared &shared, const nh_tile_info &info, int warp_tile) {
+NH_DEVICE void nh_shift(nh_scores &scores, const nh_shared &shared, const nh_tile_info &info, int warp_tile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, info.visibility.places, warp_tile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
 #pragma unroll
@@ -67,7 +61,7 @@ NH_DEVICE void nh_weigh(nh_scores &scores, const nh_tile_info &info, float scale
 
 /* Turns weights into gradients of scores, part by part. Shared memory holds the gradients of outputs. */
 NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args, const nh_tile_info &info,
-                                  const nh_key_shared &shared, int warp_tile) {
+                                  const nh_shared &shared, int warp_tile) {
     const nh_own_rows values = nh_own_rows_of(args, info.work_tile, NH_V, warp_tile);
 #pragma unroll
     for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
@@ -114,7 +108,7 @@ using namespace nh_small;
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     small_backward_key_turns(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
-    nh_key_shared &shared = *(nh_key_shared *)nh_shared_memory;
+    nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
     int turn = 0;

@@ -13,7 +13,7 @@ struct nh_shared {
     nh_additive_masks additive_masks;
     nh_bias_sums sums;
 };
-static_assert(sizeof(nh_shared) <= C.shared_bytes, "the host's count of shared memory");
+static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of shared memory");
 
 } // namespace nh_small
 

@@ -13,8 +13,7 @@ namespace nh_small {
 
 /* Without a bias, these structs take nearly no memory. */
 enum {
-    /* padded so that the eight rows to which a warp writes at once fall into different banks */
-    NH_LAID_COLUMNS = C.bias_count ? NH_COLUMNS + 8 : 2,
+    NH_LAID_COLUMNS = small_laid_columns(&C),
     NH_BIAS_SUMS = C.bias_count ? C.bias_count : 1,
     NH_BIAS_WARPS = C.bias_count ? C.warps : 1
 };
@@ -26,6 +25,7 @@ struct nh_bias_sums {
     alignas(16) elem d_scores[NH_BIAS_WARPS][16][NH_LAID_COLUMNS];
     float sum[NH_BIAS_WARPS][NH_BIAS_SUMS];
 };
+static_assert(sizeof(nh_bias_sums) == small_bias_sums_bytes(&C), "the host's count");
 
 NH_DEVICE bool nh_bias_wanted(const nh_tiled_args &args) {
     return C.bias_count && args.tensor[NH_D_BIAS].data;

@@ -25,7 +25,7 @@ enum {
     /* Arrivals of a consumer warp at a barrier: 1 or 32. One was faster in the forward pass, but not in the backward
      * pass, where it takes another __syncwarp (docs/log/small.md, 2026-11-27). */
     NH_ARRIVALS = C.pass == SMALL_FORWARD ? 1 : 32,
-    NH_TILE_INFOS = C.held + C.fetchers,
+    NH_TILE_INFOS = small_infos(&C),
     /* whether warps load a warp tile's rows into registers first and free the stage then */
     NH_EARLY = C.held > C.stages || NH_PLANES
 };
@@ -38,24 +38,20 @@ struct alignas(16) nh_place {
     int info;        /* the index of the work tile's info */
 };
 
-struct nh_box_ring {
+struct nh_ring {
     nh_tile_info info[NH_TILE_INFOS];
     unsigned long long full[C.stages], free[C.stages];
     unsigned long long asked[NH_TILE_INFOS]; /* where halos roll: the work tile's boxes have been asked for */
     /* all warp tiles of the work tile are done; for stages that are freed earlier, when rows are taken */
     unsigned long long done[C.held];
-    unsigned warp_tiles;     /* of all work tiles of this block */
-    nh_place at[C.warps];    /* the warp tile that each warp computes */
+    unsigned long long passed[NH_PLANES ? C.held : 1]; /* all its warp tiles are past their first plane */
+    /* for each producer warp: boxes of a halo with a seam have landed */
+    unsigned long long landed[NH_PERIODIC ? C.fetchers : 1];
+    unsigned warp_tiles;       /* of all work tiles of this block */
+    unsigned own, dealt, rest; /* set by nh_deal_chains, where planes roll */
+    nh_place at[C.warps];      /* the warp tile that each warp computes */
 };
-struct nh_plane_ring : nh_box_ring {
-    unsigned long long passed[C.held]; /* all warp tiles of the work tile are past their first plane */
-    unsigned own, dealt, rest;         /* set by nh_deal_chains */
-};
-typedef nh_choose<NH_PLANES, nh_plane_ring, nh_box_ring>::type nh_rolling_ring;
-struct nh_periodic_ring : nh_rolling_ring {
-    unsigned long long landed[C.fetchers]; /* for each producer warp: boxes of a halo with a seam have landed */
-};
-typedef nh_choose<NH_PERIODIC != 0, nh_periodic_ring, nh_rolling_ring>::type nh_ring;
+static_assert(sizeof(nh_ring) == small_ring_bytes(&C), "the host's count");
 
 NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
     return ring.info[turn % NH_TILE_INFOS];
@@ -74,7 +70,7 @@ static_assert(!NH_PLANES || C.near_heads == 1, "blocks next to each other work f
  * halos have in common. The last chains, fewer than there are blocks, are divided evenly among all blocks. Sets the
  * number of the block's work tiles, the number of those in whole chains, and where its share of the last chains begins.
  * Called by one thread. */
-NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, auto &ring) {
+NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     const unsigned tiles = (unsigned)args.tiling.work_tiles, rounds = tiles / (length * blocks);
     const unsigned long long rest = tiles - rounds * length * blocks, block = blockIdx.x;
@@ -85,7 +81,7 @@ NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, auto &ring) {
 
 /* The index of the turn-th work tile of this block. Sets its number for the block's ring of slots, and whether the halo
  * begins anew with it. */
-NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const auto &ring, unsigned turn,
+NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned turn,
                            int &number, bool &first) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     unsigned at = turn;
@@ -102,8 +98,8 @@ NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, c
 }
 
 /* The number of work tiles of this block. */
-NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const auto &ring) {
-    if constexpr (NH_PLANES) return ring.own;
+NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const nh_ring &ring) {
+    if (NH_PLANES) return ring.own;
     if (C.slots) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
     return ((unsigned)args.tiling.work_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
 }
@@ -114,8 +110,8 @@ NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned turn) {
 }
 
 /* Called by one thread; a barrier must follow. */
-NH_DEVICE void nh_ring_start(const nh_tiled_args &args, auto &ring) {
-    if constexpr (NH_PLANES) nh_deal_chains(args, ring);
+NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
+    if (NH_PLANES) nh_deal_chains(args, ring);
     ring.warp_tiles = nh_own_work_tiles(args, ring) * NH_WARP_TILES;
     for (int i = 0; i < C.stages; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
@@ -123,14 +119,12 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, auto &ring) {
     }
     for (int i = 0; i < NH_TILE_INFOS; i++)
         nh_barrier_init(nh_shared_address(&ring.asked[i]), 1);
-    if constexpr (NH_PERIODIC != 0)
-        for (int i = 0; i < C.fetchers; i++)
-            nh_barrier_init(nh_shared_address(&ring.landed[i]), 1);
+    for (int i = 0; NH_PERIODIC && i < C.fetchers; i++)
+        nh_barrier_init(nh_shared_address(&ring.landed[i]), 1);
     for (int i = 0; i < C.held; i++)
         nh_barrier_init(nh_shared_address(&ring.done[i]), NH_ARRIVALS * NH_WARP_TILES);
-    if constexpr (NH_PLANES)
-        for (int i = 0; i < C.held; i++)
-            nh_barrier_init(nh_shared_address(&ring.passed[i]), NH_ARRIVALS * NH_WARP_TILES);
+    for (int i = 0; NH_PLANES && i < C.held; i++)
+        nh_barrier_init(nh_shared_address(&ring.passed[i]), NH_ARRIVALS * NH_WARP_TILES);
     nh_barrier_init_done();
 }
 
@@ -147,11 +141,9 @@ NH_DEVICE void nh_rows_taken(nh_ring &ring, int stage) {
 }
 
 /* Called by a warp whose warp tile is past the first plane of its box. done: the warp tile's barrier. */
-NH_DEVICE void nh_plane_passed(auto &ring, unsigned done) {
-    if constexpr (NH_PASSES) {
-        const unsigned ahead = nh_shared_address(&ring.passed[0]) - nh_shared_address(&ring.done[0]);
-        nh_warp_arrive(done + ahead);
-    }
+NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned done) {
+    const unsigned ahead = nh_shared_address(&ring.passed[0]) - nh_shared_address(&ring.done[0]);
+    if (NH_PASSES) nh_warp_arrive(done + ahead);
 }
 
 /* Sets the five coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or of
@@ -314,10 +306,10 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
 }
 
 /* Locates the turn-th work tile of this block, and sets its tile info. */
-NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const auto &ring, unsigned turn,
+NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring, unsigned turn,
                                     int members, int member, nh_tile_info &info) {
     const int lane = (int)(threadIdx.x % 32);
-    if constexpr (NH_PLANES) {
+    if (NH_PLANES) {
         bool begins;
         int number, index = nh_own_plane(args, tables.digits, ring, turn, number, begins);
         nh_work_tile_locate(args, tables.digits, index, begins, info.work_tile, number);
@@ -329,7 +321,7 @@ NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &
 }
 
 /* Waits until there is room for the work tile that is fetched `turn`-th. */
-NH_DEVICE void nh_wait_for_room(auto &ring, const auto &roll, unsigned turn) {
+NH_DEVICE void nh_wait_for_room(nh_ring &ring, const auto &roll, unsigned turn) {
     const unsigned stage = turn % C.stages, before = turn - 1;
     /* Producers ask in order: before the previous work tile is asked for, other barriers may be phases behind. */
     if (C.slots && turn)
@@ -356,19 +348,19 @@ NH_DEVICE void nh_wait_for_room(auto &ring, const auto &roll, unsigned turn) {
  * stage, member, lane, landed). With C.seam_lines, copy_seam has lines fetched instead; only LANES_BYTES of each box
  * are then copied by lanes. */
 template <int HALO_BYTES, int ROWS_BYTES, int LANES_BYTES = 0, typename Fetch, typename CopySeam>
-NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, auto &ring, unsigned members,
+NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
     const unsigned turns = nh_own_work_tiles(args, ring) * members, first = threadIdx.x / 32 - C.warps;
     unsigned landed = 0, seams = 0;
-    if constexpr (NH_PERIODIC != 0) landed = nh_shared_address(&ring.landed[first]);
+    if (NH_PERIODIC) landed = nh_shared_address(&ring.landed[first]);
 #pragma unroll 1
     for (unsigned turn = first; turn < turns; turn += C.fetchers) {
         const unsigned stage = turn % C.stages, before = turn - 1;
         unsigned own = turn;
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
-        auto &info = nh_tile_info_of(ring, turn);
+        nh_tile_info &info = nh_tile_info_of(ring, turn);
         nh_prepare_work_tile(args, tables, ring, own, (int)members, member, info);
         nh_wait_for_room(ring, info.work_tile.roll, turn);
         const bool seam = NH_PERIODIC && nh_has_seam(info.work_tile);

@@ -132,8 +132,9 @@ static const int32_t query_warps[MOST_CHOICES] = {8, 12, 16, 20, 24},
                      plane_warps[MOST_CHOICES] = {4, 6, 8, 12};
 
 struct choice {
-    struct nh_small_launch launch; /* what all launches have in common */
-    bool boxes;                    /* the copy engine can serve the problem */
+    struct nh_small_launch begun; /* what all launches have in common */
+    bool boxes;                   /* the copy engine can serve the problem */
+    bool any;                     /* the first launch that fits is enough */
     /* launches of the box at hand whose warps suit it, and of those the ones for which a multiprocessor has room */
     int made, fitting;
     /* the fastest; in a config only the knobs of this kernel are set */
@@ -154,59 +155,71 @@ static bool boxes_possible(const struct nh_problem *problem, const struct nh_dev
 /* Whether several query heads share keys: by keys, a warp then keeps the sums of one warp tile while it goes over
  * them. */
 static bool sums_stay(const struct nh_small_launch *launch) {
-    return launch->keys && launch->problem->heads > launch->problem->kv_heads;
+    return nh_small_by_keys(launch) && launch->problem->heads > launch->problem->kv_heads;
 }
 
 static bool warps_fit(const struct nh_small_launch *launch) {
-    int64_t warp_tiles = launch->work_tile_rows / 16;
-    return launch->warps <= launch->stages * warp_tiles &&
-           (!sums_stay(launch) || launch->warps == warp_tiles);
+    int warp_tiles = small_warp_tiles(&launch->config);
+    return launch->config.warps <= launch->config.stages * warp_tiles &&
+           (!sums_stay(launch) || launch->config.warps == warp_tiles);
+}
+
+static struct nh_config config_of(const struct nh_small_launch *launch) {
+    const struct small_config *own = &launch->config;
+    const bool keys = nh_small_by_keys(launch);
+    struct nh_config config = {{0}};
+    memcpy(config.value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), own->rows, sizeof own->rows);
+    config.value[NH_SMALL_S0] = own->warp_tile[0];
+    config.value[NH_SMALL_S1] = own->warp_tile[1];
+    config.value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = own->warps;
+    config.value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] =
+        own->pipeline == SMALL_TURNS ? NH_SMALL_IN_TURNS : own->stages;
+    return config;
 }
 
 /* Adds the launch if there is room for it. */
 static void consider(struct choice *choice, const struct nh_small_launch *launch) {
-    const bool keys = launch->keys;
     struct nh_work work;
-    struct nh_config config = {{0}};
-    if (launch->stages && !warps_fit(launch)) return;
+    if (nh_small_fetches(launch) && !warps_fit(launch)) return;
     choice->made++;
     nh_work_start(&work,
-                  launch->kernel == NH_SMALL_FORWARD ? NH_OPERATION_SMALL_FORWARD
-                                                     : NH_OPERATION_SMALL_BACKWARD,
+                  launch->config.pass == SMALL_FORWARD ? NH_OPERATION_SMALL_FORWARD
+                                                       : NH_OPERATION_SMALL_BACKWARD,
                   launch->problem);
     if (!nh_small_add_work(launch, &work)) return;
     choice->fitting++;
-    memcpy(config.value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), launch->rows, sizeof launch->rows);
-    config.value[NH_SMALL_S0] = launch->warp_tile[0];
-    config.value[NH_SMALL_S1] = launch->warp_tile[1];
-    config.value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = launch->warps;
-    config.value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] =
-        launch->turns ? NH_SMALL_IN_TURNS : launch->stages;
+    const struct nh_config config = config_of(launch);
     nh_top_n_add(&choice->top, &config, nh_predict(launch->cuda, &work, NULL));
 }
 
-/* Sets the shape of a halo that does not roll; it does not depend on the numbers of stages and warps. */
-static bool shape_fits(struct nh_small_launch *launch, const struct box *box) {
-    return nh_small_set_shape(launch, box->work_tile, box->warp_tile) &&
-           8 * launch->blocks <= MOST_BOX &&
-           (!launch->stages || (nh_sm90_boxes_fit(launch->problem, launch->halo) &&
-                                nh_sm90_boxes_fit(launch->problem, launch->rows)));
+/* Makes the boxes; false if there is no such launch. Boxes do not depend on the numbers of stages and warps. */
+static bool boxes_fit(const struct choice *choice, const struct box *box,
+                      enum small_pipeline pipeline, struct nh_small_launch *launch) {
+    struct nh_small_boxes extents;
+    memcpy(extents.work_tile, box->work_tile, sizeof extents.work_tile);
+    memcpy(extents.warp_tile, box->warp_tile, sizeof extents.warp_tile);
+    return nh_small_with_boxes(&choice->begun, &extents, pipeline, launch) &&
+           8 * small_box_blocks(&launch->config) <= MOST_BOX &&
+           (pipeline != SMALL_BOXES || (nh_sm90_boxes_fit(launch->problem, launch->config.halo) &&
+                                        nh_sm90_boxes_fit(launch->problem, launch->config.rows)));
 }
 
 /* Considers the launches whose threads copy: with keys and values side by side, and sharing one place. The latter have
  * a warp per warp tile, which keeps its scores in registers. */
 static void consider_copies(struct choice *choice, const struct box *box) {
     enum { MOST_BLOCKS = 16, MOST_WARPS = 16 };
-    struct nh_small_launch launch = choice->launch;
-    launch.warps = box->warps;
-    if (!shape_fits(&launch, box)) return;
+    struct nh_small_launch copies, turns;
+    if (!boxes_fit(choice, box, SMALL_COPIES, &copies)) return;
+    const struct nh_small_launch launch = nh_small_with_warps(&copies, box->warps);
     consider(choice, &launch);
-    bool bias_gradient = launch.kernel == NH_SMALL_BACKWARD_QUERY && launch.problem->has_bias;
-    launch.turns = true;
-    launch.warps = (int32_t)(launch.work_tile_rows / 16);
-    if (launch.problem->dtype == NHOOD_DTYPE_F32 && !bias_gradient && !sums_stay(&launch) &&
-        launch.warps <= MOST_WARPS && launch.blocks <= MOST_BLOCKS)
-        consider(choice, &launch);
+    int warps = small_warp_tiles(&copies.config);
+    bool bias_gradient = copies.config.pass == SMALL_BY_QUERY && copies.problem->has_bias;
+    if (copies.problem->dtype != NHOOD_DTYPE_F32 || bias_gradient || sums_stay(&copies) ||
+        warps > MOST_WARPS || small_box_blocks(&copies.config) > MOST_BLOCKS ||
+        !boxes_fit(choice, box, SMALL_TURNS, &turns))
+        return;
+    const struct nh_small_launch in_turns = nh_small_with_warps(&turns, warps);
+    consider(choice, &in_turns);
 }
 
 /* Whether this number of warps suits planes: one per scheduler if all columns are one chunk; else two or more per
@@ -217,11 +230,11 @@ static bool planes_pay(const struct nh_small_launch *launch, const struct box *b
     const double most_planes = 0.28;
     const int32_t schedulers = 4;
     const struct nh_problem *problem = launch->problem;
-    if (launch->chunk_blocks > NH_SMALL_CHUNK_BLOCKS
-            ? launch->warps != schedulers
-            : launch->warps < 2 * schedulers && launch->warps % box->warps)
+    if (launch->config.chunk_blocks > SMALL_MASK_BLOCKS
+            ? launch->config.warps != schedulers
+            : launch->config.warps < 2 * schedulers && launch->config.warps % box->warps)
         return false;
-    double blocks = (double)launch->cuda->multiprocessors * (double)nh_small_residents(launch);
+    double blocks = (double)launch->cuda->multiprocessors * launch->config.min_blocks;
     double length = (double)nh_longest_rows(&problem->axis[0], false);
     double tiles = (double)(problem->batch * problem->heads) * launch->work_tiles / blocks;
     double planes = ceil(tiles / length) * (double)(problem->axis[0].window - 1);
@@ -229,66 +242,67 @@ static bool planes_pay(const struct nh_small_launch *launch, const struct box *b
 }
 
 /* Whether warp tiles of a pair multiply fewer columns than those of planes. Timed, pairs that do not are slower. */
-static bool pair_pays(const struct nh_small_launch *launch) {
-    struct nh_small_launch plane = *launch;
-    return !nh_small_set_shape(&plane, plane_boxes->work_tile, plane_boxes->warp_tile) ||
-           launch->blocks < plane.blocks;
+static bool pair_pays(const struct choice *choice, const struct nh_small_launch *pair) {
+    const struct nh_small_boxes plane = {{1, 4, 12}, {1, 4, 4}};
+    struct nh_small_launch launch;
+    return !nh_small_with_boxes(&choice->begun, &plane, SMALL_BOXES, &launch) ||
+           small_box_blocks(&pair->config) < small_box_blocks(&launch.config);
 }
 
-/* Considers launches that the copy engine serves with this shape and number of stages. Returns whether a multiprocessor
+/* Considers launches that the copy engine serves with these boxes and number of stages. Returns whether a multiprocessor
  * has room for any. */
 static bool consider_stages(struct choice *choice, const struct box *box,
-                            struct nh_small_launch launch, int32_t stages) {
-    bool planes = nh_small_is_plane(launch.problem, box->work_tile),
+                            const struct nh_small_launch *boxed, int32_t stages) {
+    bool planes = nh_small_is_plane(boxed->problem, box->work_tile),
          pair = nh_small_is_pair(box->work_tile);
-    const int32_t *warps = planes ? plane_warps : launch.keys ? key_warps : query_warps;
+    const int32_t *warps = planes ? plane_warps : nh_small_by_keys(boxed) ? key_warps : query_warps;
+    const struct nh_small_launch staged = nh_small_with_stages(boxed, stages);
     choice->made = choice->fitting = 0;
-    launch.stages = stages;
-    nh_small_roll(&launch);
-    if (nh_small_must_roll(launch.problem, box->work_tile) && !launch.slots) return false;
+    if (nh_small_must_roll(boxed->problem, box->work_tile) && !staged.config.slots) return false;
     /* Query heads that share keys need a warp per warp tile. */
-    launch.warps = box->warps;
-    if (!planes) consider(choice, &launch);
+    const struct nh_small_launch usual = nh_small_with_warps(&staged, box->warps);
+    if (!planes) consider(choice, &usual);
     for (int i = 0; i < MOST_CHOICES && warps[i] && !pair; i++) {
-        launch.warps = planes ? warps[i] : warps[i] - launch.fetchers;
-        nh_small_set_fetchers(&launch);
-        if (planes ? planes_pay(&launch, box) : launch.warps != box->warps)
+        const struct nh_small_launch launch =
+            nh_small_with_warps(&staged, planes ? warps[i] : warps[i] - staged.config.fetchers);
+        if (planes ? planes_pay(&launch, box) : launch.config.warps != box->warps)
             consider(choice, &launch);
     }
     return choice->fitting || !choice->made;
 }
 
 static void consider_box(struct choice *choice, const struct box *box) {
-    struct nh_small_launch launch = choice->launch;
-    const struct nh_problem *problem = launch.problem;
+    const struct nh_problem *problem = choice->begun.problem;
     const bool must_roll = nh_small_must_roll(problem, box->work_tile);
+    struct nh_small_launch boxed;
     if (!must_roll) consider_copies(choice, box);
-    launch.stages = LEAST_STAGES;
-    if (!choice->boxes || !shape_fits(&launch, box)) return;
-    if (nh_small_is_pair(box->work_tile) && !pair_pays(&launch)) return;
+    if (choice->any && choice->top.count) return;
+    if (!choice->boxes || !boxes_fit(choice, box, SMALL_BOXES, &boxed)) return;
+    if (nh_small_is_pair(box->work_tile) && !pair_pays(choice, &boxed)) return;
     int32_t stages = LEAST_STAGES;
-    while (stages <= MOST_STAGES && consider_stages(choice, box, launch, stages))
+    while (stages <= MOST_STAGES && consider_stages(choice, box, &boxed, stages))
         stages++;
     /* With one stage the block waits for every halo: only for halos of which there is no room for two. Nothing else is
      * then under way while a warp copies what is beyond a seam: of volumes that may have one docs/log/small.md has 11.0
      * and 31.2 ms where other configs take 2.6 and 8.5. */
     bool seams = nh_problem_periodic(problem) && problem->axis[0].length > 1;
-    if (!must_roll && stages == LEAST_STAGES && !seams) consider_stages(choice, box, launch, 1);
+    if (!must_roll && stages == LEAST_STAGES && !seams) consider_stages(choice, box, &boxed, 1);
 }
 
 /* Searches the launches of one kernel. warp_tile: what the boxes' warp tiles must be, or NULL. Boxes that stick out are
- * tried only if no other one fits, as on small grids. */
+ * tried only if no other one fits, as on small grids. any: the first launch that fits is enough. */
 static void choose(const struct nh_problem *problem, const struct nh_device *device,
-                   enum nh_small_kernel kernel, const int32_t *warp_tile, struct choice *choice) {
+                   enum small_pass pass, const int32_t *warp_tile, bool any,
+                   struct choice *choice) {
     struct boxes boxes;
-    bool keys = kernel == NH_SMALL_BACKWARD_KEY;
-    choice->launch = (struct nh_small_launch){
-        .problem = problem, .cuda = device->backend, .kernel = kernel, .keys = keys};
+    bool keys = pass == SMALL_BY_KEY;
+    choice->begun = nh_small_begin(problem, device->backend, pass);
     choice->boxes = boxes_possible(problem, device);
+    choice->any = any;
     nh_top_configs_start(&choice->top, INFINITY, choice->config, MOST_CANDIDATES);
     list_boxes(problem, keys, &boxes);
     for (int out = 0; out < 2 && !choice->top.count; out++)
-        for (int i = 0; i < boxes.count; i++) {
+        for (int i = 0; i < boxes.count && !(any && choice->top.count); i++) {
             const struct box *box = &boxes.box[i];
             if (sticks_out(problem, keys, box) == out &&
                 (!warp_tile ||
@@ -315,7 +329,7 @@ static void combine(const struct nh_problem *problem, const struct nh_device *de
     struct choice keys;
     *both = (struct backward){.count = 0};
     if (!queries->top.count) return;
-    choose(problem, device, NH_SMALL_BACKWARD_KEY, &best->value[NH_SMALL_S0], &keys);
+    choose(problem, device, SMALL_BY_KEY, &best->value[NH_SMALL_S0], false, &keys);
     if (keys.top.count) both->ns = queries->top.ns[0] + keys.top.ns[0];
     for (int i = 0; i < MOST_CANDIDATES; i++) {
         int q = pairs[i][0], k = pairs[i][1];
@@ -344,12 +358,12 @@ static int search_backward(const struct nh_problem *problem, const struct nh_dev
     const double much_longer = 1.3;
     struct choice queries;
     struct backward both[2];
-    choose(problem, device, NH_SMALL_BACKWARD_QUERY, NULL, &queries);
+    choose(problem, device, SMALL_BY_QUERY, NULL, false, &queries);
     combine(problem, device, &queries, &both[0]);
     both[1] = (struct backward){.count = 0};
-    if (queries.top.count && queries.boxes && problem->rank == 3) {
+    if (queries.top.count && problem->rank == 3 && (queries.boxes || !both[0].count)) {
         const int32_t *other = other_warp_tile(&queries.config[0].value[NH_SMALL_S0]);
-        choose(problem, device, NH_SMALL_BACKWARD_QUERY, other, &queries);
+        choose(problem, device, SMALL_BY_QUERY, other, false, &queries);
         combine(problem, device, &queries, &both[1]);
     }
     int best = both[1].count && (!both[0].count || both[1].ns < both[0].ns);
@@ -361,34 +375,63 @@ static int search_backward(const struct nh_problem *problem, const struct nh_dev
     return count + others;
 }
 
-static int search(const struct nh_problem *problem, const struct nh_device *device,
-                  struct nh_config config[MOST_CANDIDATES]) {
-    struct choice queries;
-    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
-    if (problem->op != NHOOD_OP_FWD) return search_backward(problem, device, config);
-    choose(problem, device, NH_SMALL_FORWARD, NULL, &queries);
-    memcpy(config, queries.config, (size_t)queries.top.count * sizeof *config);
-    return queries.top.count;
+static bool any_fits(const struct nh_problem *problem, const struct nh_device *device,
+                     enum small_pass pass, const int32_t *warp_tile) {
+    struct choice choice;
+    choose(problem, device, pass, warp_tile, true, &choice);
+    return choice.top.count > 0;
 }
 
-/* A solver is first asked whether it refuses and then for its candidates: each thread remembers its last search, as
- * otherwise choices would take a quarter more instructions (200 problems of the paper's suites, callgrind). */
+bool nh_small_fits(const struct nh_problem *problem, const struct nh_device *device) {
+    static const int32_t flat[][2] = {{1, 1}, {1, 4}};
+    if (problem->window_count > MOST_BOX) return false; /* some query sees a whole window */
+    if (problem->op == NHOOD_OP_FWD) return any_fits(problem, device, SMALL_FORWARD, NULL);
+    bool fits = false;
+    for (int i = 0; i < (problem->rank == 3 ? (int)COUNT_OF(warp_tiles3) : 1) && !fits; i++) {
+        const int32_t *tile = problem->rank == 3 ? warp_tiles3[i] : flat[problem->rank - 1];
+        fits = any_fits(problem, device, SMALL_BY_QUERY, tile) &&
+               any_fits(problem, device, SMALL_BY_KEY, tile);
+    }
+    return fits;
+}
+
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
                         double below_ns, struct nh_config *config, int capacity) {
     (void)below_ns;
-    static _Thread_local struct {
-        nhood_device_info device;
-        struct nh_problem problem;
-        struct nh_config config[MOST_CANDIDATES];
-        int count;
-    } last;
-    if (strcmp(last.device.description, device->info.description) != 0 ||
-        memcmp(&last.problem, problem, sizeof *problem) != 0) {
-        last.count = search(problem, device, last.config);
-        last.device = device->info;
-        memcpy(&last.problem, problem, sizeof *problem);
+    struct nh_config found[MOST_CANDIDATES];
+    struct choice queries;
+    int count = 0;
+    if (problem->window_count > MOST_BOX) return 0; /* some query sees a whole window */
+    if (problem->op != NHOOD_OP_FWD) {
+        count = search_backward(problem, device, found);
+    } else {
+        choose(problem, device, SMALL_FORWARD, NULL, false, &queries);
+        count = queries.top.count;
+        memcpy(found, queries.config, (size_t)count * sizeof *found);
     }
-    int count = (int)nh_min(capacity, last.count);
-    memcpy(config, last.config, (size_t)count * sizeof *config);
+    count = (int)nh_min(capacity, count);
+    memcpy(config, found, (size_t)count * sizeof *config);
     return count;
+}
+
+bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        enum small_pass pass, const int32_t *value,
+                        struct nh_small_launch *launch) {
+    const bool keys = pass == SMALL_BY_KEY;
+    const int32_t *work_tile = value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0);
+    int32_t s0 = value[NH_SMALL_S0], s1 = value[NH_SMALL_S1];
+    int32_t stages = value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
+    const struct nh_small_boxes extents = {
+        .work_tile = {work_tile[0], work_tile[1], work_tile[2]},
+        .warp_tile = {s0, s1, 16 / (s0 * s1)},
+    };
+    const struct nh_small_launch begun = nh_small_begin(problem, cuda, pass);
+    struct nh_small_launch boxed;
+    enum small_pipeline pipeline = stages == NH_SMALL_IN_TURNS ? SMALL_TURNS
+                                   : stages                    ? SMALL_BOXES
+                                                               : SMALL_COPIES;
+    if (!nh_small_with_boxes(&begun, &extents, pipeline, &boxed)) return false;
+    if (pipeline == SMALL_BOXES) boxed = nh_small_with_stages(&boxed, stages);
+    *launch = nh_small_with_warps(&boxed, value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS]);
+    return true;
 }

@@ -4,6 +4,7 @@
 #ifndef NH_SMALL_CONFIG_H
 #define NH_SMALL_CONFIG_H
 
+#include "kernel_abi.h"
 #include "kernel_config.h"
 
 /* The kernel: of the forward, or one of the two of the backward. By keys, rows are keys and columns the queries that
@@ -28,15 +29,16 @@ enum small_mask {
     SMALL_KINDS /* a product, with a place for each coordinate of a row, and tables for kinds of warp tiles */
 };
 
-/* Blocks of 8 columns in a chunk where masks are bits: a thread's share of them is 32 bits. */
-enum { SMALL_MASK_BLOCKS = 16 };
-
-/* The statistics of a head and query: -LSE in base 2 and delta, see small_statistics.cuh. */
-enum { SMALL_STATISTICS_BYTES = 16 };
+enum {
+    SMALL_MASK_BLOCKS = 16, /* of 8 columns in a chunk, where masks are bits: a thread's are 32 */
+    SMALL_STATISTICS_BYTES = 16, /* of a head and query: -LSE and delta, see small_statistics.cuh */
+    SMALL_BOX_ALIGNMENT = 1024   /* where a period of the copy engine's swizzle begins */
+};
 
 /* Tensors: rank, element_bytes, dim, dim_v (multiples of 8 up to 128, in f32 of 32), window by axis, bias_count (entries
  * of a head's bias table, 0: no bias), and the layouts of tensor maps (enum nh_map_layout).
- * What the problem lets the kernel assume: strided (some stride is not 1), dilated, whole (work tiles have no rows
+ * What the problem lets the kernel assume: strided (some stride is not 1), dilated, regions (tensors do not cover the
+ * grid, or an axis is periodic), periodic (a bit by axis), whole (work tiles have no rows
  * beyond their group).
  * The block: warps that compute, fetchers (producer warps after them), min_blocks per multiprocessor.
  * Boxes, by axis: rows of a work tile and of a warp tile, columns of a warp tile and of a work tile (halo); shift: rows
@@ -57,6 +59,8 @@ enum { SMALL_STATISTICS_BYTES = 16 };
     ONE(bias_count)                                                                                \
     ONE(strided)                                                                                   \
     ONE(dilated)                                                                                   \
+    ONE(regions)                                                                                   \
+    ONE(periodic)                                                                                  \
     ONE(whole)                                                                                     \
     ONE(warps)                                                                                     \
     ONE(fetchers)                                                                                  \
@@ -76,7 +80,6 @@ enum { SMALL_STATISTICS_BYTES = 16 };
     ONE(plane_chunks)                                                                              \
     ONE(chunk_blocks)                                                                              \
     ONE(least_pairs)                                                                               \
-    ONE(shared_bytes)                                                                              \
     ONE(q_map) ONE(k_map) ONE(v_map) ONE(o_map) ONE(d_o_map) ONE(d_q_map) ONE(d_k_map) ONE(d_v_map)
 NH_KERNEL_CONFIG(small_config, SMALL_CONFIG);
 
@@ -89,6 +92,10 @@ NH_CONFIG_FN int small_ceil_div(int a, int b) {
 /* The least number of rows from `rows` on that is congruent to `residue` modulo 8. */
 NH_CONFIG_FN long long small_congruent(long long rows, long long residue) {
     return rows + ((residue - rows) % 8 + 8) % 8;
+}
+
+NH_CONFIG_FN long long small_round_up(long long number, int step) {
+    return (number + step - 1) / step * step;
 }
 
 /* Whether the product that masks is there: all masks but bits. */
@@ -200,6 +207,14 @@ NH_CONFIG_FN long long small_statistics(const struct small_config *c) {
     return small_larger(c->slots, 1) * small_slot_statistics(c);
 }
 
+/* The lines of its box, of so many columns each, that a warp tile multiplies in the backward if its rows see `seen` of
+ * them: columns come in pairs of blocks. */
+NH_CONFIG_FN int small_touched_lines(int seen, int columns, int lines, int least_pairs) {
+    int pairs = small_larger(small_ceil_div(seen * columns, 16), least_pairs);
+    int touched = small_ceil_div(16 * pairs, columns);
+    return touched < lines ? touched : lines;
+}
+
 /* Ways in which the end of a rolling halo may split the lines of a box, for each of which there are tables: none if
  * that is between chunks. */
 NH_CONFIG_FN int small_wraps(const struct small_config *c) {
@@ -212,6 +227,177 @@ NH_CONFIG_FN int small_table_wraps(const struct small_config *c) {
  * banks. */
 NH_CONFIG_FN int small_gathers(const struct small_config *c) {
     return small_ceil_div(small_pairs(c), 4) | 1;
+}
+
+/* ---- masks ---- */
+
+/* Places of an axis in the product that masks; 0: all rows see the same columns along it. */
+NH_CONFIG_FN int small_axis_places(const struct small_config *c, int axis) {
+    int spread = c->columns[axis] - c->window[axis];
+    if (axis < small_masked_axis(c) || !small_adds_mask(c)) return 0;
+    return c->mask == SMALL_KINDS         ? c->warp_tile[axis]
+           : c->mask == SMALL_COORDINATES ? c->columns[axis]
+           : spread > 0                   ? spread + 1
+                                          : 0;
+}
+NH_CONFIG_FN int small_places(const struct small_config *c) {
+    return small_axis_places(c, 0) + small_axis_places(c, 1) + small_axis_places(c, 2);
+}
+/* Products of depth 16 for the places, or one of depth 8, and words of the columns' operand per lane and product. */
+NH_CONFIG_FN int small_place_steps(const struct small_config *c) {
+    return c->mask == SMALL_COORDINATES ? small_places(c) / 16 + 1 : 1;
+}
+NH_CONFIG_FN int small_mask_words(const struct small_config *c) {
+    return c->mask == SMALL_COORDINATES ? 4 : 2;
+}
+/* Pairs of columns in tables of masks by coordinates or starts. */
+NH_CONFIG_FN int small_mask_pairs(const struct small_config *c) {
+    return small_adds_mask(c) && c->mask != SMALL_KINDS ? small_table_columns(c) / 16 : 1;
+}
+/* struct nh_additive_masks */
+NH_CONFIG_FN int small_additive_masks_bytes(const struct small_config *c) {
+    return small_mask_pairs(c) * small_place_steps(c) * 32 * 4 * small_mask_words(c);
+}
+
+/* Kinds of warp tiles along an axis: at its front, those with a row that is nearer to it than a window; at its back
+ * there may be one more. */
+NH_CONFIG_FN int small_front_kinds(const struct small_config *c, int axis) {
+    return small_ceil_div(c->window[axis] + c->shift[axis], c->warp_tile[axis]);
+}
+NH_CONFIG_FN int small_axis_kinds(const struct small_config *c, int axis) {
+    return axis < small_masked_axis(c) ? 0 : 2 * small_front_kinds(c, axis) + 2;
+}
+NH_CONFIG_FN int small_kinds(const struct small_config *c) {
+    return small_axis_kinds(c, 0) + small_axis_kinds(c, 1) + small_axis_kinds(c, 2);
+}
+/* struct nh_kinds: rows, and for each kind columns and what rows see. */
+NH_CONFIG_FN long long small_kinds_bytes(const struct small_config *c) {
+    enum { ROWS = 32 * 8, PAIR = 16 * 8, SEEN = 8 };
+    if (c->mask != SMALL_KINDS) return ROWS + PAIR + SEEN;
+    return ROWS + (long long)small_kinds(c) * (PAIR * (small_table_columns(c) / 16) + 4 * SEEN);
+}
+
+/* ---- bias ---- */
+
+/* Entries of the bias table per step along an axis. */
+NH_CONFIG_FN int small_bias_step(const struct small_config *c, int axis) {
+    return axis == 2 ? 1 : small_bias_step(c, axis + 1) * (2 * c->window[axis + 1] - 1);
+}
+/* Zeros on both sides of a head's table: entries are read for columns that a row does not see, too. */
+NH_CONFIG_FN int small_bias_margin(const struct small_config *c) {
+    int margin = 0;
+    for (int a = small_first_axis(c); a < 3 && c->bias_count; a++)
+        margin += (c->columns[a] + c->warp_tile[a]) * small_bias_step(c, a);
+    return margin;
+}
+/* Score gradients of a row, padded so that the eight rows to which a warp writes at once fall into different banks. */
+NH_CONFIG_FN int small_laid_columns(const struct small_config *c) {
+    return c->bias_count ? small_chunk_columns(c) + 8 : 2;
+}
+/* struct nh_bias_sums */
+NH_CONFIG_FN long long small_bias_sums_bytes(const struct small_config *c) {
+    long long warps = c->bias_count ? c->warps : 1;
+    long long row = small_laid_columns(c) * c->element_bytes;
+    return small_round_up(warps * (16 * row + 4 * small_larger(c->bias_count, 1)), 16);
+}
+
+/* ---- shared memory: sizes of the kernels' structs, asserted where these are defined ---- */
+
+/* struct nh_work_tile */
+NH_CONFIG_FN int small_work_tile_bytes(const struct small_config *c) {
+    enum { PLACE = 64, LINE_ROLL = 16, PLANE_ROLL = 20, REGIONS = 85, TENSOR = 32 };
+    int place = PLACE + (c->pipeline == SMALL_PLANES ? PLANE_ROLL : LINE_ROLL);
+    if (c->regions) place += REGIONS;
+    return (int)small_round_up(place, 8) + TENSOR * NH_CUDA_TENSORS;
+}
+/* struct nh_places, what a row sees on an axis, which is aligned to its size */
+NH_CONFIG_FN int small_places_bytes(const struct small_config *c) {
+    return c->mask == SMALL_STARTS ? 16 : 4;
+}
+/* struct nh_visibility */
+NH_CONFIG_FN int small_visibility_bytes(const struct small_config *c) {
+    int rows = c->rows[0] + c->rows[1] + c->rows[2], places = small_places_bytes(c);
+    int bytes = (int)small_round_up(4 * rows, places) + places * rows + 4 * rows;
+    bytes += 8 * (c->slots ? c->rows[small_first_axis(c)] : 1) + 4 * (c->regions ? rows : 1);
+    bytes += 16 * (c->mask == SMALL_BITS ? rows : 1) * small_chunks(c);
+    return (int)small_round_up(bytes, places);
+}
+/* struct nh_tile_info */
+NH_CONFIG_FN int small_info_bytes(const struct small_config *c) {
+    int places = small_places_bytes(c), bias = c->bias_count + 2 * small_bias_margin(c);
+    int lse = c->pass == SMALL_BY_QUERY ? small_work_tile_rows(c) : 1;
+    int bytes = (int)small_round_up(small_work_tile_bytes(c), places) + small_visibility_bytes(c);
+    bytes += 4 * small_larger(bias, 1) + 4 + 8 * lse;
+    return (int)small_round_up(bytes, small_larger(places, 8));
+}
+/* Tile infos of a block: of the work tile at hand and the next one, or of those that are held and those that producers
+ * prepare. */
+NH_CONFIG_FN int small_infos(const struct small_config *c) {
+    return c->stages ? c->held + c->fetchers : 2;
+}
+/* struct nh_tables */
+NH_CONFIG_FN long long small_tables_bytes(const struct small_config *c) {
+    enum { DIGITS = 108, SCALES = 8 };
+    long long coordinates = c->columns[0] + c->columns[1] + c->columns[2] + 3;
+    long long prefixes = 16 * (c->mask == SMALL_BITS ? coordinates : 1) * small_chunks(c);
+    long long wraps = small_table_wraps(c), bias = c->bias_count ? small_chunk_columns(c) : 1;
+    long long statistics = c->pass == SMALL_BY_KEY ? wraps * small_table_columns(c) : 1;
+    long long columns = wraps * small_table_chunks(c) * 16 * 16 * small_gathers(c);
+    columns = small_round_up(columns + 4 * (bias + statistics), 16);
+    return small_round_up(small_round_up(DIGITS + prefixes, 16) + columns + SCALES, 16);
+}
+/* struct nh_ring */
+NH_CONFIG_FN long long small_ring_bytes(const struct small_config *c) {
+    enum { BARRIER = 8, COUNTS = 16, PLACE = 16 };
+    long long barriers = 2 * c->stages + small_infos(c) + c->held;
+    barriers += (c->pipeline == SMALL_PLANES ? c->held : 1) + (c->periodic ? c->fetchers : 1);
+    return small_round_up(
+               (long long)small_infos(c) * small_info_bytes(c) + BARRIER * barriers + COUNTS, 16) +
+           (long long)PLACE * c->warps;
+}
+
+/* Rows of two tensors of columns, and statistics by keys: one halo, or where tensors take turns the place of both. */
+NH_CONFIG_FN long long small_halo_bytes(const struct small_config *c) {
+    long long rows = small_halo_rows(c), first = rows * small_row_bytes(c->dim, c->element_bytes),
+              second = rows * small_row_bytes(c->dim_v, c->element_bytes);
+    int align = c->stages ? SMALL_BOX_ALIGNMENT : 128;
+    if (c->pipeline == SMALL_TURNS) return small_round_up(first > second ? first : second, 16);
+    long long statistics =
+        c->pass == SMALL_BY_KEY ? SMALL_STATISTICS_BYTES * small_statistics(c) : 0;
+    return small_round_up(first, align) + small_round_up(second, align) +
+           small_round_up(statistics, align);
+}
+/* Rows of a work tile, of each tensor that the pass reads: struct nh_rows. */
+NH_CONFIG_FN long long small_rows_bytes(const struct small_config *c) {
+    int rows = small_work_tile_rows(c), align = c->stages ? SMALL_BOX_ALIGNMENT : 128;
+    int first = rows * small_row_bytes(c->dim, c->element_bytes),
+        second = rows * small_row_bytes(c->dim_v, c->element_bytes);
+    if (c->pipeline == SMALL_TURNS) return 0;
+    if (c->pass == SMALL_FORWARD) return small_round_up(small_larger(first, second), align);
+    return small_round_up(first, align) +
+           (c->pass == SMALL_BY_KEY ? 1 : 2) * small_round_up(second, align);
+}
+/* A warp's results on their way to the copy engine. */
+NH_CONFIG_FN int small_results_bytes(const struct small_config *c) {
+    int bytes = 16 * small_row_bytes(small_larger(c->dim, c->dim_v), c->element_bytes);
+    return (c->pass == SMALL_BY_KEY ? 2 : 1) * (int)small_round_up(bytes, SMALL_BOX_ALIGNMENT);
+}
+
+/* struct nh_shared, all that a block has. */
+NH_CONFIG_FN long long small_shared_bytes(const struct small_config *c) {
+    long long bytes =
+        small_halos(c) * small_halo_bytes(c) + small_larger(c->stages, 1) * small_rows_bytes(c);
+    bytes += c->stages ? c->warps * small_results_bytes(c) + small_ring_bytes(c)
+                       : small_round_up(2LL * small_info_bytes(c), 16);
+    bytes += small_tables_bytes(c) + small_additive_masks_bytes(c);
+    if (c->pipeline == SMALL_TURNS)
+        bytes += small_round_up(small_kinds_bytes(c), 16) +
+                 SMALL_STATISTICS_BYTES * (c->pass == SMALL_BY_KEY ? small_statistics(c) : 1);
+    else
+        bytes += c->pass == SMALL_FORWARD    ? 8
+                 : c->pass == SMALL_BY_QUERY ? small_bias_sums_bytes(c)
+                                             : small_kinds_bytes(c);
+    return small_round_up(bytes, c->stages ? SMALL_BOX_ALIGNMENT : 128);
 }
 
 #endif

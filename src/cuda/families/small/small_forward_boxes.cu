@@ -14,7 +14,7 @@ struct nh_shared {
     nh_additive_masks additive_masks;
     float *volatile lse; /* the output; here because the compiler would keep an argument in registers */
 };
-static_assert(sizeof(nh_shared) <= C.shared_bytes, "the host's count of shared memory");
+static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of shared memory");
 
 struct nh_row_maps {
     nh_tensor_map q, k, v, o;

@@ -16,16 +16,18 @@ namespace nh_small {
 /* The number of kinds at the front: of warp tiles with a row that is nearer to it than a window. At the back there may
  * be one more. */
 NH_DEVICE constexpr int nh_front_kinds(int axis) {
-    return (nh_axis_window(axis) + nh_axis_shift(axis) + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
+    constexpr int first = small_front_kinds(&C, 0), second = small_front_kinds(&C, 1), last = small_front_kinds(&C, 2);
+    return nh_by_axis(axis, first, second, last);
 }
 NH_DEVICE constexpr int nh_axis_kinds(int axis) {
-    return C.mask != SMALL_KINDS || axis < NH_MASKED_AXIS ? 0 : 2 * nh_front_kinds(axis) + 2;
+    constexpr int first = small_axis_kinds(&C, 0), second = small_axis_kinds(&C, 1), last = small_axis_kinds(&C, 2);
+    return C.mask != SMALL_KINDS ? 0 : nh_by_axis(axis, first, second, last);
 }
 NH_DEVICE constexpr int nh_kinds_before(int axis) {
     return (axis > 0 ? nh_axis_kinds(0) : 0) + (axis > 1 ? nh_axis_kinds(1) : 0) + (axis > 2 ? nh_axis_kinds(2) : 0);
 }
 enum {
-    NH_KINDS = C.mask == SMALL_KINDS ? nh_kinds_before(3) : 1,
+    NH_KINDS = C.mask == SMALL_KINDS ? small_kinds(&C) : 1,
     NH_KIND_PAIRS = C.mask == SMALL_KINDS ? NH_PAIRS * NH_TABLE_CHUNKS : 1
 };
 
@@ -39,6 +41,7 @@ struct nh_kinds {
     /* for each row coordinate of a kind: the columns of the box that it sees along the axis */
     nh_range seen[NH_KINDS][C.mask == SMALL_KINDS ? 4 : 1];
 };
+static_assert(sizeof(nh_kinds) == small_kinds_bytes(&C), "the host's count");
 
 /* The kind of the number-th of `count` warp tiles along the axis. */
 NH_DEVICE int nh_kind_of(int axis, int number, int count) {

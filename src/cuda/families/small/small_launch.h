@@ -1,7 +1,11 @@
-/* A launch of cuda.small: one kernel with its boxes on a problem, and what it asks of a device. */
+/* A launch of cuda.small: one kernel with its configuration on a problem, and what it asks of a device.
+ *
+ * A launch is made in four steps, each of which makes one out of that of the step before and leaves that as it is: the
+ * search takes many from each. What config.pipeline says is decided by the third. */
 #ifndef NH_SMALL_LAUNCH_H
 #define NH_SMALL_LAUNCH_H
 
+#include "small_config.h"
 #include "solver.h"
 #include "work.h"
 
@@ -20,54 +24,22 @@ enum { NH_SMALL_IN_TURNS = -1 };
  * the additive mask until it hides nothing. */
 #define NH_SMALL_LEAST_SCALE 1e-30
 
-/* Blocks of 8 columns in a chunk: if masks are bits, a thread's 32 bits cover 16 blocks. */
-enum { NH_SMALL_CHUNK_BLOCKS = 16 };
-
-/* The statistics of a head and query: -LSE in base 2 and delta, see small_statistics.cuh. */
-enum { NH_SMALL_STATISTICS_BYTES = 16 };
-
-enum nh_small_kernel { NH_SMALL_FORWARD, NH_SMALL_BACKWARD_QUERY, NH_SMALL_BACKWARD_KEY };
-
 struct nh_small_launch {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
-    enum nh_small_kernel kernel;
-    bool keys; /* rows are keys and columns queries, else the other way round; blocks own rows */
-    int32_t warps;  /* that compute; with stages there are producer warps besides */
-    int32_t stages; /* of the pipeline that the copy engine fills; 0: threads copy */
-    bool turns;     /* threads copy keys and values to the same place, one after the other */
-
-    /* Set by nh_small_set_shape: extents of a work tile and of a warp tile in rows; the most columns that a warp tile,
-     * and a work tile, sees. */
-    int32_t rows[NH_AXES], warp_tile[NH_AXES], columns[NH_AXES], halo[NH_AXES];
-    /* rows by which work tiles begin before the first row, where that lets their warp tiles see fewer columns */
-    int32_t shift[NH_AXES];
-    bool dense; /* every row sees all columns of its warp tile */
-    /* rows in shared memory: of all slots or of the halo, of what is fetched at a time, and of a work tile */
-    int64_t halo_rows, fetched_rows, work_tile_rows;
-    /* blocks of 8 columns that a warp tile multiplies, and the most of them per chunk, whose pairs the compiler unrolls */
-    int64_t blocks;
-    int32_t chunk_blocks;
-    /* pairs of blocks that every warp tile multiplies, however few its rows see: as many as away from borders */
-    int64_t least_pairs;
+    struct small_config config;
     double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
-    int additive_mask; /* the product that masks scores: NO_ADDITIVE_MASK .. in small_work.c */
-    bool bits;         /* scores are masked by bits */
-
-    /* Set by nh_small_roll: the number of slots of a halo that rolls along the first axis (small_roll.cuh); 0: each halo
-     * is fetched as a whole. A slot has as many positions there as a work tile has rows, and `halo` then counts those of
-     * one slot. */
-    int32_t slots;
-    bool plane_chunks; /* each chunk is a plane of the box */
-    /* With NH_REGIONS, of a chain: positions of its slots before its first row, and how many more slots it has than
-     * work tiles. Either may be negative. */
-    int32_t lines_before, slots_around;
-    /* work tiles whose part of a rolling halo may be in use , one less at the ends of chains; without a
-     * rolling halo, the number of stages */
-    int32_t held;
-    /* producer warps, which ask the copy engine: enough to prepare a work tile in less time than the others compute one */
-    int32_t fetchers;
 };
+
+/* Whether rows are keys and columns queries, else the other way round; blocks own rows. */
+static inline bool nh_small_by_keys(const struct nh_small_launch *launch) {
+    return launch->config.pass == SMALL_BY_KEY;
+}
+
+/* Whether the copy engine fetches halos. */
+static inline bool nh_small_fetches(const struct nh_small_launch *launch) {
+    return launch->config.pipeline >= SMALL_BOXES;
+}
 
 /* Whether tensors do not cover the grid, or an axis is periodic: NH_REGIONS of the kernels. */
 static inline bool nh_small_has_region(const struct nh_problem *problem) {
@@ -80,8 +52,7 @@ static inline bool nh_small_is_plane(const struct nh_problem *problem, const int
     return problem->rank == 3 && work_tile[0] == 1;
 }
 
-/* The extents of the work tile of two planes, a pair, and whether a work tile is that one; it is for halos that roll,
- * too. */
+/* A pair is a work tile of two planes, 2 x 8 x 4 queries. Like planes, it needs a halo that rolls. */
 #define NH_SMALL_PAIR 2, 8, 4
 static inline bool nh_small_is_pair(const int32_t *work_tile) {
     const int32_t pair[NH_AXES] = {NH_SMALL_PAIR};
@@ -93,44 +64,53 @@ static inline bool nh_small_must_roll(const struct nh_problem *problem, const in
     return nh_small_is_plane(problem, work_tile) || nh_small_is_pair(work_tile);
 }
 
+/* Extents of a work tile and a warp tile in rows. */
+struct nh_small_boxes {
+    int32_t work_tile[NH_AXES], warp_tile[NH_AXES];
+};
+
 /* ---- small_shape.c ---- */
 
-/* Sets the boxes; false if the halo exceeds any shared memory. With stages the copy engine fetches halos, which then
- * can have no gaps: instead, columns are added to lines, and lines to planes, until consecutive columns of a warp
- * tile's box are consecutive rows modulo 8. */
-bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile,
-                        const int32_t *warp_tile);
+/* The first step: what the problem alone says. */
+struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
+                                      const struct nh_cuda_device *cuda, enum small_pass pass);
+
+/* The second step: boxes, for halos that threads copy (SMALL_COPIES, SMALL_TURNS) or the copy engine fetches as a whole
+ * (SMALL_BOXES). False if the halo exceeds any shared memory. Halos that the copy engine fetches can have no gaps:
+ * instead, columns are added to lines, and lines to planes, until consecutive columns of a warp tile's box are
+ * consecutive rows modulo 8. */
+bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
+                         enum small_pipeline pipeline, struct nh_small_launch *launch);
+
+/* The third step: stages of the copy engine, if it fetches; the halo rolls if it can. */
+struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages);
 
 /* Whether every query sees a full window of keys along the axis, all of which are in the tensors. */
 bool nh_small_sees_windows(const struct nh_axis *axis);
 
-/* Makes the halo of a launch with stages roll, if it can, and sets the producer warps. */
-void nh_small_roll(struct nh_small_launch *launch);
+/* ---- small_masks.c ---- */
+
+/* How the launch's scores are masked, if not every row sees all columns of its warp tile's box. */
+enum small_mask nh_small_mask_of(const struct nh_small_launch *launch);
 
 /* ---- small_work.c ---- */
 
-/* Bytes of a row of `width` elements in shared memory. */
-int64_t nh_small_row_bytes(const struct nh_problem *problem, int64_t width);
-
-/* Sets how scores are masked: `additive_mask` and `bits`. The functions of small_shape.c call it. */
-void nh_small_set_masks(struct nh_small_launch *launch);
-
-/* Sets the box of columns whose statistics are fetched at a time, and returns their places in shared memory. A slot's
- * lines are even in length, as boxes have to start at multiples of 128 bytes. */
-int64_t nh_small_statistics_box(const struct nh_small_launch *launch, int32_t *box);
-
-int64_t nh_small_shared_bytes(const struct nh_small_launch *launch);
-
-/* Blocks that are resident on a multiprocessor; 0: not even one fits. */
-int64_t nh_small_residents(const struct nh_small_launch *launch);
-
-/* Sets the producer warps if planes of the backward roll; the number of other warps is known. */
-void nh_small_set_fetchers(struct nh_small_launch *launch);
+/* The last step: the warps that compute and, with them, producer warps and blocks per multiprocessor
+ * (config.min_blocks). 0 of these: not even one fits. */
+struct nh_small_launch nh_small_with_warps(const struct nh_small_launch *staged, int32_t warps);
 
 /* Adds the work of the launch; false: not even one block fits. */
 bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *work);
 
 /* ---- small_choice.c ---- */
+
+/* The launch of a config's knobs. False if its halo exceeds any shared memory; config.min_blocks is 0 if no block
+ * fits. */
+bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        enum small_pass pass, const int32_t *value, struct nh_small_launch *launch);
+
+/* Whether some launch of each kernel fits, all with the same warp tile. */
+bool nh_small_fits(const struct nh_problem *problem, const struct nh_device *device);
 
 /* `candidates` of the solver: the launches that are worth trying, as configs. Returns 0 if nothing fits. */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,

@@ -2,16 +2,17 @@
 #pragma once
 #define NH_POSITION int
 #include "gemm_fragment.cuh"
+#include "region.cuh"
 #include "small_config.h"
 #include "tile_note.cuh"
 
 namespace nh_small {
 
 constexpr small_config C = NH_CONFIG;
-static_assert(C.element_bytes == sizeof(elem), "the type of NH_DTYPE");
+static_assert(C.element_bytes == sizeof(elem) && C.regions == NH_REGIONS && C.periodic == NH_PERIODIC,
+              "what macros say to all families");
 
-/* One of two types. Structs with members that only some kernels have are one that has them, which derives from the one
- * that has not. */
+/* One of two types. */
 template <bool FIRST, typename A, typename B> struct nh_choose {
     typedef A type;
 };
@@ -63,7 +64,7 @@ enum {
     NH_SUMS = NH_STEPS * NH_STEP / 8,
     NH_SUMS_V = NH_STEPS_V * NH_STEP / 8,
     NH_WIDEST = C.dim > C.dim_v ? C.dim : C.dim_v,
-    NH_STAGE_ALIGNMENT = C.stages ? 1024 : 128 /* boxes start where a period of the copy engine's swizzle does */
+    NH_STAGE_ALIGNMENT = C.stages ? SMALL_BOX_ALIGNMENT : 128
 };
 static_assert(C.stages || NH_WARP_TILES % C.warps == 0, "every warp has as many warp tiles");
 static_assert(!C.plane_chunks || NH_PLANES, "a chunk is a plane");
@@ -107,17 +108,28 @@ struct nh_key_halo {
 
 /* ---- boxes ---- */
 
+NH_DEVICE constexpr int nh_by_axis(int axis, int first, int second, int last) {
+    return axis == 0 ? first : axis == 1 ? second : last;
+}
 NH_DEVICE constexpr int nh_axis_rows(int axis) {
-    return axis == 0 ? C.rows[0] : axis == 1 ? C.rows[1] : C.rows[2];
+    return nh_by_axis(axis, C.rows[0], C.rows[1], C.rows[2]);
 }
 NH_DEVICE constexpr int nh_axis_warp_tile(int axis) {
-    return axis == 0 ? C.warp_tile[0] : axis == 1 ? C.warp_tile[1] : C.warp_tile[2];
+    return nh_by_axis(axis, C.warp_tile[0], C.warp_tile[1], C.warp_tile[2]);
 }
 NH_DEVICE constexpr int nh_axis_columns(int axis) {
-    return axis == 0 ? C.columns[0] : axis == 1 ? C.columns[1] : C.columns[2];
+    return nh_by_axis(axis, C.columns[0], C.columns[1], C.columns[2]);
 }
 NH_DEVICE constexpr int nh_axis_halo(int axis) {
-    return axis == 0 ? C.halo[0] : axis == 1 ? C.halo[1] : C.halo[2];
+    return nh_by_axis(axis, C.halo[0], C.halo[1], C.halo[2]);
+}
+NH_DEVICE constexpr int nh_axis_window(int axis) {
+    return nh_by_axis(axis, C.window[0], C.window[1], C.window[2]);
+}
+/* Entries of the bias table per step along an axis. */
+NH_DEVICE constexpr int nh_bias_step(int axis) {
+    constexpr int first = small_bias_step(&C, 0), second = small_bias_step(&C, 1);
+    return nh_by_axis(axis, first, second, 1);
 }
 /* Halo rows from one position to the next along an axis. */
 NH_DEVICE constexpr int nh_axis_pitch(int axis) {
@@ -128,7 +140,7 @@ NH_DEVICE constexpr int nh_statistics_pitch(int axis) {
 }
 /* Rows by which work tiles begin before the first row. */
 NH_DEVICE constexpr int nh_axis_shift(int axis) {
-    return axis == 0 ? 0 : axis == 1 ? C.shift[1] : C.shift[2];
+    return nh_by_axis(axis, 0, C.shift[1], C.shift[2]);
 }
 NH_DEVICE constexpr int nh_rows_before(int axis) {
     return axis == 0 ? 0 : axis == 1 ? C.rows[0] : C.rows[0] + C.rows[1];

@@ -9,8 +9,6 @@
 
 #include "small_layout.cuh"
 
-#include "region.cuh"
-
 namespace nh_small {
 
 NH_DEVICE int nh_least(int a, int b) {

@@ -50,10 +50,8 @@ typedef nh_choose<NH_PLANES, nh_plane_roll, nh_line_roll>::type nh_roll;
 NH_DEVICE int nh_roll_touched(int seen) {
     if (NH_REGIONS && seen < 1) seen = 1;
     if (C.plane_chunks) return seen;
-    const int lines = nh_axis_columns(NH_FIRST_AXIS), columns = NH_BOX / lines;
-    const int pairs = (seen * columns + 15) / 16;
-    return NH_STOPS ? nh_least((16 * (pairs > C.least_pairs ? pairs : C.least_pairs) + columns - 1) / columns, lines)
-                    : lines;
+    const int lines = nh_axis_columns(NH_FIRST_AXIS);
+    return NH_STOPS ? small_touched_lines(seen, NH_BOX / lines, lines, C.least_pairs) : lines;
 }
 
 /* The position at which a chain's slots begin. */

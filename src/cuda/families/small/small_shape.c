@@ -2,6 +2,8 @@
  * block takes work tiles that follow each other there, and fetches only the part of each halo that the halo before did
  * not have. */
 #include "small_launch.h"
+#include "dtype.h"
+#include "tensor_maps.h"
 #include "tile_count.h"
 
 #include <string.h>
@@ -85,80 +87,105 @@ static int64_t shifted_columns(const struct nh_axis *axis, int64_t tile, int64_t
  * planes of keys, of which fewer columns let more fit shared memory. */
 static void set_shift(struct nh_small_launch *launch, int a) {
     const struct nh_axis *axis = &launch->problem->axis[a];
-    int32_t tile = launch->warp_tile[a];
-    if (!launch->keys || !launch->stages || a == 0 || nh_small_has_region(launch->problem) ||
-        !nh_small_is_plane(launch->problem, launch->rows))
+    int32_t tile = launch->config.warp_tile[a];
+    if (!nh_small_by_keys(launch) || a == 0 || nh_small_has_region(launch->problem) ||
+        !nh_small_is_plane(launch->problem, launch->config.rows))
         return;
-    double least = launch->columns[a] * tiles_of(axis, true, tile, 0);
+    double least = launch->config.columns[a] * tiles_of(axis, true, tile, 0);
     for (int32_t shift = 1; shift < tile; shift++) {
         int64_t columns = shifted_columns(axis, tile, shift);
         double all = (double)columns * tiles_of(axis, true, tile, shift);
-        if (columns >= launch->columns[a] || all > least) continue;
+        if (columns >= launch->config.columns[a] || all > least) continue;
         least = all;
-        launch->shift[a] = shift;
-        launch->columns[a] = (int32_t)columns;
-        launch->halo[a] = (int32_t)shifted_columns(axis, launch->rows[a], shift);
+        launch->config.shift[a] = shift;
+        launch->config.columns[a] = (int32_t)columns;
+        launch->config.halo[a] = (int32_t)shifted_columns(axis, launch->config.rows[a], shift);
     }
 }
 
-/* The same as small_congruent. */
-static int64_t congruent(int64_t rows, int64_t residue) {
-    return rows + ((residue - rows) % 8 + 8) % 8;
-}
-
-/* Sets the rows of the halo in shared memory. */
-static void set_halo_rows(struct nh_small_launch *launch) {
-    int32_t *h = launch->halo, *k = launch->columns;
-    if (launch->stages && h[0] * h[1] > 1) h[2] = (int32_t)congruent(h[2], k[2]);
-    while (launch->stages && h[0] > 1 && (h[1] * h[2] - k[1] * k[2]) % 8)
+/* Widens the halo to what the copy engine can lay out without gaps. */
+static void close_gaps(struct small_config *config) {
+    int *h = config->halo;
+    const int *k = config->columns;
+    if (h[0] * h[1] > 1) h[2] = (int)small_congruent(h[2], k[2]);
+    while (h[0] > 1 && (h[1] * h[2] - k[1] * k[2]) % 8)
         h[1]++;
-    int64_t line = h[0] * h[1] == 1 ? h[2] : congruent(h[2], k[2]);
-    int64_t plane = h[0] == 1 ? h[1] * line : congruent(h[1] * line, (int64_t)k[1] * k[2]);
-    launch->fetched_rows = launch->halo_rows = (h[0] - 1) * plane + (h[1] - 1) * line + h[2];
 }
 
 /* The number of pairs that all warp tiles multiply without a test: as many as most of them need. Branches between pairs
  * keep the compiler from overlapping them. */
-static int64_t least_pairs(const struct nh_small_launch *launch) {
-    int first = NH_AXES - launch->problem->rank;
-    int64_t window = launch->problem->axis[first].window;
-    int64_t columns = nh_min(launch->warp_tile[first] + window - 1, launch->columns[first]);
+static int least_pairs(const struct nh_small_launch *launch) {
+    const struct small_config *config = &launch->config;
+    int first = small_first_axis(config);
+    int64_t columns =
+        nh_min(config->warp_tile[first] + config->window[first] - 1, config->columns[first]);
     for (int a = first + 1; a < NH_AXES; a++)
-        columns *= launch->columns[a];
-    return launch->blocks > 16 ? 0 : nh_ceil_div(columns, 16);
+        columns *= config->columns[a];
+    return small_box_blocks(config) > SMALL_MASK_BLOCKS ? 0 : (int)nh_ceil_div(columns, 16);
 }
 
-bool nh_small_set_shape(struct nh_small_launch *launch, const int32_t *work_tile,
-                        const int32_t *warp_tile) {
-    const bool keys = launch->keys;
-    int64_t columns = 1;
-    launch->dense = true;
-    launch->plane_chunks = false;
-    launch->chunk_blocks = NH_SMALL_CHUNK_BLOCKS;
-    launch->work_tile_rows = 1;
+struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
+                                      const struct nh_cuda_device *cuda, enum small_pass pass) {
+    struct nh_small_launch launch = {.problem = problem, .cuda = cuda};
+    launch.config = (struct small_config){
+        .pass = (int)pass,
+        .rank = problem->rank,
+        .element_bytes = (int)nh_dtype_bytes(problem->dtype),
+        .dim = (int)problem->dim,
+        .dim_v = (int)problem->dim_v,
+        .bias_count = problem->has_bias ? (int)problem->bias_count : 0,
+        .strided = nh_problem_strided(problem),
+        .dilated = nh_problem_dilated(problem),
+        .regions = nh_small_has_region(problem),
+        .near_heads = 1,
+        .chunk_blocks = SMALL_MASK_BLOCKS,
+    };
+    for (int a = 0; a < NH_AXES; a++)
+        launch.config.window[a] = (int)problem->axis[a].window;
+    for (int a = 0; a < NH_AXES; a++)
+        launch.config.periodic |= problem->axis[a].periodic << a;
+    return launch;
+}
+
+/* Whether the work tiles of every dilation group are full. */
+static bool is_whole(const struct nh_small_launch *launch) {
+    bool all = true;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &launch->problem->axis[a];
+        int64_t length = nh_small_by_keys(launch) ? axis->key.length : axis->query.length;
+        all = all && length % (axis->dilation * launch->config.rows[a]) == 0 &&
+              !launch->config.shift[a];
+    }
+    return all;
+}
+
+bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
+                         enum small_pipeline pipeline, struct nh_small_launch *launch) {
+    const bool keys = nh_small_by_keys(begun);
+    bool dense = true;
+    *launch = *begun;
     launch->work_tiles = launch->warp_tiles = 1;
-    memcpy(launch->rows, work_tile, sizeof launch->rows);
-    memcpy(launch->warp_tile, warp_tile, sizeof launch->warp_tile);
+    struct small_config *config = &launch->config;
+    config->pipeline = (int)pipeline;
+    memcpy(config->rows, boxes->work_tile, sizeof config->rows);
+    memcpy(config->warp_tile, boxes->warp_tile, sizeof config->warp_tile);
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &launch->problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
-        int64_t halo = nh_tile_count(axis, work_tile[a], 1, keys).halo;
+        int64_t halo = nh_tile_count(axis, config->rows[a], 1, keys).halo;
         if (halo > MOST_HALO_ROWS) return false;
-        launch->columns[a] = (int32_t)nh_tile_count(axis, warp_tile[a], 1, keys).halo;
-        launch->halo[a] = (int32_t)halo;
-        launch->shift[a] = 0;
-        set_shift(launch, a);
-        launch->dense = launch->dense && all_see(axis, keys, launch->columns[a]);
-        launch->work_tile_rows *= work_tile[a];
-        launch->work_tiles *= tiles_of(axis, keys, work_tile[a], launch->shift[a]);
-        launch->warp_tiles *= tiles_of(axis, keys, warp_tile[a], launch->shift[a]);
-        columns *= launch->columns[a];
+        config->columns[a] = (int)nh_tile_count(axis, config->warp_tile[a], 1, keys).halo;
+        config->halo[a] = (int)halo;
+        if (pipeline == SMALL_BOXES) set_shift(launch, a);
+        dense = dense && all_see(axis, keys, config->columns[a]);
+        launch->work_tiles *= tiles_of(axis, keys, config->rows[a], config->shift[a]);
+        launch->warp_tiles *= tiles_of(axis, keys, config->warp_tile[a], config->shift[a]);
     }
-    set_halo_rows(launch);
-    launch->blocks = nh_ceil_div(columns, 8);
-    launch->least_pairs = least_pairs(launch);
-    nh_small_set_masks(launch);
-    return launch->halo_rows <= MOST_HALO_ROWS;
+    if (pipeline == SMALL_BOXES) close_gaps(config);
+    config->whole = is_whole(launch);
+    config->least_pairs = least_pairs(launch);
+    config->mask = dense ? SMALL_NO_MASK : (int)nh_small_mask_of(launch);
+    return small_fetched_rows(config) <= MOST_HALO_ROWS;
 }
 
 /* ---- halos that roll ---- */
@@ -186,21 +213,19 @@ static struct nh_range union_of(struct nh_range a, struct nh_range b) {
     return (struct nh_range){nh_min(a.begin, b.begin), nh_max(a.end, b.end)};
 }
 
-/* The same as nh_roll_touched in small_roll.cuh. In the backward pass warp tiles stop at the last line that any of their
- * rows sees: NH_STOPS. */
+/* The lines of its box that a warp tile multiplies whose rows see `seen` of them. */
 static int64_t touched(const struct chain *chain, int64_t seen) {
-    if (chain->launch->plane_chunks) return nh_max(seen, 1);
-    int64_t pairs =
-        nh_max(nh_ceil_div(nh_max(seen, 1) * chain->columns, 16), chain->launch->least_pairs);
-    return chain->launch->kernel == NH_SMALL_FORWARD
-               ? chain->lines
-               : nh_min(nh_ceil_div(16 * pairs, chain->columns), chain->lines);
+    const struct small_config *config = &chain->launch->config;
+    if (config->plane_chunks) return nh_max(seen, 1);
+    if (config->pass == SMALL_FORWARD) return chain->lines;
+    return small_touched_lines((int)nh_max(seen, 1), (int)chain->columns, (int)chain->lines,
+                               config->least_pairs);
 }
 
 static struct nh_range seen_by_row(const struct chain *chain, int64_t length, int64_t position) {
     const struct nh_axis *axis = chain->axis;
     struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
-                                         axis->periodic, chain->launch->keys, position);
+                                         axis->periodic, nh_small_by_keys(chain->launch), position);
     return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
 }
 
@@ -268,7 +293,7 @@ static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t aro
         int64_t before = (work_tile - own) / chain->tiles * (chain->tiles + around);
         begin[(work_tile + held) % held] = before + slots.begin;
         int64_t others = chain->planes ? nh_min(held, own + 1) : held;
-        if (chain->planes && chain->launch->keys && own != chain->tiles / 2) others = 1;
+        if (chain->planes && nh_small_by_keys(chain->launch) && own != chain->tiles / 2) others = 1;
         for (int64_t i = 0; work_tile >= 0 && i < others; i++)
             most = nh_max(most, slots.end - begin[(work_tile + held - i) % held]);
     }
@@ -279,9 +304,9 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
-    const struct nh_box *own = launch->keys ? &axis->key : &axis->query,
-                        *other = launch->keys ? &axis->query : &axis->key;
-    int64_t work_tile = launch->rows[first], group = nh_longest_group(axis);
+    const struct nh_box *own = nh_small_by_keys(launch) ? &axis->key : &axis->query,
+                        *other = nh_small_by_keys(launch) ? &axis->query : &axis->key;
+    int64_t work_tile = launch->config.rows[first], group = nh_longest_group(axis);
     bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
     int64_t length =
         whole && !axis->periodic ? representative_length(axis, group, work_tile) : group;
@@ -295,10 +320,10 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
                           .own = {own->offset, own->offset + own->length},
                           .other = {other->offset, other->offset + other->length},
                           .work_tile = work_tile,
-                          .lines = launch->columns[first],
-                          .columns =
-                              launch->columns[2] * (problem->rank == 3 ? launch->columns[1] : 1),
-                          .planes = nh_small_is_plane(problem, launch->rows)};
+                          .lines = launch->config.columns[first],
+                          .columns = launch->config.columns[2] *
+                                     (problem->rank == 3 ? launch->config.columns[1] : 1),
+                          .planes = nh_small_is_plane(problem, launch->config.rows)};
 }
 
 /* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
@@ -306,22 +331,25 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
  * number of slots is then even, of half periods. An axis that tensors do not cover, or that is periodic, must have one
  * dilation group, and if periodic be covered and divided by work tiles. MOST_TILES bounds the time in which the host
  * looks at each work tile. */
-static bool rolls(const struct chain *chain, int64_t slot_rows) {
+static bool rolls(const struct chain *chain) {
     enum { MOST_TILES = 4096 };
     const struct nh_small_launch *launch = chain->launch;
     const struct nh_problem *problem = launch->problem;
     const struct nh_axis *axis = chain->axis;
     int first = NH_AXES - problem->rank;
     bool planes = chain->planes;
+    int64_t slot_rows = chain->work_tile * launch->config.halo[2];
+    if (problem->rank == 3) slot_rows *= launch->config.halo[1];
     if (nh_is_cut(axis) && (axis->dilation > 1 || chain->tiles > MOST_TILES)) return false;
     if (axis->periodic && (!chain->whole || axis->length % chain->work_tile)) return false;
-    return problem->rank > 1 && chain->work_tile == launch->warp_tile[first] &&
-           chain->work_tile <= launch->halo[first] &&
-           (planes ? launch->halo[first] > 1 && !chain->shorter &&
-                         !(launch->kernel != NH_SMALL_FORWARD && problem->has_bias)
+    return problem->rank > 1 && chain->work_tile == launch->config.warp_tile[first] &&
+           chain->work_tile <= launch->config.halo[first] &&
+           (planes ? launch->config.halo[first] > 1 && !chain->shorter &&
+                         !(launch->config.pass != SMALL_FORWARD && problem->has_bias)
                    : chain->work_tile > 1) &&
-           (!launch->keys || problem->heads == problem->kv_heads) &&
-           (launch->plane_chunks || slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0) &&
+           (!nh_small_by_keys(launch) || problem->heads == problem->kv_heads) &&
+           (launch->config.plane_chunks ||
+            slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0) &&
            (chain->region || chain->tiles * chain->work_tile >= chain->lines);
 }
 
@@ -345,83 +373,130 @@ static int64_t place_slots(struct chain *chain, int32_t held, struct nh_small_la
         int64_t slots = slots_in_use(chain, held, around);
         if (least && slots >= least) continue;
         least = slots;
-        launch->lines_before = (int32_t)before;
-        launch->slots_around = (int32_t)around;
+        launch->config.lines_before = (int32_t)before;
+        launch->config.slots_around = (int32_t)around;
     }
     return least;
 }
 
-/* Sets the blocks of 8 columns per chunk where planes roll. One chunk of 40 has all 20 pairs of a window of 5 x 5 x 5,
- * or the 19 of one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then overlaps
- * products with the softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head dim 64,
- * one chunk is faster if there are more columns than two usual chunks have. In f32 a pair has three times the
- * instructions, so chunks stay as they are. */
-static void set_chunks_of_planes(struct nh_small_launch *launch) {
+/* Blocks of 8 columns per chunk where planes roll. One chunk of 40 has all 20 pairs of a window of 5 x 5 x 5, or the 19 of
+ * one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then overlaps products with the
+ * softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head dim 64, one chunk is faster if
+ * there are more columns than two usual chunks have. In f32 a pair has three times the instructions, so chunks stay as
+ * they are. */
+static int chunk_blocks_of_planes(const struct nh_small_launch *launch) {
     enum {
         ONE_CHUNK_BLOCKS = 40,
         SHORT_CHUNK_BLOCKS = 8,
-        LEAST_BLOCKS = 2 * NH_SMALL_CHUNK_BLOCKS + 1
+        LEAST_BLOCKS = 2 * SMALL_MASK_BLOCKS + 1
     };
     enum { LEAST_ROW_BYTES = 64 * 2 }; /* head dim 64 in 16 bits */
-    const struct nh_problem *problem = launch->problem;
-    if (problem->dtype == NHOOD_DTYPE_F32 || launch->blocks <= NH_SMALL_CHUNK_BLOCKS ||
-        launch->bits)
-        return;
-    bool one = launch->blocks >= LEAST_BLOCKS && launch->blocks <= ONE_CHUNK_BLOCKS &&
-               nh_small_row_bytes(problem, problem->dim) >= LEAST_ROW_BYTES;
-    launch->chunk_blocks = one ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
+    const struct small_config *config = &launch->config;
+    int64_t blocks = small_box_blocks(config);
+    if (launch->problem->dtype == NHOOD_DTYPE_F32 || blocks <= SMALL_MASK_BLOCKS ||
+        config->mask == SMALL_BITS)
+        return config->chunk_blocks;
+    bool one = blocks >= LEAST_BLOCKS && blocks <= ONE_CHUNK_BLOCKS &&
+               small_row_bytes(config->dim, config->element_bytes) >= LEAST_ROW_BYTES;
+    return one ? ONE_CHUNK_BLOCKS : SHORT_CHUNK_BLOCKS;
 }
 
-/* Makes chunks of the planes of boxes in the backward, if that adds few columns to fill up matrix loads and masks are
- * products. */
-static void set_plane_chunks(struct nh_small_launch *launch) {
+/* The launch with chunks that are planes of boxes, in the backward, if that adds few columns to fill up matrix loads and
+ * masks are products; else as it is. */
+static struct nh_small_launch with_plane_chunks(const struct nh_small_launch *launch) {
     enum { MOST_PAIRS = 12 };
     const double most_more = 1.15;
-    const struct nh_small_launch before = *launch;
-    int64_t columns = (int64_t)launch->columns[1] * launch->columns[2];
-    int64_t pairs = nh_ceil_div(columns, 16);
-    if (pairs > MOST_PAIRS || 16 * (double)pairs > most_more * (double)columns) return;
-    launch->plane_chunks = true;
-    launch->least_pairs = 0;
-    launch->chunk_blocks = (int32_t)(2 * pairs);
-    nh_small_set_masks(launch);
-    if (launch->bits) *launch = before;
+    struct nh_small_launch chunked = *launch;
+    struct small_config *config = &chunked.config;
+    int columns = config->columns[1] * config->columns[2], pairs = small_ceil_div(columns, 16);
+    if (pairs > MOST_PAIRS || 16 * pairs > most_more * columns) return *launch;
+    config->plane_chunks = true;
+    config->least_pairs = 0;
+    config->chunk_blocks = 2 * pairs;
+    if (config->mask != SMALL_NO_MASK) config->mask = (int)nh_small_mask_of(&chunked);
+    return config->mask == SMALL_BITS ? *launch : chunked;
 }
 
-/* Slots are for so many work tiles ("held"). Warps load their rows into registers first, which frees a stage, so that
- * more work tiles use the halo than there are stages. Of the extra ones there are fewer by keys, where statistics take
- * room as well, and in pairs, whose slots are large; by keys there are none on a periodic axis, which takes a slot more.
- * Away from the ends of chains the slots are enough for one work tile more. */
-void nh_small_roll(struct nh_small_launch *launch) {
-    enum { HELD_LONGER = 2, HELD_LONGER_IN_PAIRS = 1, HELD_LONGER_BY_KEYS = 1 };
-    int first = NH_AXES - launch->problem->rank;
-    struct chain chain = chain_of(launch);
-    int64_t slot_rows = chain.work_tile * launch->halo[2];
-    if (launch->problem->rank == 3) slot_rows *= launch->halo[1];
-    const bool forward = launch->kernel == NH_SMALL_FORWARD;
-    launch->held = launch->stages;
-    launch->fetchers = (int32_t)nh_min(launch->stages, forward ? 3 : 2);
-    const struct nh_small_launch before = *launch;
-    if (chain.planes && !forward) set_plane_chunks(launch);
-    int32_t longer = launch->keys ? (chain.axis->periodic ? 0 : HELD_LONGER_BY_KEYS)
-                     : nh_small_is_pair(launch->rows) ? HELD_LONGER_IN_PAIRS
-                                                      : HELD_LONGER;
-    int32_t held = launch->stages + (chain.planes ? 0 : longer);
-    int64_t slots = rolls(&chain, slot_rows) ? place_slots(&chain, held, launch) : 0;
-    if (!slots) {
-        *launch = before;
-        return;
-    }
-    if (forward) launch->fetchers = (int32_t)nh_min(launch->stages + 1, 4);
-    launch->halo[first] = (int32_t)chain.work_tile;
-    launch->fetched_rows = slot_rows;
-    if (launch->plane_chunks) slot_rows = nh_ceil_div(slot_rows, 8) * 8;
-    launch->slots = (int32_t)(slot_rows % 8 ? slots + slots % 2 : slots);
-    launch->halo_rows = launch->slots * slot_rows;
-    nh_small_set_masks(launch);
+/* The work tiles that use a rolling halo beside those in stages. Warps load their rows into registers first, which frees
+ * a stage. There are fewer by keys, where statistics take room as well, and in pairs, whose slots are large; by keys
+ * there are none on a periodic axis, which takes a slot more, and none where planes roll. */
+static int32_t held_longer(const struct chain *chain) {
+    enum { QUERIES = 2, PAIRS = 1, KEYS = 1 };
+    if (chain->planes) return 0;
+    if (nh_small_by_keys(chain->launch)) return chain->axis->periodic ? 0 : KEYS;
+    return nh_small_is_pair(chain->launch->config.rows) ? PAIRS : QUERIES;
+}
+
+/* Makes the halo roll, if it can. Away from the ends of chains the slots are enough for one work tile more than those for
+ * which they are counted. */
+static bool roll(struct nh_small_launch *launch) {
+    const bool forward = launch->config.pass == SMALL_FORWARD;
+    int first = small_first_axis(&launch->config);
+    const struct nh_small_launch as_chunked =
+        !forward && nh_small_is_plane(launch->problem, launch->config.rows)
+            ? with_plane_chunks(launch)
+            : *launch;
+    struct nh_small_launch rolled = as_chunked;
+    struct small_config *config = &rolled.config;
+    struct chain chain = chain_of(&as_chunked);
+    const int32_t held = config->stages + held_longer(&chain);
+    int64_t slots = rolls(&chain) ? place_slots(&chain, held, &rolled) : 0;
+    if (!slots) return false;
+    config->pipeline = chain.planes ? SMALL_PLANES : SMALL_LINES;
+    config->halo[first] = (int)chain.work_tile;
+    config->slots = (int)slots;
+    if (small_slot_rows(config) % 8) config->slots += config->slots % 2;
+    if (config->mask != SMALL_NO_MASK) config->mask = (int)nh_small_mask_of(&rolled);
     /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it: in the backward in
      * all types, as rows that need repair are read from memory. */
     bool passes = !forward || launch->problem->dtype != NHOOD_DTYPE_F16;
-    launch->held = chain.planes ? held + passes : held + 1;
-    if (chain.planes && forward) set_chunks_of_planes(launch);
+    config->held = chain.planes ? held + passes : held + 1;
+    if (chain.planes && forward) config->chunk_blocks = chunk_blocks_of_planes(&rolled);
+    *launch = rolled;
+    return true;
+}
+
+/* Whether the copy engine goes around periodic axes by fetching halos line by line (small_seam.cuh); otherwise warps copy
+ * what is beyond a seam. */
+static bool fetches_lines(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
+    enum { LINE_ALIGNMENT = 128 };
+    int64_t line_bytes = launch->config.halo[2] *
+                         (int64_t)small_row_bytes(launch->config.dim, launch->config.element_bytes);
+    return nh_problem_periodic(problem) && line_bytes % LINE_ALIGNMENT == 0 &&
+           nh_sm90_lines_fit(problem, nh_small_by_keys(launch) ? NHOOD_Q : NHOOD_K) &&
+           nh_sm90_lines_fit(problem, nh_small_by_keys(launch) ? NHOOD_D_O : NHOOD_V);
+}
+
+/* The number of adjacent heads that adjacent blocks compute at the same time where halos roll, but not by planes. */
+static int32_t near_heads(const struct nh_small_launch *launch) {
+    if (launch->config.pipeline != SMALL_LINES) return 1;
+    int64_t heads = launch->problem->heads;
+    return heads % 4 == 0 ? 4 : heads % 2 == 0 ? 2 : 1;
+}
+
+static void set_map_layouts(const struct nh_problem *problem, struct small_config *config) {
+    config->q_map = nh_map_layout_of(problem, NHOOD_Q);
+    config->k_map = nh_map_layout_of(problem, NHOOD_K);
+    config->v_map = nh_map_layout_of(problem, NHOOD_V);
+    config->o_map = nh_map_layout_of(problem, NHOOD_O);
+    if (problem->op == NHOOD_OP_FWD) return;
+    config->d_o_map = nh_map_layout_of(problem, NHOOD_D_O);
+    config->d_q_map = nh_map_layout_of(problem, NHOOD_D_Q);
+    config->d_k_map = nh_map_layout_of(problem, NHOOD_D_K);
+    config->d_v_map = nh_map_layout_of(problem, NHOOD_D_V);
+}
+
+struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages) {
+    struct nh_small_launch launch = *boxed;
+    struct small_config *config = &launch.config;
+    const bool forward = config->pass == SMALL_FORWARD;
+    config->stages = config->held = stages;
+    /* enough to prepare a work tile in less time than the others compute one */
+    config->fetchers = (int)nh_min(stages, forward ? 3 : 2);
+    if (roll(&launch) && forward) config->fetchers = (int)nh_min(stages + 1, 4);
+    config->seam_lines = fetches_lines(&launch);
+    config->near_heads = near_heads(&launch);
+    set_map_layouts(launch.problem, config);
+    return launch;
 }

@@ -4,6 +4,7 @@
  * loops that are not unrolled: unrolled, boxes of a hundred columns would not fit the instruction cache. */
 #pragma once
 
+#include "small_kinds.cuh"
 #include "small_visibility.cuh"
 
 namespace nh_small {
@@ -16,8 +17,10 @@ struct nh_shared {
     nh_tile_info info[2];
     nh_tables tables;
     nh_additive_masks additive_masks;
+    nh_kinds kinds; /* by keys, like statistics of queries */
+    uint4 statistics[NH_INVERSE ? NH_STATISTICS : 1];
 };
-static_assert(sizeof(nh_shared) <= C.shared_bytes, "the host's count of shared memory");
+static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of shared memory");
 
 /* Locates the block's first work tile, and starts to copy its first tensor. Called by all threads, which have started
  * the tables. */

@@ -15,7 +15,7 @@ struct nh_prefixes {
     unsigned bits[NH_BITS ? C.columns[0] + C.columns[1] + C.columns[2] + 3 : 1][NH_CHUNKS][4];
 };
 
-struct nh_visible_boxes {
+struct nh_visibility {
     /* Per coordinate of a work tile's rows on an axis: where its warp tile's box begins in the halo; and what the row
      * sees of the box, as places of additive masks or as the warp tile's kind, and below as bits. */
     int begin[NH_AXIS_ROWS];
@@ -23,50 +23,33 @@ struct nh_visible_boxes {
     /* per coordinate on the first axis: the columns of the warp tile's box up to the last line that any of its rows
      * sees */
     int reach[NH_AXIS_ROWS];
+    int seen[NH_REGIONS ? NH_AXIS_ROWS : 1]; /* the number of columns that the row sees on the axis */
     /* per coordinate on the rolling axis: the line of the ring at which the warp tile's box begins, and which tables it
      * uses */
     int line[C.slots ? NH_SLOT_LINES : 1], wrap[C.slots ? NH_SLOT_LINES : 1];
     unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
 };
-/* With NH_REGIONS. */
-struct nh_counted_boxes : nh_visible_boxes {
-    int seen[NH_AXIS_ROWS]; /* the number of columns that the row sees on the axis */
-};
-typedef nh_choose<NH_REGIONS, nh_counted_boxes, nh_visible_boxes>::type nh_visibility;
-
-/* Entries of the bias table per step along an axis. */
-NH_DEVICE constexpr int nh_bias_step(int axis) {
-    return axis == 2 ? 1 : nh_bias_step(axis + 1) * (2 * nh_axis_window(axis + 1) - 1);
-}
-
-/* Zeros on both sides of a head's table: entries are read for columns that a row does not see, too. */
-NH_DEVICE constexpr int nh_bias_margin(int axis) {
-    return axis == 3
-               ? 0
-               : (nh_axis_columns(axis) + nh_axis_warp_tile(axis)) * nh_bias_step(axis) + nh_bias_margin(axis + 1);
-}
-enum { NH_BIAS_MARGIN = C.bias_count ? nh_bias_margin(NH_FIRST_AXIS) : 0 };
+static_assert(sizeof(nh_visibility) == small_visibility_bytes(&C), "the host's count");
 
 enum {
     /* whether accumulators of scores start with the bias */
     NH_BIAS_STARTS = C.pass != SMALL_FORWARD,
     /* the number of rows whose LSE the kernel needs */
-    NH_LSE_ROWS = C.pass == SMALL_BY_QUERY ? NH_ROWS : 0
+    NH_LSE_ROWS = C.pass == SMALL_BY_QUERY ? NH_ROWS : 0,
+    NH_BIAS_MARGIN = small_bias_margin(&C)
 };
 
 /* What is known of a work tile before its rows arrive. */
-struct nh_plain_info {
+struct nh_tile_info {
     nh_work_tile work_tile;
     nh_visibility visibility;
-    /* the head's bias, in base 2 unless NH_BIAS_STARTS */
+    /* the head's bias, in base 2 unless NH_BIAS_STARTS, and which head that is, or -1 */
     float bias[C.bias_count ? C.bias_count + 2 * NH_BIAS_MARGIN : 1];
+    int bias_head;
     /* LSE of its rows and, where one is given, LSE's gradient */
     float lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1], d_lse[NH_LSE_ROWS ? NH_LSE_ROWS : 1];
 };
-struct nh_biased_info : nh_plain_info {
-    int bias_head; /* the head of that bias, or -1 */
-};
-typedef nh_choose<(C.bias_count > 0), nh_biased_info, nh_plain_info>::type nh_tile_info;
+static_assert(sizeof(nh_tile_info) == small_info_bytes(&C), "the host's count");
 
 enum { NH_GATHERS = small_gathers(&C) };
 
@@ -182,7 +165,7 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
 /* Called by `threads` threads for each work tile; a barrier must follow. A box that would reach beyond the halo begins
  * earlier. */
 NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_prefixes &prefixes,
-                                  auto &visibility, int thread, int threads) {
+                                  nh_visibility &visibility, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
     for (int i = thread; i < copies * (NH_AXIS_ROWS - before); i += threads) {
         const int t = i % copies, place = before + i / copies;
@@ -209,7 +192,7 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
         }
         if (t == 0) {
             visibility.begin[place] = begin;
-            if constexpr (NH_REGIONS) visibility.seen[place] = to - from;
+            if (NH_REGIONS) visibility.seen[place] = to - from;
             visibility.places[place] = nh_additive_mask_places(a, from, to);
             const int before_rows = nh_first_row(work_tile, a);
             if (C.mask == SMALL_KINDS)
@@ -224,12 +207,11 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
 }
 
 /* Whether the row sees any column: always, unless tensors lack some of what windows reach. */
-NH_DEVICE bool nh_row_sees(const auto &visibility, int warp_tile, int row) {
+NH_DEVICE bool nh_row_sees(const nh_visibility &visibility, int warp_tile, int row) {
     bool sees = true;
-    if constexpr (NH_REGIONS && C.mask != SMALL_NO_MASK && C.mask != SMALL_STARTS)
 #pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++)
-            sees = sees && visibility.seen[nh_rows_before(a) + nh_row_at(warp_tile, row, a)];
+    for (int a = NH_REGIONS && C.mask != SMALL_NO_MASK && C.mask != SMALL_STARTS ? NH_FIRST_AXIS : 3; a < 3; a++)
+        sees = sees && visibility.seen[nh_rows_before(a) + nh_row_at(warp_tile, row, a)];
     return sees;
 }
 
@@ -364,18 +346,18 @@ struct nh_tables {
     float scale; /* converts scores to base 2 */
     float shift; /* -1 / scale, by which LSE is multiplied to be added to scores before these are scaled */
 };
+static_assert(sizeof(nh_tables) == small_tables_bytes(&C), "the host's count");
 
 /* Called before the first work tile; a barrier must follow. */
 template <int TILE_INFOS>
-NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, auto (&info)[TILE_INFOS]) {
+NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_tile_info (&info)[TILE_INFOS]) {
     for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * TILE_INFOS; i += NH_THREADS) {
         int place = i % (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN);
         info[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
             .bias[place < NH_BIAS_MARGIN ? place : place + C.bias_count] = 0.f;
     }
-    if constexpr (C.bias_count > 0)
-        for (int i = (int)threadIdx.x; i < TILE_INFOS; i += NH_THREADS)
-            info[i].bias_head = -1;
+    for (int i = (int)threadIdx.x; C.bias_count && i < TILE_INFOS; i += NH_THREADS)
+        info[i].bias_head = -1;
     nh_digits_start(args, tables.digits);
     if (threadIdx.x == 0) {
         tables.scale = (float)(args.scale * NH_LOG2E);
@@ -424,17 +406,16 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
 
 /* Fills all of a tile info but its work tile, by `threads` threads; head: of the bias. The threads must then wait for
  * their copies, and a barrier must follow. */
-NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, auto &info, int head,
+NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
                              int thread, int threads) {
     nh_visibility_fill(args, info.work_tile, tables.prefixes, info.visibility, thread, threads);
     /* Most work tiles of a block are of one head. Where threads copy, there is no barrier between reading and writing
      * bias_head. */
-    if constexpr (C.bias_count > 0)
-        if (!C.stages || info.bias_head != head) {
-            nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
-            if (C.stages) __syncwarp();
-            if (C.stages && thread == 0) info.bias_head = head;
-        }
+    if (C.bias_count && (!C.stages || info.bias_head != head)) {
+        nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
+        if (C.stages) __syncwarp();
+        if (C.stages && thread == 0) info.bias_head = head;
+    }
     if (NH_LSE_ROWS) nh_scalars_fill(args, info.work_tile, NH_LSE, info.lse, thread, threads);
     if (NH_LSE_ROWS && args.tensor[NH_D_LSE].data)
         nh_scalars_fill(args, info.work_tile, NH_D_LSE, info.d_lse, thread, threads);

@@ -68,6 +68,7 @@ struct nh_work_tile : nh_located {
      * next. (In shared memory, as the compiler would keep products of strides in registers across work tiles.) */
     long long origin[NH_CUDA_TENSORS], step[NH_CUDA_TENSORS][3];
 };
+static_assert(sizeof(nh_work_tile) == small_work_tile_bytes(&C), "the host's count");
 
 /* Whether the halo goes on in the next lap of some axis. */
 NH_DEVICE bool nh_has_seam(const auto &work_tile) {

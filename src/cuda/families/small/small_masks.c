@@ -1,0 +1,74 @@
+/* How cuda.small masks the scores of columns that rows do not see: see small_additive_mask.cuh and small_kinds.cuh. */
+#include "small_launch.h"
+
+static struct nh_range queries_of(const struct nh_axis *axis, int64_t key) {
+    return nh_seen_range(axis->length, axis->window, axis->stride, axis->causal, 0, true, key);
+}
+
+/* Whether all warp tiles between those that are nearer to the front or the back than a window see the same of their
+ * boxes. The last of these boxes may not stick out, else it would begin earlier. */
+static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t columns) {
+    if (axis->query.length == axis->length && axis->key.length == axis->length)
+        return axis->length % axis->dilation == 0;
+    if (axis->dilation > 1 || axis->periodic) return false;
+    int64_t front = nh_ceil_div(axis->window, warp_tile);
+    int64_t back = nh_ceil_div(axis->key.length, warp_tile) - front - 1;
+    if (back <= front) return true; /* each warp tile is of its own kind */
+    int64_t queries_end = axis->query.offset + axis->query.length;
+    int64_t first = axis->key.offset + front * warp_tile, end = axis->key.offset + back * warp_tile;
+    return queries_of(axis, first).begin >= axis->query.offset &&
+           queries_of(axis, end - 1).end <= queries_end &&
+           queries_of(axis, end - warp_tile).begin + columns <= queries_end;
+}
+
+/* Whether the tables of small_kinds.cuh can mask. They need kinds that suffice, no strides, and, away from the borders,
+ * boxes of warp tiles that begin with the first column that their rows see. */
+static bool kinds_mask(const struct nh_small_launch *launch) {
+    const int first = NH_AXES - launch->problem->rank;
+    enum { PLACES = 8, MOST_BYTES = 16384 };
+    int64_t places = 0;
+    for (int a = small_masked_axis(&launch->config); a < NH_AXES; a++) {
+        const struct nh_axis *axis = &launch->problem->axis[a];
+        int32_t warp_tile = launch->config.warp_tile[a], columns = launch->config.columns[a];
+        bool rolls = launch->config.slots && a == first;
+        places += warp_tile;
+        if (axis->stride > 1 || !kinds_suffice(axis, warp_tile, columns) || warp_tile % 2 ||
+            columns > warp_tile + axis->window ||
+            (!rolls && launch->config.rows[a] - warp_tile + columns > launch->config.halo[a]))
+            return false;
+    }
+    return nh_small_by_keys(launch) && places <= PLACES &&
+           small_kinds_bytes(&launch->config) <= MOST_BYTES;
+}
+
+/* Whether a place for each column at which a row's window may start is enough. */
+static bool starts_mask(const struct nh_small_launch *launch) {
+    enum { PLACES = 8 };
+    const struct small_config *config = &launch->config;
+    int places = 0;
+    for (int a = small_masked_axis(config); a < NH_AXES; a++) {
+        int spread = config->columns[a] - config->window[a];
+        places += spread > 0 ? spread + 1 : 0;
+        if (!nh_small_sees_windows(&launch->problem->axis[a])) return false;
+    }
+    return places <= PLACES && !nh_small_by_keys(launch);
+}
+
+/* Whether a place for each coordinate of a column can mask. Gradients of a bias are also gathered from scores of columns
+ * that rows do not see: only masks by bits make these 0. */
+static bool coordinates_mask(const struct nh_small_launch *launch) {
+    enum { PLACES = 31 };
+    const struct nh_problem *problem = launch->problem;
+    const bool gathers = problem->has_bias && launch->config.pass == SMALL_BY_QUERY;
+    int places = 0;
+    for (int a = small_masked_axis(&launch->config); a < NH_AXES; a++)
+        places += launch->config.columns[a];
+    return places <= PLACES && !(gathers && nh_small_has_region(problem));
+}
+
+enum small_mask nh_small_mask_of(const struct nh_small_launch *launch) {
+    if (!(launch->problem->scale >= NH_SMALL_LEAST_SCALE)) return SMALL_BITS;
+    if (starts_mask(launch)) return SMALL_STARTS;
+    if (kinds_mask(launch)) return SMALL_KINDS;
+    return coordinates_mask(launch) ? SMALL_COORDINATES : SMALL_BITS;
+}
