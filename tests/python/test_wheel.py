@@ -1,6 +1,7 @@
 """The wheel: built as a user builds it, installed into a fresh environment, and used there."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -61,6 +62,19 @@ def test_installed(wheel, tmp_path):
         print(nhood.__version__, _quick._module is not None)
     """
     assert run(python, "-c", code).split() == [wheel.name.split("-")[1], str(HAS_HEADERS)]
+
+
+def test_quick_start_installs(wheel, tmp_path):
+    """The README's commands as they stand, where bindings/ is; the library is one that the other tests compiled."""
+    readme = (SOURCE / "README.md").read_text()
+    commands = re.search(r"^```sh\n(.*?)^```", readme[readme.index("## Quick start") :], flags=re.M | re.S)[1]
+    (tmp_path / "bindings").symlink_to(SOURCE / "bindings")
+    library = tmp_path / "libnhood.so"
+    library.write_bytes(zipfile.ZipFile(wheel).read("nhood/libnhood.so"))
+    check = "import nhood, sys; assert nhood.library_path.is_relative_to(sys.prefix); print(sys.prefix)"
+    program = f"set -e; cd {tmp_path}\n{commands}\nunset NHOOD_LIBRARY\npython -c '{check}'"
+    shown = run("sh", "-c", program, NHOOD_LIBRARY=str(library), PIP_DISABLE_PIP_VERSION_CHECK="1")
+    assert shown.split()[-1] == str(tmp_path / ".venv")
 
 
 def test_library_built_before_is_taken(tmp_path):

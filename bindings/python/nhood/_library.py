@@ -143,7 +143,7 @@ class ContextOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("threads", c_int32),
-        ("reserved", c_int32),
+        ("line_info", c_int32),
         ("isa", c_char_p),
         ("cache", c_char_p),
         ("nvrtc", c_char_p),
