@@ -105,7 +105,8 @@ NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args,
         for (int n = 0; n < NH_WIDTH / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                sums[(16 * warp + lane / 4 + i / 2 * 8) * NH_SUM_STRIDE + n * 8 + lane % 4 * 2 + i % 2] = nh_store(scale * sum[n][i]);
+                sums[(16 * warp + lane / 4 + i / 2 * 8) * NH_SUM_STRIDE + n * 8 + lane % 4 * 2 + i % 2] =
+                    nh_store(scale * sum[n][i]);
     }
     __syncthreads();
 }

@@ -1,5 +1,5 @@
 /* dQ of small windows, and LSE and delta for the launch by keys. It is like the forward pass, with weights from the
- * given LSE; scores are needed only once, so the columns of a warp tile are processed in groups of 16. See small.cuh. */
+ * given LSE; scores are needed only once, so the columns of a warp tile are processed in groups of 16. */
 #pragma once
 
 #include "small_bias_gradient.cuh"

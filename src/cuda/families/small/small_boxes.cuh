@@ -306,8 +306,8 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
 }
 
 /* Locates the turn-th work tile of this block, and sets its tile info. */
-NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring, unsigned turn,
-                                    int members, int member, nh_tile_info &info) {
+NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring,
+                                    unsigned turn, int members, int member, nh_tile_info &info) {
     const int lane = (int)(threadIdx.x % 32);
     if (NH_PLANES) {
         bool begins;

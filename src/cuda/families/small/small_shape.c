@@ -476,15 +476,15 @@ static int32_t near_heads(const struct nh_small_launch *launch) {
 }
 
 static void set_map_layouts(const struct nh_problem *problem, struct small_config *config) {
-    config->q_map = nh_map_layout_of(problem, NHOOD_Q);
-    config->k_map = nh_map_layout_of(problem, NHOOD_K);
-    config->v_map = nh_map_layout_of(problem, NHOOD_V);
-    config->o_map = nh_map_layout_of(problem, NHOOD_O);
+    config->q_map = (int32_t)nh_map_layout_of(problem, NHOOD_Q);
+    config->k_map = (int32_t)nh_map_layout_of(problem, NHOOD_K);
+    config->v_map = (int32_t)nh_map_layout_of(problem, NHOOD_V);
+    config->o_map = (int32_t)nh_map_layout_of(problem, NHOOD_O);
     if (problem->op == NHOOD_OP_FWD) return;
-    config->d_o_map = nh_map_layout_of(problem, NHOOD_D_O);
-    config->d_q_map = nh_map_layout_of(problem, NHOOD_D_Q);
-    config->d_k_map = nh_map_layout_of(problem, NHOOD_D_K);
-    config->d_v_map = nh_map_layout_of(problem, NHOOD_D_V);
+    config->d_o_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_O);
+    config->d_q_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_Q);
+    config->d_k_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_K);
+    config->d_v_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_V);
 }
 
 struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages) {
