@@ -11,6 +11,7 @@ from typing import Any
 
 FRAMEWORKS = ("torch", "jax", "jaxlib")
 PRIVATE_MODULES = ("_C", "_functorch")
+MISSING = ("_dispatch_tls_local_include_set",)  # without it nhood.torch leaves torch's dispatcher alone
 
 
 class Anything:
@@ -27,7 +28,19 @@ class Anything:
             return args[0]
         return Anything()
 
+    def __getitem__(self, _: Any) -> "Anything":
+        return Anything()
+
     def __setitem__(self, *_: Any) -> None:
+        pass
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __enter__(self) -> "Anything":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
         pass
 
     def __getattr__(self, name: str) -> Any:
@@ -59,9 +72,13 @@ class Standing(metaclass=Kind):
         return cls
 
 
-def standing(name: str, module: str) -> Any:
+def is_class(name: str) -> bool:
     """Names of classes begin with a capital letter."""
-    return type(name, (Standing,), {"__module__": module}) if name[0].isupper() else Anything(f"{module}.{name}")
+    return not name.startswith("__") and name.lstrip("_")[:1].isupper()
+
+
+def standing(name: str, module: str) -> Any:
+    return type(name, (Standing,), {"__module__": module}) if is_class(name) else Anything(f"{module}.{name}")
 
 
 class Module(types.ModuleType):
@@ -71,7 +88,7 @@ class Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in PRIVATE_MODULES:
             return importlib.import_module(f"{self.__name__}.{name}")
-        if name.startswith("_"):  # where torch lacks such a name, the packages do without it
+        if name.startswith("__") or name in MISSING:
             raise AttributeError(name)
         found = standing(name, self.__name__)
         setattr(self, name, found)
