@@ -125,3 +125,31 @@ def test_interrupts(monkeypatch):
         assert places > 100 and torch.equal(nt.na1d(*large, 101), expected[1])
     finally:
         nhood.configure()
+
+
+def test_tangents_are_not_lost_by_functions_of_arrays():
+    """Those have no rule of forward mode, and say so."""
+    forward_ad = torch.autograd.forward_ad
+    out, lse = nhood.na1d(X, X, X, 3, return_lse=True)
+    table = torch.randn(16, 2, 2)
+    with forward_ad.dual_level():
+        dual, of_table = forward_ad.make_dual(X, X.clone()), forward_ad.make_dual(table, table.clone())
+        attn = nhood.na1d_qk(X, X, 3)
+        attn = forward_ad.make_dual(attn, attn.clone())
+        for name, call in (
+            ("query", lambda: nhood.na1d(dual, X, X, 3)),
+            ("value", lambda: nhood.na1d(X, X, dual, 3)),
+            ("bias", lambda: nhood.na1d(X, X, X, 3, bias=forward_ad.make_dual(table[:2, 0, :1], table[:2, 0, :1]))),
+            ("key", lambda: nhood.na1d(X.numpy(), dual, X.numpy(), 3)),
+            ("key", lambda: nhood.na1d_qk(X, dual, 3)),
+            ("attn", lambda: nhood.na1d_av(attn, X, 3)),
+            ("d_out", lambda: nhood.na1d_backward(dual, X, X, X, out, lse, 3)),
+            ("x", lambda: nhood.norm_rope(dual)),
+            ("d_out", lambda: nhood.norm_rope_backward(dual, X)),
+            ("tables.0.", lambda: nhood.norm_rope(X, [of_table])),
+        ):
+            with pytest.raises(ValueError, match=f"{name} has a tangent, which would be lost: call nhood.torch"):
+                call()
+        assert torch.equal(nhood.na1d(X, X, X, 3), out)
+    with pytest.raises(ValueError, match="query has a tangent"):
+        torch.func.jvp(lambda q: nhood.na1d(q, X, X, 3), (X,), (X,))

@@ -119,6 +119,15 @@ _NUMPY = Kind(_read_numpy, _empty_numpy, None)
 # torch
 
 
+def refuse_tangent(array: Any, name: str) -> None:
+    """ValueError if it is a tensor of torch's with a tangent, of forward-mode differentiation."""
+    forward_ad = sys.modules.get("torch.autograd.forward_ad")
+    if forward_ad is None or forward_ad._current_level < 0 or not isinstance(array, sys.modules["torch"].Tensor):
+        return
+    if forward_ad.unpack_dual(array).tangent is not None:
+        raise ValueError(f"{name} has a tangent, which would be lost: call nhood.torch, or pass the primal of {name}")
+
+
 def _torch_kind(torch: Any) -> Kind:
     from_dtype = {dtype: getattr(torch, name) for dtype, name in c.DTYPE_NAMES.items()}
     to_dtype = {torch_dtype: dtype for dtype, torch_dtype in from_dtype.items()}
@@ -131,13 +140,14 @@ def _torch_kind(torch: Any) -> Kind:
             raise ValueError(
                 f"{name} requires a gradient, which would be lost: call nhood.torch, or pass {name}.detach()"
             )
+        if tensor.is_nested:
+            raise ValueError(f"{name} is a nested tensor: not one array; pass each of {name}.unbind() by a call of its own")
+        refuse_tangent(tensor, name)
         if tensor.device.type != "cpu":
             where = f"{name} is on device {tensor.device}: not in CPU memory"
             raise ValueError(where + "; nhood.torch takes it" * tensor.is_cuda)
         if tensor.layout is not torch.strided:
             raise ValueError(f"{name} has layout {tensor.layout}: not torch.strided")
-        if tensor.is_nested:
-            raise ValueError(f"{name} is a nested tensor: not one array")
         if tensor.is_neg():  # a view whose memory holds the values with the other sign
             tensor = tensor.resolve_neg()
         size = c.DTYPE_BYTES[dtype]

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _device_arrays
 from . import _library as c
-from ._arrays import EXPORTED, find_kind, kinds
+from ._arrays import EXPORTED, find_kind, kinds, refuse_tangent
 from ._functions import Array, PerAxis, number, per_axis
 from ._layouts import Layout, packed_strides
 from ._memory import aligned_bytes
@@ -63,12 +63,13 @@ def _read_weight(weight: Optional[Array], dtype: int, wide: int) -> Optional[_Re
 def _readable_table(table: Optional[Array], axis: int, dtype: np.dtype) -> Optional[np.ndarray]:
     if table is None:
         return None
+    refuse_tangent(table, f"tables[{axis}]")
     try:
         array = np.asarray(table)
         if np.iscomplexobj(array):
             array = np.stack([array.real, array.imag], axis=-1)
         return np.ascontiguousarray(array, dtype)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise type(error)(f"tables[{axis}] is no array of numbers: {error}") from None
 
 
