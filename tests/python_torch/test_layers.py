@@ -1,8 +1,11 @@
 """Layers, attention without neighborhoods, and merging."""
 
+import pickle
+
 import nhood.torch as nt
 import pytest
 import torch
+from nhood import models
 from torch.nn.functional import scaled_dot_product_attention
 
 LAYERS = {1: nt.NeighborhoodAttention1D, 2: nt.NeighborhoodAttention2D, 3: nt.NeighborhoodAttention3D}
@@ -218,3 +221,60 @@ def test_merge_refuses():
         nt.merge_attentions([out], [out[..., 0]] * 2)
     with pytest.raises(ValueError, match="one or more pairs"):
         nt.merge_attentions([], [])
+
+
+KINDS = {
+    "1d": lambda **on: nt.NeighborhoodAttention1D(16, 2, 3, rel_pos_bias=True, **on),
+    "2d": lambda **on: nt.NeighborhoodAttention2D(16, 2, 3, num_kv_heads=1, qkv_bias=False, **on),
+    "3d": lambda **on: nt.NeighborhoodAttention3D(16, 2, 3, **on),
+    "hydra": lambda: models.HydraNeighborhoodAttention2D(16, 2, (3, 5), (1, 1)),
+    "nat": lambda: models.NAT(16, 1, (1, 1), 2.0, kernel_size=3, num_classes=2, layer_scale=0.5),
+    "global": lambda: models.IsotropicClassifier(16, 2, 1, kernel_size=None, img_size=32, patch_size=8, num_classes=2),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_reset_parameters(name):
+    """What was made without memory, given some and reset is as new; a layer, of the same random numbers."""
+    with torch.device("meta"):
+        made = KINDS[name]()
+    made.to_empty(device="cpu")
+    for tensor in made.state_dict().values():
+        tensor.fill_(77)
+    torch.manual_seed(3)
+    made.reset_parameters()
+    torch.manual_seed(3)
+    new = KINDS[name]()
+    for key, tensor in new.state_dict().items():
+        got = made.state_dict()[key]
+        if key.endswith("index") or name in ("1d", "2d", "3d", "hydra"):
+            assert torch.equal(got, tensor), key
+        else:
+            assert (got != 77).all() and got.std(correction=0) <= 2 * tensor.std(correction=0), key
+
+
+def test_fx_traces_layers_as_calls():
+    layer = nt.NeighborhoodAttention2D(16, 2, 3, rel_pos_bias=True)
+    model, x = torch.nn.Sequential(torch.nn.Linear(16, 16), layer), torch.randn(2, 4, 5, 16)
+    traced = torch.fx.symbolic_trace(model)
+    assert [(node.op, node.target) for node in traced.graph.nodes if node.op == "call_module"] == [
+        ("call_module", "0"),
+        ("call_module", "1"),
+    ]
+    assert torch.equal(traced(x), model(x))
+    alone = torch.fx.symbolic_trace(layer)
+    assert nt.na2d in {node.target for node in alone.graph.nodes} and torch.equal(alone(x), layer(x))
+    whole = models.NAT(16, 1, (1, 1), 2.0, kernel_size=3, num_classes=2).eval()
+    images = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(torch.fx.symbolic_trace(whole)(images), whole(images))
+
+
+def test_fx_traces_functions_as_calls():
+    class Called(torch.nn.Module):
+        def forward(self, q):
+            weights = nt.na1d_qk(q, q, 3).softmax(-1)
+            return nt.na1d_av(weights, nt.norm_rope(q), 3) + nt.na1d(q, q, value=q, kernel_size=3)
+
+    q = torch.randn(2, 7, 2, 8)
+    traced = pickle.loads(pickle.dumps(torch.fx.symbolic_trace(Called())))
+    assert torch.equal(traced(q), Called()(q))

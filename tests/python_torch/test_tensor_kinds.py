@@ -153,3 +153,24 @@ def test_tangents_are_not_lost_by_functions_of_arrays():
         assert torch.equal(nhood.na1d(X, X, X, 3), out)
     with pytest.raises(ValueError, match="query has a tangent"):
         torch.func.jvp(lambda q: nhood.na1d(q, X, X, 3), (X,), (X,))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, on nested tensors
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested(layout):
+    nested = torch.nested.nested_tensor([X[0], X[0, :5]], layout=layout)
+    channels = torch.nested.nested_tensor([X[0].flatten(1), X[0, :5].flatten(1)], layout=layout)
+    for name, call in (
+        ("query", lambda: nt.na1d(nested, nested, nested, 3)),
+        ("key", lambda: nt.na1d(X, nested, X, 3)),
+        ("query", lambda: nt.neighborhood_attention(nested, nested, nested, 3)),
+        ("query", lambda: nt.na1d_qk(nested, nested, 3)),
+        ("value", lambda: nt.na1d_av(nt.na1d_qk(X, X, 3), nested, 3)),
+        ("key", lambda: nt.attention(X, nested, nested)),
+        ("x", lambda: nt.norm_rope(nested)),
+        ("x", lambda: nt.NeighborhoodAttention1D(16, 2, 3)(channels)),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name} is a nested tensor.*pass each of {name}.unbind\(\)"):
+            call()
+    with pytest.raises(ValueError, match=r"key is a nested tensor.*pass each of key.unbind\(\)"):
+        nhood.na1d(X, nested, X, 3)

@@ -20,6 +20,7 @@ from .layers import (
     PatchMerging,
     TransformerLayer,
     initialize,
+    reset,
     rising_rates,
 )
 
@@ -39,6 +40,10 @@ class Classifier(nn.Module):
         self.pos_drop = nn.Dropout(drop_rate)
         self.norm = nn.LayerNorm(num_features)
         self.head = nn.Linear(num_features, num_classes) if num_classes else nn.Identity()
+
+    def reset_parameters(self) -> None:
+        """Initial values of all parameters, as a new model draws them: for models made on the device meta, after to_empty."""
+        reset(self)
 
     def forward_tokens(self, images: Tensor) -> Tensor:
         """The tokens of the last level, [B, H, W, num_features]."""
@@ -151,12 +156,21 @@ class GlobalAttention2D(NeighborhoodAttention2D):
 
     def __init__(self, embed_dim: int, num_heads: int, size: int, **kwargs: Any) -> None:
         super().__init__(embed_dim, num_heads, size, **kwargs)
-        if kwargs.get("rel_pos_bias"):
+        if self.rpb is not None:
             # The original gathers the bias by this index, and so it is in checkpoints; here nothing reads it.
-            axis = torch.arange(size)
-            steps = axis[None, :] - axis[:, None] + size - 1
-            index = (2 * size - 1) * steps[:, None, :, None] + steps[None, :, None, :]
-            self.register_buffer("relative_position_index", index.reshape(size**2, size**2))
+            self.register_buffer("relative_position_index", self._index())
+
+    def _index(self) -> Tensor:
+        size = self.kernel_size[0]
+        axis = torch.arange(size)
+        steps = axis[None, :] - axis[:, None] + size - 1
+        index = (2 * size - 1) * steps[:, None, :, None] + steps[None, :, None, :]
+        return index.reshape(size**2, size**2)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.rpb is not None:
+            self.relative_position_index.copy_(self._index())
 
 
 class IsotropicClassifier(Classifier):

@@ -120,9 +120,16 @@ class TransformerLayer(nn.Module):
         self.drop_path = DropPath(drop_path)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = Mlp(dim, mlp_ratio, drop)
+        self.layer_scale = layer_scale
         for name in ("gamma1", "gamma2"):
             scale = None if layer_scale is None else nn.Parameter(torch.full((dim,), float(layer_scale)))
             self.register_parameter(name, scale)
+
+    def reset_parameters(self) -> None:
+        """Initial values of the parameters of its own; those of its modules have methods of their own."""
+        for scale in (self.gamma1, self.gamma2):
+            if scale is not None and self.layer_scale is not None:
+                nn.init.constant_(scale, float(self.layer_scale))
 
     def forward(self, tokens: Tensor) -> Tensor:
         tokens = tokens + self._branch(self.attn(self.norm1(tokens)), self.gamma1)
@@ -138,6 +145,15 @@ def initialize(module: nn.Module) -> None:
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def reset(model: nn.Module) -> None:
+    """Initial values of all parameters, as a new model draws them; of one made on the device meta, after to_empty."""
+    for module in model.modules():
+        reset_own = getattr(module, "reset_parameters", None)
+        if module is not model and reset_own is not None:
+            reset_own()
+    model.apply(initialize)
 
 
 def rising_rates(last: float, depth: int) -> list[float]:

@@ -88,11 +88,21 @@ class HydraNeighborhoodAttention2D(nn.Module):
         self.rpb = None
         if rel_pos_bias:
             self.rpb = nn.ParameterList(
-                nn.init.trunc_normal_(torch.empty(heads, 2 * k - 1, 2 * k - 1), std=0.02)
-                for heads, k in zip(self.part_heads, kernel_sizes)
+                torch.empty(heads, 2 * k - 1, 2 * k - 1) for heads, k in zip(self.part_heads, kernel_sizes)
             )
+            self._reset_bias()
         self.proj = nn.Linear(embed_dim, embed_dim)
         self.proj_drop = nn.Dropout(proj_drop)
+
+    def _reset_bias(self) -> None:
+        for table in self.rpb or ():
+            nn.init.trunc_normal_(table, std=0.02)
+
+    def reset_parameters(self) -> None:
+        """Initial values, as a new layer draws them: for layers that were made on the device meta, after to_empty."""
+        self.qkv.reset_parameters()
+        self._reset_bias()
+        self.proj.reset_parameters()
 
     def forward(self, tokens: Tensor) -> Tensor:
         qkv = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1)).split(self.part_heads, dim=-2)

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from ._functions import na1d
+from ._functions import na1d, nested_error
 
 
 def attention(
@@ -29,6 +29,8 @@ def attention(
     Returns out [B, N, H, Dv]; with return_lse, out and the log-sum-exp of the logits [B, N, H].
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.is_nested:
+            raise nested_error(name)
         if tensor.dim() != 4:
             raise ValueError(f"{name}.shape = {tuple(tensor.shape)} has {tensor.dim()} axes, not 4")
     queries, keys = query.shape[1], key.shape[1]

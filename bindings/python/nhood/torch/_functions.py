@@ -9,6 +9,7 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _functions as of_arrays
 from .. import _quick
@@ -21,7 +22,6 @@ from .._functions import (
     flag_per_axis,
     number,
     per_axis,
-    publish,
     region_of,
 )
 from .._operations import AV, FORWARD, QK, Operation
@@ -71,15 +71,24 @@ def _axes(
 
 def _check_tensors(operation: Operation, required: Sequence[Any], optional: Sequence[Any]) -> None:
     for tensor in required:
-        if not isinstance(tensor, Tensor):
+        if not isinstance(tensor, Tensor) or tensor.is_nested:
             raise _no_tensor(operation, (*required, *optional), tensor)
     for tensor in optional:
-        if tensor is not None and not isinstance(tensor, Tensor):
+        if tensor is not None and (not isinstance(tensor, Tensor) or tensor.is_nested):
             raise _no_tensor(operation, (*required, *optional), tensor)
+
+
+def nested_error(name: str) -> TypeError:
+    return TypeError(
+        f"{name} is a nested tensor, of samples that may differ in size: pass each of {name}.unbind() by a call of its own, or "
+        "samples of one size stacked to a plain tensor"
+    )
 
 
 def _no_tensor(operation: Operation, given: Sequence[Any], wrong: Any) -> TypeError:
     name = next(name for name, value in zip(operation.input_names, given) if value is wrong)
+    if isinstance(wrong, Tensor):
+        return nested_error(name)
     kind = type(wrong)
     kind_name = f"{kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
     return TypeError(f"{name} is a {kind_name}, not a torch.Tensor; functions of nhood itself take other arrays")
@@ -127,6 +136,17 @@ def attention_arguments(
     return inputs, axes, scale, flag(clamp_window, "clamp_window"), return_lse
 
 
+def in_graph(
+    function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any], refusal: TypeError
+) -> Any:
+    """A call that was refused, by what its arguments make of calls of torch's own functions: those of torch.fx, a node of its
+    graph. Raises the refusal if none makes anything of them."""
+    given = (*args, *named.values())
+    if not has_torch_function(given) or any([isinstance(value, Tensor) for value in given]):
+        raise refusal
+    return handle_torch_function(function, given, *args, **named)
+
+
 def _attention(rank: int) -> Callable[..., Any]:
     name = f"torch.na{rank}d"
 
@@ -136,14 +156,17 @@ def _attention(rank: int) -> Callable[..., Any]:
             known = _quick.call(name, deterministic(), *args, **named)
             if known is not None and known is not False:
                 return known
-        if not inference or not are_plain(True, *args, *named.values()):
-            arguments = attention_arguments(rank, *args, **named)
-            results = fused_attention(*arguments)
-            return tuple(results) if arguments[-1] else results[0]
-        begun = None
-        if known is None:
-            begun = _quick.begin((name, deterministic(), *args), named, _PARAMETERS)
-        results = run(*ask_na(*of_operator(*attention_arguments(rank, *args, **named))), begun)
+        try:
+            if not inference or not are_plain(True, *args, *named.values()):
+                arguments = attention_arguments(rank, *args, **named)
+                results = fused_attention(*arguments)
+                return tuple(results) if arguments[-1] else results[0]
+            begun = None
+            if known is None:
+                begun = _quick.begin((name, deterministic(), *args), named, _PARAMETERS)
+            results = run(*ask_na(*of_operator(*attention_arguments(rank, *args, **named))), begun)
+        except TypeError as refusal:
+            return in_graph(attend, args, named, refusal)
         return results[0] if len(results) == 1 else tuple(results)
 
     return document(attend, attention_arguments, f"na{rank}d", rank, _COMMON_PARAGRAPHS, of_arrays.attention)
@@ -203,7 +226,13 @@ def _av(
 
 
 def _publish(function: Any, name: str, rank: int, documented: Any) -> Any:
-    return publish(function, name, rank, _COMMON_PARAGRAPHS, documented)
+    def published(*args: Any, **named: Any) -> Any:
+        try:
+            return function(rank, *args, **named)
+        except TypeError as refusal:
+            return in_graph(published, args, named, refusal)
+
+    return document(published, function, name, rank, _COMMON_PARAGRAPHS, documented)
 
 
 na1d, na2d, na3d = _attention(1), _attention(2), _attention(3)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .. import _library as c
 from .. import _norm_rope as of_library
@@ -16,6 +17,7 @@ from .._layouts import packed_strides
 from .._memory import aligned_bytes
 from . import _tensors
 from ._dispatch import directly
+from ._functions import nested_error
 from ._ops import library
 from ._transforms import Dims, Formula, Mapped, one_by_one, register_formula, register_mapping
 
@@ -532,7 +534,12 @@ def norm_rope(
     that names the argument, its value and the limit.
     """
     if not isinstance(x, Tensor):
+        if has_torch_function((x,)):  # of torch.fx, for one
+            named = dict(norm=norm, eps=eps, scale=scale, pairs=pairs, offset=offset)
+            return handle_torch_function(norm_rope, (x,), x, tables, weight, **named)
         raise TypeError(f"x is a {type(x).__name__}, not a torch.Tensor")
+    if x.is_nested:
+        raise nested_error("x")
     if weight is not None and not isinstance(weight, Tensor):
         raise TypeError(f"weight is a {type(weight).__name__}, not a torch.Tensor")
     rank = x.dim() - 3

@@ -9,9 +9,10 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from .._functions import FlagPerAxis, PerAxis, flag_per_axis, per_axis
-from ._functions import attention_of_rank, autocast
+from ._functions import attention_of_rank, autocast, nested_error
 from ._streaming import StreamingNeighborhoodAttention
 from ._unfused import Axes, unfused_attention
 
@@ -85,10 +86,20 @@ class _NeighborhoodAttention(nn.Module):
         if rel_pos_bias:
             extents = [2 * k - 1 for k in self.kernel_size]
             self.rpb = nn.Parameter(torch.empty(num_heads, *extents, device=device, dtype=dtype))
-            nn.init.trunc_normal_(self.rpb, std=0.02)
+            self._reset_bias()
         self.attn_drop = nn.Dropout(attn_drop)
         self.proj = nn.Linear(embed_dim, embed_dim, device=device, dtype=dtype)
         self.proj_drop = nn.Dropout(proj_drop)
+
+    def _reset_bias(self) -> None:
+        if self.rpb is not None:
+            nn.init.trunc_normal_(self.rpb, std=0.02)
+
+    def reset_parameters(self) -> None:
+        """Initial values, as a new layer draws them: for layers that were made on the device meta, after to_empty."""
+        self.qkv.reset_parameters()
+        self._reset_bias()
+        self.proj.reset_parameters()
 
     def stream(self, axis: int = 0, block: int = 1) -> StreamingNeighborhoodAttention:
         """A stream of this layer's windows along a causal axis, to be handed to `forward` with the tokens of each call."""
@@ -104,17 +115,30 @@ class _NeighborhoodAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, stream: Optional[StreamingNeighborhoodAttention] = None) -> Tensor:
+        if isinstance(x, Proxy):
+            return self._in_graph(x)
+        if x.is_nested:
+            raise nested_error("x")
         if x.dim() != self.rank + 2:
             raise ValueError(f"x.shape = {tuple(x.shape)} has {x.dim()} axes, not {self.rank + 2}")
         if x.shape[-1] != self.embed_dim:
             raise ValueError(
                 f"x.shape = {tuple(x.shape)}: {x.shape[-1]} channels on the last axis, expected {self.embed_dim}"
             )
+        return self._forward(x, stream)
+
+    def _forward(self, x: Any, stream: Optional[StreamingNeighborhoodAttention]) -> Any:
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
         attended = stream(query, key, value) if stream else self._attend(query, key, value)
         out = self.proj(attended.flatten(-2))
         return self.proj_drop(out)
+
+    def _in_graph(self, x: Proxy) -> Any:
+        """What torch.fx traces: a call of this layer, as of torch's own ones, or, if the layer is all that is traced, of what it
+        consists of."""
+        name = x.tracer.path_of_module(self)
+        return x.tracer.create_proxy("call_module", name, (x,), {}) if name else self._forward(x, None)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         axes = Axes(self.kernel_size, self.stride, self.dilation, self.is_causal)
