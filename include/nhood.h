@@ -118,8 +118,9 @@ typedef struct nhood_context_options {
      * NULL: $NHOOD_ISA or, if that is not set, the best one. */
     const char *isa;
     /* Folder for compiled kernels and wisdom, "" for none. NULL: $NHOOD_CACHE or, if that is not set, $XDG_CACHE_HOME/nhood or
-     * ~/.cache/nhood (Windows: %LOCALAPPDATA%/nhood/cache). Its wisdom and calibrations are read when the context is created;
-     * only nhood_wisdom_save and nhood_device_calibrate write them. */
+     * ~/.cache/nhood (Windows: %LOCALAPPDATA%/nhood/cache). '~' at the beginning stands for the home folder. Its wisdom and
+     * calibrations are read when the context is created; only nhood_wisdom_save and nhood_device_calibrate write them. A folder
+     * that others own or may write to, or that cannot be opened, is neither read nor written: a warning is logged. */
     const char *cache;
     /* Path of libnvrtc. NULL: $NHOOD_NVRTC or, if that is not set, it is searched for. */
     const char *nvrtc;

@@ -35,9 +35,8 @@ static nhood_status write_fit(const nhood_context *context, const struct nh_devi
     char path[NH_PATH_BYTES];
     double factor[NH_FACTORS];
     const struct nh_fold whole = {.of = 1};
-    if (!*context->cache)
-        return nh_error(NHOOD_ERR_CACHE_MISS, "the context has no cache folder to write to");
-    nhood_status status = nh_calibration_path(device, context->cache, path);
+    nhood_status status = nh_context_cache(context);
+    if (!status) status = nh_calibration_path(device, context->cache, path);
     if (!status) status = nh_calibrate(device, timings->timing, timings->count, whole, factor);
     if (status) return status;
     nh_folder_make(context->cache); /* if this fails, so does writing the file */

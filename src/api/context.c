@@ -47,21 +47,15 @@ static nhood_status read_line_info(int32_t *line_info) {
     return NHOOD_OK;
 }
 
-/* Writes the path of the cache folder, "" for none. $NHOOD_CACHE may be "", too. */
-static nhood_status read_cache(const char *given, char path[NH_PATH_BYTES]) {
-    char room[NH_PATH_BYTES];
-    if (!given) given = nh_os_environment("NHOOD_CACHE", room);
-    int length = given ? snprintf(path, NH_PATH_BYTES, "%s", given) : nh_os_cache_folder(path);
-    if (length >= NH_PATH_BYTES)
-        return nh_error(NHOOD_ERR_ARGUMENT, "options.cache has %d bytes, at most %d are legal",
-                        length, NH_PATH_BYTES - 1);
-    return NHOOD_OK;
+nhood_status nh_context_cache(const nhood_context *context) {
+    if (*context->cache) return NHOOD_OK;
+    return nh_error(NHOOD_ERR_CACHE_MISS, "the context has no cache folder: %s", context->no_cache);
 }
 
 nhood_status nh_context_wisdom_path(const nhood_context *context, const char *given,
                                     char path[NH_PATH_BYTES]) {
-    if (!given && !*context->cache)
-        return nh_error(NHOOD_ERR_CACHE_MISS, "path is NULL and the context has no cache folder");
+    const nhood_status status = given ? NHOOD_OK : nh_context_cache(context);
+    if (status) return status;
     int length = given ? snprintf(path, NH_PATH_BYTES, "%s", given)
                        : snprintf(path, NH_PATH_BYTES, "%s/wisdom", context->cache);
     if (length >= NH_PATH_BYTES)
@@ -105,13 +99,14 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     if (status) return status;
     char cache[NH_PATH_BYTES], isa[NH_PATH_BYTES], nvrtc[NH_PATH_BYTES], bundle[NH_PATH_BYTES];
     effective.isa = text_or_environment(effective.isa, "NHOOD_ISA", isa);
-    status = read_cache(effective.cache, cache);
-    if (status) return status;
-    effective.cache = cache;
     effective.nvrtc = text_or_environment(effective.nvrtc, "NHOOD_NVRTC", nvrtc);
     effective.bundle = text_or_environment(effective.bundle, "NHOOD_BUNDLE", bundle);
     struct nh_host host = {effective.user, effective.allocate, effective.release, effective.log,
                            effective.parallel_for};
+    char no_cache[NH_NO_CACHE_BYTES];
+    status = nh_cache_folder_find(effective.cache, &host, cache, no_cache);
+    if (status) return status;
+    effective.cache = cache;
     nhood_context *created = nh_allocate(&host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
     created->host = host;
@@ -121,6 +116,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     status = nh_fork_guard_add(&created->measuring_guard);
     created->line_info = effective.line_info;
     created->cache = nh_copy_text(&created->host, cache);
+    memcpy(created->no_cache, no_cache, sizeof no_cache);
     if (effective.nvrtc) created->nvrtc = nh_copy_text(&created->host, effective.nvrtc);
     bool copied = created->cache && (created->nvrtc || !effective.nvrtc);
     if (!status) status = copied ? load_wisdom(created) : NHOOD_ERR_MEMORY;

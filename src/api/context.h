@@ -2,6 +2,7 @@
 #ifndef NH_CONTEXT_H
 #define NH_CONTEXT_H
 
+#include "cache_folder.h"
 #include "os.h"
 #include "planner.h"
 #include "registry.h"
@@ -15,16 +16,19 @@ struct nhood_context {
     struct nh_devices devices;
     struct nh_wisdom *wisdom;
     struct nh_choice_cache *choices;
-    char *cache;               /* a folder; "" for none */
-    char *nvrtc;               /* path of the library; NULL: it is searched for */
-    int32_t line_info;         /* as in nhood_context_options */
-    pthread_mutex_t measuring; /* simultaneous measurements would disturb each other */
+    char *cache;                      /* a folder; "" for none */
+    char no_cache[NH_NO_CACHE_BYTES]; /* why there is none */
+    char *nvrtc;                      /* path of the library; NULL: it is searched for */
+    int32_t line_info;                /* as in nhood_context_options */
+    pthread_mutex_t measuring;        /* simultaneous measurements would disturb each other */
     struct nh_fork_guard measuring_guard;
     atomic_int references;
 };
 
 void nh_context_retain(nhood_context *context);
 void nh_context_drop(nhood_context *context);
+/* CACHE_MISS, with the reason, if the context has no cache folder. */
+nhood_status nh_context_cache(const nhood_context *context);
 /* Writes the path of the wisdom file: the given one or, for NULL, that in the cache folder. CACHE_MISS (no cache folder),
  * ARGUMENT (too long). */
 nhood_status nh_context_wisdom_path(const nhood_context *context, const char *given,

@@ -40,6 +40,10 @@ int nh_os_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void
 const char *nh_os_environment(const char *variable, char room[NH_PATH_BYTES]);
 /* Writes the path of this user's folder for caches of nhood, "" if it is not known. Returns the length, as snprintf does. */
 int nh_os_cache_folder(char path[NH_PATH_BYTES]);
+/* Why it is not known, as a part of a sentence. */
+const char *nh_os_no_cache_folder(void);
+/* The path of this user's home folder, which may lie in `room`; NULL if it is not known. */
+const char *nh_os_home(char room[NH_PATH_BYTES]);
 
 /* ---- shared libraries ---- */
 

@@ -79,10 +79,19 @@ const char *nh_os_environment(const char *variable, char room[NH_PATH_BYTES]) {
 int nh_os_cache_folder(char path[NH_PATH_BYTES]) {
     const char *base = nh_os_environment("XDG_CACHE_HOME", NULL);
     if (base && *base == '/') return snprintf(path, NH_PATH_BYTES, "%s/nhood", base);
-    const char *home = nh_os_environment("HOME", NULL);
-    if (home && *home == '/') return snprintf(path, NH_PATH_BYTES, "%s/.cache/nhood", home);
+    const char *home = nh_os_home(NULL);
+    if (home) return snprintf(path, NH_PATH_BYTES, "%s/.cache/nhood", home);
     *path = '\0';
     return 0;
+}
+
+const char *nh_os_no_cache_folder(void) {
+    return "neither XDG_CACHE_HOME nor HOME is an absolute path";
+}
+
+const char *nh_os_home(char room[NH_PATH_BYTES]) {
+    const char *home = nh_os_environment("HOME", room);
+    return home && *home == '/' ? home : NULL;
 }
 
 /* ---- shared libraries ---- */

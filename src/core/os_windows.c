@@ -122,6 +122,15 @@ int nh_os_cache_folder(char path[NH_PATH_BYTES]) {
     return 0;
 }
 
+const char *nh_os_no_cache_folder(void) {
+    return "LOCALAPPDATA is not set";
+}
+
+const char *nh_os_home(char room[NH_PATH_BYTES]) {
+    const char *home = nh_os_environment("USERPROFILE", room);
+    return home && *home ? home : NULL;
+}
+
 /* ---- shared libraries ---- */
 
 /* Libraries are never searched for in the current folder or in $PATH, where others may put files. */

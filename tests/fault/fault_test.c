@@ -123,6 +123,12 @@ static void keep_log(void *user, int32_t level, const char *line) {
     snprintf(last_log, sizeof last_log, "%s", line);
 }
 
+static int logged;
+static void count_log(void *user, int32_t level, const char *line) {
+    logged++;
+    keep_log(user, level, line);
+}
+
 static nhood_status plan_once(nhood_context *context, const char *text, int32_t effort,
                               char description[512]) {
     nhood_plan_options options = {
@@ -236,6 +242,71 @@ static void wisdom_files(void) {
     CHECK(!rmdir(path) && !rmdir(folder), "files are left in %s", folder);
 }
 
+/* A folder that others may write to is neither read nor written, with one warning; a folder that is not known, or whose path is
+ * too long, is no reason to fail; '~' stands for the home folder. */
+static void cache_folders(void) {
+    char folder[] = "/tmp/nhood-fault-XXXXXX", path[80], description[512];
+    static char home[5001];
+    nhood_context_options options = {.struct_size = sizeof options, .log = count_log};
+    nhood_context *context = NULL;
+    int64_t lines = 0;
+    if (!mkdtemp(folder)) exit(EXIT_FAILURE);
+    chmod(folder, 0777);
+    snprintf(path, sizeof path, "%s/wisdom", folder);
+    write_file(path, "nhood-wisdom 1\nchip fwd:f32:b1h1d8:9:w3 cpu.fused - 100 7\n");
+    setenv("NHOOD_CACHE", folder, 1);
+    logged = 0;
+    CHECK(!nhood_context_create(&options, &context) && logged == 1 &&
+              strstr(last_log, "is not used: owner"),
+          "%d lines logged, %s", logged, last_log);
+    CHECK(!nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, NULL, &lines) && lines == 0,
+          "%lld lines were read", (long long)lines);
+    plan_once(context, "fwd:f32:b1h1d8:9:w3", NHOOD_EFFORT_MEASURE, description);
+    CHECK(nhood_wisdom_save(context, NULL, 1) == NHOOD_ERR_CACHE_MISS &&
+              strstr(nhood_last_error(), "the context has no cache folder: '/tmp/nhood-fault-"),
+          "%s", nhood_last_error());
+    nhood_context_destroy(context);
+    chmod(folder, 0700);
+    CHECK(!nhood_context_create(&options, &context) &&
+              !nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, NULL, &lines) && lines == 1,
+          "%lld lines were read: %s", (long long)lines, nhood_last_error());
+    nhood_context_destroy(context);
+
+    char *kept = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    setenv("HOME", folder, 1);
+    setenv("NHOOD_CACHE", "~", 1);
+    CHECK(!nhood_context_create(&options, &context) &&
+              !nhood_wisdom_forget(context, NHOOD_ANY_DEVICE, NULL, &lines) && lines == 1,
+          "%lld lines were read: %s", (long long)lines, nhood_last_error());
+    nhood_context_destroy(context);
+    options.cache = "~other/cache";
+    CHECK(nhood_context_create(&options, &context) == NHOOD_ERR_ARGUMENT &&
+              strstr(nhood_last_error(), "options.cache = '~other/cache': only '~' alone"),
+          "%s", nhood_last_error());
+    options.cache = NULL;
+    unsetenv("HOME");
+    CHECK(nhood_context_create(&options, &context) == NHOOD_ERR_ARGUMENT &&
+              strstr(nhood_last_error(), "NHOOD_CACHE = '~', but the home folder is not known"),
+          "%s", nhood_last_error());
+    unsetenv("NHOOD_CACHE");
+    unsetenv("XDG_CACHE_HOME");
+    CHECK(!nhood_context_create(&options, &context) &&
+              nhood_wisdom_save(context, NULL, 0) == NHOOD_ERR_CACHE_MISS &&
+              strstr(nhood_last_error(), "neither XDG_CACHE_HOME nor HOME is an absolute path"),
+          "%s", nhood_last_error());
+    nhood_context_destroy(context);
+    memset(home, '/', sizeof home - 1);
+    setenv("HOME", home, 1);
+    CHECK(!nhood_context_create(&options, &context) && strstr(last_log, "has 5013 bytes"), "%s",
+          last_log);
+    nhood_context_destroy(context);
+    if (kept) setenv("HOME", kept, 1);
+    if (!kept) unsetenv("HOME");
+    free(kept);
+    setenv("NHOOD_CACHE", "", 1);
+    CHECK(!unlink(path) && !rmdir(folder), "files are left in %s", folder);
+}
+
 static void after_fork(void) {
     struct test_case c;
     nhood_context_options options = {.struct_size = sizeof options, .threads = 4};
@@ -269,6 +340,7 @@ int main(void) {
     failing_allocations("bwd:bf16:b1h2d8:9x9:w3x3:x2", NULL, NHOOD_EFFORT_MEASURE);
     bad_options();
     wisdom();
+    cache_folders();
     wisdom_files();
     after_fork();
     return test_result();

@@ -51,6 +51,58 @@ def test_tune_tells_and_remembers(own_cache):
     assert nhood.tune(PROBLEM, budget=0) == [line]
 
 
+@pytest.fixture(params=["under a file", "not to be made", "of others", "no home"])
+def bad_cache(request, tmp_path, monkeypatch):
+    """The reason that the warning gives."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    folder, reason = {
+        "under a file": (tmp_path / "file" / "cache", "cache/wisdom: Not a directory"),
+        "not to be made": ("/proc/nhood/cache", "/proc/nhood/cache/wisdom: No such file or directory"),
+        "of others": (tmp_path / "open", "it must be of user"),
+        "no home": (None, "neither XDG_CACHE_HOME nor HOME is an absolute path"),
+    }[request.param]
+    for name in ("NHOOD_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if folder:
+        monkeypatch.setenv("NHOOD_CACHE", str(folder))
+    nhood.configure()
+    return reason
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(bad_cache, tmp_path):
+    with pytest.warns(RuntimeWarning, match=rf"could not be saved: .*{bad_cache}"):
+        lines = nhood.tune(PROBLEM, budget=0.02)
+    assert len(lines) == 1 and "sample" in lines[0]
+    with pytest.warns(RuntimeWarning, match="could not be saved") as warned, nhood.tuning(0.02):
+        out = nhood.na2d(*arrays(), 5)
+    assert out.shape == (1, 12, 12, 2, 16) and len(warned) == 1
+    with pytest.raises(ZeroDivisionError), pytest.warns(RuntimeWarning), nhood.tuning(0.02):
+        raise ZeroDivisionError
+    assert not list((tmp_path / "open").iterdir())
+
+
+def test_no_cache_is_no_warning(monkeypatch, recwarn):
+    monkeypatch.setenv("NHOOD_CACHE", "")
+    nhood.configure()
+    assert len(nhood.tune(PROBLEM, budget=0.02)) == 1
+    with nhood.tuning(0.02):
+        nhood.na2d(*arrays(), 5)
+    assert not recwarn.list
+
+
+def test_a_tilde_stands_for_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NHOOD_CACHE", "~/of nhood")
+    nhood.configure()
+    nhood.tune(PROBLEM, budget=0.02)
+    assert (tmp_path / "of nhood" / "wisdom").exists() and not Path("~").exists()
+    monkeypatch.setenv("NHOOD_CACHE", "~someone/cache")
+    with pytest.raises(ValueError, match="NHOOD_CACHE = '~someone/cache': only '~' alone"):
+        nhood.configure()
+
+
 def test_calls_use_what_was_tuned():
     call = lambda: nhood.na2d(*arrays(), 5)  # noqa: E731
     assert description(call).endswith("by estimate")
