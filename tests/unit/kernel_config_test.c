@@ -26,6 +26,11 @@ int main(void) {
     expect(text_of(&spec), "example.cu --std=c++20 --gpu-architecture=sm_90a -DNH_DTYPE=3 "
                            "-DNH_CONFIG={.pipeline=2,.rows={1,4,-8},.warps=4}");
     CHECK(example_row_count(&config) == -32, "%d rows", example_row_count(&config));
+    /* The last member, too; and none that is not there. */
+    nh_kernel_name_value(&spec, "pipeline", "EXAMPLE_RING");
+    nh_kernel_name_value(&spec, "warps", "EXAMPLE_FOUR");
+    nh_kernel_name_value(&spec, "row", "EXAMPLE_ONE");
+    expect(spec.config, "{.pipeline=EXAMPLE_RING,.rows={1,4,-8},.warps=EXAMPLE_FOUR}");
     /* A configuration set again replaces the first. */
     const struct example_config other = {.pipeline = 3};
     nh_kernel_configure(&spec, fields, &other);

@@ -51,6 +51,17 @@ void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_fie
     append(spec, "}");
 }
 
+void nh_kernel_name_value(struct nh_kernel_spec *spec, const char *member, const char *enumerator) {
+    char key[64], rest[NH_KERNEL_CONFIG_BYTES];
+    snprintf(key, sizeof key, ".%s=", member);
+    char *value = strstr(spec->config, key);
+    if (!value) return;
+    value += strlen(key);
+    snprintf(rest, sizeof rest, "%s", value + strcspn(value, ",}"));
+    *value = '\0';
+    append(spec, "%s%s", enumerator, rest);
+}
+
 /* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch, bool line_info,
                     char text[NH_KERNEL_TEXT_BYTES]) {

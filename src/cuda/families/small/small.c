@@ -82,6 +82,21 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
          "small_backward_query_boxes.cu"},
         {"small_backward_key_copies.cu", "small_backward_key_turns.cu",
          "small_backward_key_boxes.cu"}};
+    static const char *const passes[] = {
+        [SMALL_FORWARD] = "SMALL_FORWARD",
+        [SMALL_BY_QUERY] = "SMALL_BY_QUERY",
+        [SMALL_BY_KEY] = "SMALL_BY_KEY",
+    };
+    static const char *const pipelines[] = {
+        [SMALL_COPIES] = "SMALL_COPIES", [SMALL_TURNS] = "SMALL_TURNS",
+        [SMALL_BOXES] = "SMALL_BOXES",   [SMALL_LINES] = "SMALL_LINES",
+        [SMALL_PLANES] = "SMALL_PLANES",
+    };
+    static const char *const masks[] = {
+        [SMALL_NO_MASK] = "SMALL_NO_MASK", [SMALL_BITS] = "SMALL_BITS",
+        [SMALL_STARTS] = "SMALL_STARTS",   [SMALL_COORDINATES] = "SMALL_COORDINATES",
+        [SMALL_KINDS] = "SMALL_KINDS",
+    };
     const struct nh_problem *problem = launch->problem;
     struct nh_kernel_spec spec = {
         .source = sources[launch->config.pass][nh_min(launch->config.pipeline, SMALL_BOXES)]};
@@ -91,6 +106,9 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
                              problem->op == NHOOD_OP_BWD ? NH_SUMS_OF_QUERY | NH_SUMS_OF_KEY
                                                          : NH_SUMS_OF_QUERY);
     nh_kernel_configure(&spec, fields, &launch->config);
+    nh_kernel_name_value(&spec, "pass", passes[launch->config.pass]);
+    nh_kernel_name_value(&spec, "pipeline", pipelines[launch->config.pipeline]);
+    nh_kernel_name_value(&spec, "mask", masks[launch->config.mask]);
     return spec;
 }
 

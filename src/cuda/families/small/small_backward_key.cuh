@@ -49,9 +49,9 @@ NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float 
 
 /* Adds what a warp tile's columns contribute to its sums. Calls passed() when its first plane may be overwritten. */
 template <typename Passed>
-NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
-                                const nh_additive_masks &additive_masks, const nh_kinds &kinds, const nh_halo &halo,
-                                int warp_tile, nh_key_sums &sums, const Passed &passed) {
+NH_DEVICE void nh_differentiate(const nh_block &block, const nh_kinds &kinds, const nh_tile_info &info,
+                                const nh_halo &halo, int warp_tile, nh_key_sums &sums, const Passed &passed) {
+    const nh_tables &tables = block.tables;
     unsigned queries[NH_STEPS], d_outputs[NH_STEPS_V], places[NH_STEPS_PLACES][4];
     nh_across<C.dim> queries_across;
     nh_across<C.dim_v> d_outputs_across;
@@ -72,7 +72,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
     const uint2 own_places = kinds.rows[threadIdx.x % 32];
     if (NH_ADDS_MASK && C.mask != SMALL_KINDS) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
     const float *table = info.bias;
-    if (C.bias_count) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
+    if (C.bias_count) table += nh_bias_row(block.args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     const int chunks = nh_chunks_of(reach);
     if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
 #pragma unroll 1
@@ -104,7 +104,7 @@ NH_DEVICE void nh_differentiate(const nh_tiled_args &args, const nh_tile_info &i
                 nh_add_deltas(d_scores[block], query[block]);
             }
             if (NH_ADDS_MASK && C.mask != SMALL_KINDS)
-                nh_add_mask(weights, places, additive_masks, nh_mask_pair(chunk, p), both);
+                nh_add_mask(weights, places, block.additive_masks, nh_mask_pair(chunk, p), both);
             nh_multiply_pair(weights, sums.keys, queries, row[p], both);
 #pragma unroll
             for (int block = 0; block < 1 + both; block++)

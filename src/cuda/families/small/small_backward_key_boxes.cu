@@ -126,18 +126,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         const auto work = [&](const nh_tile_info &info, int turn, int warp_tile, int member) {
             if (member == 0) nh_key_sums_start(sums, shared.rows[turn], warp_tile);
             nh_rows_taken(shared.ring, turn);
-            nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds,
+            nh_differentiate({args, shared.tables, shared.additive_masks}, shared.kinds, info,
                              shared.halo[turn % NH_HALOS], warp_tile, sums,
                              [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
             if (member + 1 < share) return;
             nh_finish(args, info.work_tile, warp_tile, sums, keys, values);
             nh_results_ready();
             if (args.tensor[NH_D_K].data)
-                nh_store_results<C.d_k_map>(args, info.work_tile, maps.d_k, NH_D_K, warp_tile, keys,
-                                             info.work_tile.head, kv_heads);
+                nh_store_results<C.d_k_map>(args, info.work_tile, maps.d_k, NH_D_K, warp_tile, keys, kv_heads);
             if (args.tensor[NH_D_V].data)
-                nh_store_results<C.d_v_map>(args, info.work_tile, maps.d_v, NH_D_V, warp_tile, values,
-                                             info.work_tile.head, kv_heads);
+                nh_store_results<C.d_v_map>(args, info.work_tile, maps.d_v, NH_D_V, warp_tile, values, kv_heads);
         };
         nh_do_work_tiles(args, shared.ring, (unsigned)share, work);
     }

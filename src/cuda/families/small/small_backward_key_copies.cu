@@ -56,8 +56,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
             __syncthreads();
             nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {
                 if (member == 0) nh_key_sums_start(sums, rows, warp_tile);
-                nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.kinds, halo, warp_tile, sums,
-                                 [] {});
+                nh_differentiate({args, shared.tables, shared.additive_masks}, shared.kinds, info, halo, warp_tile,
+                                 sums, [] {});
                 if (member + 1 < share) return;
                 nh_finish(args, work_tile, warp_tile, sums, rows.keys, rows.values);
                 __syncwarp();

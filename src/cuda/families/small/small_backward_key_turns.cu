@@ -140,8 +140,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_copy_wait();
         __syncthreads();
         if (exists) {
-            nh_sum_and_store<C.dim_v>(args, info, tables, NH_D_V, warp, weights, shared.halo, make_float2(1.f, 1.f),
-                                       repair);
+            nh_sum_and_store<C.dim_v>(args, shared, info, NH_D_V, warp, weights, make_float2(1.f, 1.f), repair);
             nh_score_gradients(weights, args, info, shared, warp);
         }
         __syncthreads();
@@ -150,8 +149,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         __syncthreads();
         if (exists) {
             const float scale = (float)args.scale;
-            nh_sum_and_store<C.dim>(args, info, tables, NH_D_K, warp, weights, shared.halo,
-                                     make_float2(scale, scale), repair);
+            nh_sum_and_store<C.dim>(args, shared, info, NH_D_K, warp, weights, make_float2(scale, scale), repair);
             nh_repair_both(args, work_tile, warp, repair);
         }
         __syncthreads();

@@ -59,14 +59,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
             nh_bias_head(args, bias_turn, info.work_tile.head, shared.sums, products);
-            nh_differentiate(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
-                             shared.rows[stage], shared.sums, products, warp_tile, results,
-                             [&] { nh_rows_taken(shared.ring, stage); },
+            nh_differentiate({args, shared.tables, shared.additive_masks}, info,
+                             {shared.halo[stage % NH_HALOS], shared.rows[stage]}, {shared.sums, products}, warp_tile,
+                             results, [&] { nh_rows_taken(shared.ring, stage); },
                              [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
             nh_results_ready();
             if (args.tensor[NH_D_Q].data)
-                nh_store_results<C.d_q_map>(args, info.work_tile, maps.d_q, NH_D_Q, warp_tile, results,
-                                             info.work_tile.head, heads);
+                nh_store_results<C.d_q_map>(args, info.work_tile, maps.d_q, NH_D_Q, warp_tile, results, heads);
         };
         nh_do_work_tiles(args, shared.ring, 1, work);
         nh_bias_head(args, bias_turn, heads, shared.sums, products);

@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_copy_wait();
         __syncthreads();
         nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {
-            nh_differentiate(args, info, shared.tables, shared.additive_masks, halo, rows, shared.sums, products,
+            nh_differentiate({args, shared.tables, shared.additive_masks}, info, {halo, rows}, {shared.sums, products},
                              warp_tile, rows.queries, [] {}, [] {});
             __syncwarp();
             if (args.tensor[NH_D_Q].data)

@@ -57,8 +57,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, co
     if (!args.tensor[NH_D_Q].data) return;
     const float scale = (float)args.scale;
     bool repair[2] = {false, false};
-    nh_sum_and_store<C.dim>(args, info, shared.tables, NH_D_Q, warp_tile, gradients, shared.halo,
-                             make_float2(scale, scale), repair);
+    nh_sum_and_store<C.dim>(args, shared, info, NH_D_Q, warp_tile, gradients, make_float2(scale, scale), repair);
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     __syncwarp();
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {

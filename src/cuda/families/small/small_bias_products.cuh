@@ -13,9 +13,8 @@ namespace nh_small {
 
 /* A row's number in the box: relative to row 0, the column at a distance is this much further. */
 NH_DEVICE constexpr int nh_row_shift(int row) {
-    return (row / (C.warp_tile[2] * C.warp_tile[1]) * C.columns[1] + row / C.warp_tile[2] % C.warp_tile[1]) *
-               C.columns[2] +
-           row % C.warp_tile[2];
+    const int line = row / C.warp_tile[2], plane = line / C.warp_tile[1];
+    return (plane * C.columns[1] + line % C.warp_tile[1]) * C.columns[2] + row % C.warp_tile[2];
 }
 
 enum {

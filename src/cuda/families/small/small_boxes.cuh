@@ -289,7 +289,7 @@ NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work
  * tile, whose barrier is `done`. */
 template <int LAYOUT, bool LAST = false>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
-                                int slot, int warp_tile, const char *results, int head, int heads, unsigned done = 0) {
+                                int slot, int warp_tile, const char *results, int heads, unsigned done = 0) {
     if (C.dilated || nh_begins_before(work_tile, warp_tile)) {
         nh_store_rows<C.dim, C.dim>(args, work_tile, slot, results, warp_tile);
         if (LAST) nh_warp_arrive(done);
@@ -300,7 +300,7 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
 #pragma unroll
     for (int a = 0; a < 3; a++)
         position[a] = work_tile.row[a] + nh_row_at(warp_tile, 0, a);
-    nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, false);
+    nh_box_at<LAYOUT>(at, args, work_tile, position, work_tile.head, heads, false);
     nh_store_box(&map, at, nh_shared_address(results));
     if (LAST) nh_barrier_arrive(done);
 }

@@ -268,24 +268,30 @@ NH_DEVICE bool nh_all_finite(const float (&output)[NH_SUMS_V][4]) {
     return total - total == 0.f;
 }
 
+/* What a warp tile's products come to. */
+struct nh_attention {
+    nh_state state;
+    float output[NH_SUMS_V][4];
+};
+
 /* Computes the sums of a warp tile with weights relative to 1. Calls taken() when the queries may be overwritten (where
  * threads copy, this warp tile's are still used for its results), and passed() when its first plane may be.
  *
  * Returns false if the sum of weights is out of range for some row, or some sum is not finite. */
 template <typename Taken, typename Passed>
-NH_DEVICE bool nh_attend(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables,
-                         const nh_additive_masks &additive_masks, const nh_key_halo &halo, const nh_rows &rows,
-                         int number, nh_state &state, float (&output)[NH_SUMS_V][4], const Taken &taken,
-                         const Passed &passed) {
+NH_DEVICE bool nh_attend(const nh_block &block, const nh_tile_info &info, const nh_key_halo &halo, const nh_rows &rows,
+                         int number, nh_attention &result, const Taken &taken, const Passed &passed) {
+    nh_state &state = result.state;
     nh_queries queries;
     nh_load_rows<NH_WIDEST>(queries, rows.queries, number);
     taken();
-    const nh_warp_tile warp_tile = {args, info, tables, additive_masks, halo, number, queries};
+    const nh_warp_tile warp_tile = {block.args, info, block.tables, block.additive_masks, halo,
+                                    number, queries};
     state.reference[0] = state.reference[1] = 0.f;
-    nh_weigh_values(warp_tile, state, output, passed);
+    nh_weigh_values(warp_tile, state, result.output, passed);
     const bool held = nh_sum_held(info.visibility, state, number, 0) && nh_sum_held(info.visibility, state, number, 1);
     /* With && the compiler would branch, and spill more. */
-    return __all_sync(~0u, held & nh_all_finite(output));
+    return __all_sync(~0u, held & nh_all_finite(result.output));
 }
 
 } // namespace nh_small

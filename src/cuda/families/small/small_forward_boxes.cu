@@ -49,10 +49,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
             });
     } else {
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
-            nh_state state;
-            float output[NH_SUMS_V][4];
-            const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, shared.halo[stage % NH_HALOS],
-                                        shared.rows[stage], warp_tile, state, output,
+            nh_attention attention;
+            const nh_state &state = attention.state;
+            const float(&output)[NH_SUMS_V][4] = attention.output;
+            const bool held = nh_attend({args, shared.tables, shared.additive_masks}, info,
+                                        shared.halo[stage % NH_HALOS], shared.rows[stage], warp_tile, attention,
                                         [&] { nh_rows_taken(shared.ring, stage); },
                                         [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
             const nh_place now = nh_place_again(shared.ring);
@@ -76,8 +77,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
             if (!C.dilated) nh_show_shared();
             nh_store_lse(shared.lse, same.work_tile, now.warp_tile, lse);
             __syncwarp();
-            nh_store_results<C.o_map, true>(args, same.work_tile, maps.o, NH_O, now.warp_tile, results,
-                                             same.work_tile.head, heads, now.done);
+            nh_store_results<C.o_map, true>(args, same.work_tile, maps.o, NH_O, now.warp_tile, results, heads,
+                                            now.done);
             return now.number;
         };
         nh_do_work_tiles<true>(args, shared.ring, 1, work);

@@ -42,11 +42,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_copy_wait();
         __syncthreads();
         nh_for_warp_tiles(args, info.work_tile, [&](int warp_tile) {
-            nh_state state;
-            float output[NH_SUMS_V][4];
-            const bool held = nh_attend(args, info, shared.tables, shared.additive_masks, halo, rows, warp_tile, state,
-                                        output, [] {}, [] {});
-            const float2 lse = held ? nh_finish(warp_tile, rows.queries, state, output)
+            nh_attention attention;
+            const bool held = nh_attend({args, shared.tables, shared.additive_masks}, info, halo, rows, warp_tile,
+                                        attention, [] {}, [] {});
+            const float2 lse = held ? nh_finish(warp_tile, rows.queries, attention.state, attention.output)
                                     : nh_repair_attention(args, info, shared.tables, shared.additive_masks, halo,
                                                           warp_tile, rows.queries);
             nh_store_lse(shared.lse, info.work_tile, warp_tile, lse);

@@ -51,11 +51,11 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args 
 }
 
 /* Stores outputs and LSE; rows that are not finite are computed again key by key. */
-NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables, int warp_tile,
-                         const nh_state &state, const nh_scores &weights, const char *values) {
+NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_shared &shared, const nh_tile_info &info, int warp_tile,
+                         const nh_state &state, const nh_scores &weights) {
     float2 lse = nh_lse_of(state);
     bool repair[2] = {false, false};
-    nh_sum_and_store<C.dim_v>(args, info, tables, NH_O, warp_tile, weights, values,
+    nh_sum_and_store<C.dim_v>(args, shared, info, NH_O, warp_tile, weights,
                                make_float2(nh_factor(state, 0), nh_factor(state, 1)), repair);
     if (__any_sync(~0u, repair[0] | repair[1])) {
         __syncwarp();
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         if (exists) nh_weigh(scores, state, args, info, tables, warp);
         nh_copy_wait();
         __syncthreads();
-        if (exists) nh_finish(args, info, tables, warp, state, scores, shared.halo);
+        if (exists) nh_finish(args, shared, info, warp, state, scores);
         __syncthreads();
         if (index + (int)gridDim.x < args.tiling.work_tiles)
             nh_copy_halo<C.dim>(args, next.work_tile, NH_K, 0, shared.halo);

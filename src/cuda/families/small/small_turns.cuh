@@ -124,12 +124,11 @@ NH_DEVICE int nh_unit_of(int g) {
 /* Multiplies weights with the columns in shared memory and with the factors of rows g and g + 8, and stores the
  * results, if they are asked for, 32 elements at a time. Sets which of the two rows need repair. */
 template <int WIDTH>
-NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_tile_info &info, const nh_tables &tables, int slot,
-                                int warp_tile, const nh_scores &weights, const char *columns, float2 factors,
-                                bool (&repair)[2]) {
+NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_shared &shared, const nh_tile_info &info, int slot,
+                                int warp_tile, const nh_scores &weights, float2 factors, bool (&repair)[2]) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_across<32, WIDTH> start;
-    nh_across_start(start, columns, nh_box_row(info.visibility, warp_tile), nh_unit_of(lane / 4));
+    nh_across_start(start, shared.halo, nh_box_row(info.visibility, warp_tile), nh_unit_of(lane / 4));
     elem *to[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -147,7 +146,7 @@ NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_tile_info &i
         for (int p = 0; p < NH_PAIRS; p++) {
             const bool both = 2 * p + 1 < NH_BLOCKS;
             nh_weights operand;
-            nh_gather_across(rows, tables.columns, 0, 0, p);
+            nh_gather_across(rows, shared.tables.columns, 0, 0, p);
             nh_pack_weights(operand, weights + 2 * p, both);
             nh_add_columns(sums, operand, start, nh_rows_of_pair(rows, p), both);
         }

@@ -348,6 +348,13 @@ struct nh_tables {
 };
 static_assert(sizeof(nh_tables) == small_tables_bytes(&C), "the host's count");
 
+/* What is the same for all work tiles of a block. */
+struct nh_block {
+    const nh_tiled_args &args;
+    const nh_tables &tables;
+    const nh_additive_masks &additive_masks;
+};
+
 /* Called before the first work tile; a barrier must follow. */
 template <int TILE_INFOS>
 NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_tile_info (&info)[TILE_INFOS]) {
