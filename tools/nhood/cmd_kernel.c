@@ -67,15 +67,18 @@ static int arch_of(const char *kernel) {
     return name ? atoi(name + 4) : 0;
 }
 
+/* Prints the compiler's options on lines that end behind an option or behind a member of a configuration. */
 static void print_options(const char *options) {
     int column = 0;
     while (*options) {
-        int length = (int)strcspn(options, " ");
-        if (!column || column + 1 + length > LINE_COLUMNS)
-            column = printf("%s     ", column ? "\n" : "") - (column > 0);
-        column += printf(" %.*s", length, options);
+        int length = (int)strcspn(options, " ,");
+        length += options[length] != '\0';
+        if (column + length > LINE_COLUMNS) {
+            printf("\n");
+            column = 0;
+        }
+        column += printf("%s%.*s", column ? "" : "      ", length, options);
         options += length;
-        options += *options == ' ';
     }
     printf("\n");
 }
