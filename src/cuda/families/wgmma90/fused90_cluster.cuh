@@ -7,10 +7,6 @@
 
 namespace nh_wgmma90 {
 
-__device__ constexpr int sums_pitch(int dim) {
-    return wgmma90_sums_pitch(dim);
-}
-
 __device__ __forceinline__ void sync_cluster(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -47,7 +43,7 @@ template <int DIM> __device__ __forceinline__ void lay_down(unsigned sums, int r
     sync_cluster();
 #pragma unroll
     for (int i = 0; i < DIM / 2; i += 2) {
-        unsigned to = sums + (row + i / 2 % 2 * 8) * sums_pitch(DIM) + i / 4 * 32 + 8 * (threadIdx.x & 3);
+        unsigned to = sums + (row + i / 2 % 2 * 8) * wgmma90_sums_pitch(DIM) + i / 4 * 32 + 8 * (threadIdx.x & 3);
         store_two(to, counts ? sum[i] : 0, counts ? sum[i + 1] : 0);
     }
 }
@@ -73,7 +69,7 @@ __device__ __forceinline__ float4 add_up(unsigned sums, int row, int column, con
     float4 total = {0, 0, 0, 0};
 #pragma unroll
     for (int rank = 0; rank < C.cluster; rank++) {
-        float4 part = load_four(address_in(sums + row * sums_pitch(DIM) + 4 * column, rank));
+        float4 part = load_four(address_in(sums + row * wgmma90_sums_pitch(DIM) + 4 * column, rank));
         total.x += factor[rank] * part.x;
         total.y += factor[rank] * part.y;
         total.z += factor[rank] * part.z;

@@ -158,7 +158,7 @@ __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor
     float2 part[C.cluster], all = {UNSET, 0};
 #pragma unroll
     for (int rank = 0; rank < C.cluster; rank++) {
-        part[rank] = load_two(address_in(sums + row * sums_pitch(C.dim_v) + 4 * C.dim_v, rank));
+        part[rank] = load_two(address_in(sums + row * wgmma90_sums_pitch(C.dim_v) + 4 * C.dim_v, rank));
         all.x = fminf(all.x, part[rank].x);
     }
 #pragma unroll
@@ -191,8 +191,8 @@ __device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const 
     for (int half = 0; half < 2; half++) {
         float sum = nh_quad_sum(r.sum[half]);
         if ((threadIdx.x & 3) == 0)
-            store_two(sums + (row + 8 * half) * sums_pitch(C.dim_v) + 4 * C.dim_v, counts ? r.shift[half] : UNSET,
-                      counts ? sum : 0);
+            store_two(sums + (row + 8 * half) * wgmma90_sums_pitch(C.dim_v) + 4 * C.dim_v,
+                      counts ? r.shift[half] : UNSET, counts ? sum : 0);
     }
     sync_cluster();
     for_shared<C.dim_v>([&](int of, int column) { zero += store_shared(args, work_tile, sums, of, column); });

@@ -23,8 +23,8 @@ __device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_w
     const int warpgroup_tile[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z}, tile[3] = {C.loop[0], C.loop[1], C.loop[2]};
     const int a = C.stack, extent = tile[a];
     int first = work_tile.own[a] + warpgroup * warpgroup_tile[a], last_row = work_tile.length[a] - 1;
-    nh_range low = NH_SEEN_BY(args.axis[a], work_tile, a, nh_min(first, last_row));
-    nh_range high = NH_SEEN_BY(args.axis[a], work_tile, a, nh_min(first + warpgroup_tile[a] - 1, last_row));
+    nh_range low = nh_seen_by<T>(args.axis[a], work_tile, a, nh_min(first, last_row));
+    nh_range high = nh_seen_by<T>(args.axis[a], work_tile, a, nh_min(first + warpgroup_tile[a] - 1, last_row));
     p.begin = (low.begin - work_tile.halo[a]) / extent;
     p.end = (high.end - work_tile.halo[a] + extent - 1) / extent;
     if (nh_is_cut(a)) { /* one tile if the warpgroup's rows see none */

@@ -67,13 +67,10 @@ __device__ __forceinline__ int sums_start(const Args &args, const WorkTile &work
 }
 
 /* The coordinate in the sums of the n-th tile of the loop along an axis; start: sums_start of the axis. */
-template <class WorkTile>
-__device__ __forceinline__ int place_in_sums(const WorkTile &work_tile, int start, int a, int n) {
+__device__ __forceinline__ int place_in_sums(const nh_work_tile &work_tile, int start, int a, int n) {
     const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     if (!NH_REGIONS) return start + n * extent[a];
-    int position = work_tile.halo[a] + n * extent[a];
-    if constexpr (NH_PERIODIC) position = nh_wrapped(work_tile, a, n, position);
-    return start + position;
+    return start + nh_wrapped(work_tile, a, n, work_tile.halo[a] + n * extent[a]);
 }
 
 __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps &maps, const layout &s) {

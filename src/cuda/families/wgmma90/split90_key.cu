@@ -3,7 +3,9 @@
  * waited before this one could begin; so it only has to make sure that it does not end before that one. */
 #include "fused90_bias.cuh"
 #include "fused90_cluster.cuh"
-#include "fused90_key_end.cuh"
+#include "fused90_key.cuh"
+#include "fused90_repair.cuh"
+#include "naive_backward_key.cuh"
 #include "overlap.cuh"
 
 namespace nh_wgmma90 {
@@ -223,6 +225,19 @@ __device__ __forceinline__ float consume_tiles(const nh_tiled_args &args, const 
         zero += finish_work_tile(args, s, work_tile, row, r, loop.counts);
     }
     return zero;
+}
+
+/* ---- repair (fused90_repair.cuh) ---- */
+
+__device__ __forceinline__ bool keys_need_repair(const nh_cuda_args &args, const nh_query &key) {
+    return (C.sum_d_k && needs_repair<C.dim>(args, NH_D_K, key)) ||
+           (C.sum_d_v && needs_repair<C.dim_v>(args, NH_D_V, key));
+}
+
+/* Repairs the rows of a tile that a warp has stored, after all work tiles. Called by the whole warp. zero: the sum of
+ * what finish_keys returned. */
+__device__ __forceinline__ void repair_keys(const nh_tiled_args &args, int first_row, int rows, float zero) {
+    if (__any_sync(~0u, zero != 0)) repair_rows<keys_need_repair, nh_differentiate_key>(args, first_row, rows);
 }
 
 __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {

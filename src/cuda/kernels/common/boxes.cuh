@@ -75,7 +75,23 @@ __device__ __forceinline__ int nh_max(int a, int b) {
     return a > b ? a : b;
 }
 
-struct nh_work_tile {
+/* What a work tile has besides where kernels are told the region, and where some axis is periodic. */
+struct nh_region_tile {
+    int grid[3];         /* length of the group in the grid */
+    int rows[3];         /* position of its first row */
+    nh_range columns[3]; /* positions that tensors have of the loop's rows */
+};
+
+struct nh_lap_tile : nh_region_tile {
+    int lap[3];       /* start of the lap of columns in which the loop begins */
+    int lap_tiles[3]; /* tiles of the loop before the next lap */
+};
+
+template <bool REGIONS, bool PERIODIC> struct nh_more_of_tile {};
+template <> struct nh_more_of_tile<true, false> : nh_region_tile {};
+template <> struct nh_more_of_tile<true, true> : nh_lap_tile {};
+
+struct nh_work_tile : nh_more_of_tile<NH_REGIONS, NH_PERIODIC != 0> {
     int index;
     int batch;
     int head;    /* of the owned rows: a key head if these are keys, else the first of the query heads of the tile */
@@ -85,15 +101,6 @@ struct nh_work_tile {
     int own[3];    /* first position of the owned tile */
     int halo[3];   /* first position of the halo */
     int tiles[3];  /* number of tiles of the loop over the halo */
-#if NH_REGIONS
-    int grid[3];         /* length of the group in the grid */
-    int rows[3];         /* position of its first row */
-    nh_range columns[3]; /* positions that tensors have of the loop's rows */
-#endif
-#if NH_PERIODIC
-    int lap[3];       /* start of the lap of columns in which the loop begins */
-    int lap_tiles[3]; /* tiles of the loop before the next lap */
-#endif
 };
 
 /* Splits off the lowest digit of *index. Work tiles are numbered with 32 bits. */
@@ -120,10 +127,9 @@ __device__ __forceinline__ int nh_work_tile_index(int round) {
     return round * blocks + ((int)blockIdx.x + round) % blocks;
 }
 
-#if NH_REGIONS
 /* Moves a work tile to the rows that tensors have of its dilation group. */
-template <nh_tiles T>
-__device__ __forceinline__ void nh_work_tile_place(const nh_cuda_args &args, int a, nh_work_tile &work_tile) {
+template <nh_tiles T, class Args, class WorkTile>
+__device__ __forceinline__ void nh_work_tile_place(const Args &args, int a, WorkTile &work_tile) {
     const nh_cuda_region &region = args.region[a];
     const int dilation = (int)NH_DILATION(args.axis[a]);
     if (!nh_is_cut(a)) {
@@ -140,32 +146,26 @@ __device__ __forceinline__ void nh_work_tile_place(const nh_cuda_args &args, int
     work_tile.length[a] = rows.end;
 }
 
-template <nh_tiles T>
-__device__ __forceinline__ nh_range nh_covered_seen(const nh_cuda_axis &axis, const nh_work_tile &work_tile, int a,
-                                                    int position) {
-    const nh_range columns = work_tile.columns[a];
-    if (!nh_is_cut(a)) return nh_seen_from<T>(axis, work_tile.length[a], position);
-    if (work_tile.rows[a] >= work_tile.length[a]) return {columns.begin, columns.begin}; /* the group has no row */
-    const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), T.inverse, work_tile.grid[a], position);
-    return nh_covered_part(seen, columns, work_tile.grid[a], nh_wraps(a));
+/* What the row at a position sees along an axis, of the loop's rows that tensors have. */
+template <nh_tiles T, class WorkTile>
+__device__ __forceinline__ nh_range nh_seen_by(const nh_cuda_axis &axis, const WorkTile &work_tile, int a,
+                                               int position) {
+    if constexpr (NH_REGIONS) {
+        const nh_range columns = work_tile.columns[a];
+        if (!nh_is_cut(a)) return nh_seen_from<T>(axis, work_tile.length[a], position);
+        if (work_tile.rows[a] >= work_tile.length[a]) return {columns.begin, columns.begin}; /* the group has no row */
+        const nh_range seen = nh_seen_of_grid(axis, nh_wraps(a), T.inverse, work_tile.grid[a], position);
+        return nh_covered_part(seen, columns, work_tile.grid[a], nh_wraps(a));
+    } else {
+        return nh_seen_from<T>(axis, work_tile.length[a], position);
+    }
 }
-#endif
 
-/* What the row at a position sees along an axis, of the loop's rows that tensors have. It is a macro because with a
- * function the compiler orders the instructions of kernels for whole grids differently from those that were
- * measured. */
-#if NH_REGIONS
-#define NH_SEEN_BY(axis, work_tile, a, position) nh_covered_seen<T>(axis, work_tile, a, position)
-#else
-#define NH_SEEN_BY(axis, work_tile, a, position) nh_seen_from<T>(axis, (work_tile).length[a], position)
-#endif
-
-#if NH_PERIODIC
 /* Aligns the loop to the seam. The copy engine's boxes cannot go around a periodic axis. So if a lap ends within a loop
  * up to `end`, the loop begins earlier, such that a tile ends there, and the next one begins with the first column that
  * tensors have. If a loop meets a second seam, the host makes sure that a tile ends there, too. */
-template <nh_tiles T>
-__device__ __forceinline__ void nh_work_tile_align(int a, int end, nh_work_tile &work_tile) {
+template <nh_tiles T, class WorkTile>
+__device__ __forceinline__ void nh_work_tile_align(int a, int end, WorkTile &work_tile) {
     const int extent[3] = {T.loop[0], T.loop[1], T.loop[2]};
     const int first = work_tile.columns[a].begin, length = work_tile.grid[a];
     work_tile.lap[a] = first;
@@ -179,20 +179,23 @@ __device__ __forceinline__ void nh_work_tile_align(int a, int end, nh_work_tile 
 }
 
 /* The position, in the lap that tensors have, at which the n-th tile of the loop along an axis begins. */
-__device__ __forceinline__ int nh_wrapped(const nh_work_tile &work_tile, int a, int n, int position) {
-    if (!nh_wraps(a)) return position;
-    position -= work_tile.lap[a];
-    if (n >= work_tile.lap_tiles[a]) position -= work_tile.grid[a];
-    if (position >= work_tile.grid[a]) position -= work_tile.grid[a];
-    return position + work_tile.columns[a].begin;
+template <class WorkTile>
+__device__ __forceinline__ int nh_wrapped(const WorkTile &work_tile, int a, int n, int position) {
+    if constexpr (NH_PERIODIC) {
+        if (!nh_wraps(a)) return position;
+        position -= work_tile.lap[a];
+        if (n >= work_tile.lap_tiles[a]) position -= work_tile.grid[a];
+        if (position >= work_tile.grid[a]) position -= work_tile.grid[a];
+        position += work_tile.columns[a].begin;
+    }
+    return position;
 }
-#endif
 
 /* Locates a work tile. A group may be too short for its last tile: that tile loops over what the group's last row sees,
  * and stores nothing. (Skipping it would put the products under a condition, see fused90_forward.cu.) A tile of a part
  * of a grid that sees nothing loops over one tile. */
-template <nh_tiles T>
-__device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int index, nh_work_tile &work_tile) {
+template <nh_tiles T, class WorkTile>
+__device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int index, WorkTile &work_tile) {
     const int q_tile[3] = {T.own[0], T.own[1], T.own[2]}, k_tile[3] = {T.loop[0], T.loop[1], T.loop[2]};
     /* Every T.head_parts-th work tile of a round belongs to this block's part of the heads. */
     unsigned rest = (unsigned)index / T.head_parts;
@@ -215,15 +218,11 @@ __device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int i
         if (NH_DILATION(axis) > 1) work_tile.group[a] = nh_digit(&rest, (int)NH_DILATION(axis));
         work_tile.length[a] = nh_axis_group_length((int)axis.length, (int)NH_DILATION(axis), work_tile.group[a]);
         work_tile.own[a] = tile[a] * q_tile[a];
-#if NH_REGIONS
-        nh_work_tile_place<T>(args, a, work_tile);
-#endif
+        if constexpr (NH_REGIONS) nh_work_tile_place<T>(args, a, work_tile);
         int last = nh_min(work_tile.own[a] + q_tile[a], work_tile.length[a]) - 1;
-        work_tile.halo[a] = NH_SEEN_BY(axis, work_tile, a, nh_min(work_tile.own[a], last)).begin;
-        int end = NH_SEEN_BY(axis, work_tile, a, last).end;
-#if NH_PERIODIC
-        nh_work_tile_align<T>(a, end, work_tile);
-#endif
+        work_tile.halo[a] = nh_seen_by<T>(axis, work_tile, a, nh_min(work_tile.own[a], last)).begin;
+        int end = nh_seen_by<T>(axis, work_tile, a, last).end;
+        if constexpr (NH_PERIODIC) nh_work_tile_align<T>(a, end, work_tile);
         work_tile.tiles[a] = (end - work_tile.halo[a] + k_tile[a] - 1) / k_tile[a];
         if (nh_is_cut(a)) work_tile.tiles[a] = nh_max(work_tile.tiles[a], 1);
     }
@@ -254,8 +253,8 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
         int low = nh_min(work_tile.own[a] + first[a], work_tile.length[a] - 1);
         int high = nh_min(work_tile.own[a] + first[a] + extent[a], work_tile.length[a]) - 1;
         high = nh_max(high, low);
-        int begin = NH_SEEN_BY(args.axis[a], work_tile, a, high).begin - work_tile.halo[a];
-        int end = NH_SEEN_BY(args.axis[a], work_tile, a, low).end - work_tile.halo[a];
+        int begin = nh_seen_by<T>(args.axis[a], work_tile, a, high).begin - work_tile.halo[a];
+        int end = nh_seen_by<T>(args.axis[a], work_tile, a, low).end - work_tile.halo[a];
         full.begin[a] = (begin + k_tile[a] - 1) / k_tile[a];
         full.end[a] = end / k_tile[a];
         if (!T.outside_sees && work_tile.own[a] + first[a] + extent[a] > work_tile.length[a]) full.end[a] = 0;
@@ -297,7 +296,7 @@ __device__ __forceinline__ nh_visible_box nh_visible_box_of(const nh_cuda_args &
         visible.end[a] = 1;
         if (a < nh_first_axis<T>) continue;
         nh_range keys =
-            NH_SEEN_BY(args.axis[a], work_tile, a, nh_min(work_tile.own[a] + at[a], work_tile.length[a] - 1));
+            nh_seen_by<T>(args.axis[a], work_tile, a, nh_min(work_tile.own[a] + at[a], work_tile.length[a] - 1));
         visible.begin[a] = keys.begin - work_tile.halo[a];
         visible.end[a] = keys.end - work_tile.halo[a];
         if (!T.outside_sees && work_tile.own[a] + at[a] >= work_tile.length[a]) visible.end[a] = visible.begin[a];
