@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Iterable
+from typing import Any, Callable
 
 import torch
 from torch import Tensor

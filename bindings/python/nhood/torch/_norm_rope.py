@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .. import _library as c
 from .. import _norm_rope as of_library
 from .. import _plans
 from .._functions import PerAxis, number, per_axis
