@@ -14,7 +14,7 @@ from .. import _functions as of_arrays
 from .._functions import document, flag
 from .._library import FLAG_ALLOW_TF32, FLAG_DETERMINISTIC
 from .._plans import Request
-from ._ops import bind, describe
+from ._ops import bind
 from . import _rules  # noqa: F401, gives the primitives their derivatives
 
 _COMMON_PARAGRAPHS = """deterministic: results are equal from run to run on GPUs as well, or NotImplementedError is raised. On a
@@ -61,29 +61,8 @@ def asked(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> tup
 
 def _compute(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> Any:
     request, given = asked(request, arrays, deterministic)
-    results = _empty(request, given) if _is_empty(request, given) else bind(request, *given)
+    results = bind(request, *given)
     return results[0] if len(results) == 1 else tuple(results)
-
-
-def _batches(request: Request, given: tuple[Any, ...]) -> list[int]:
-    """The extents of all axes that are the batch."""
-    pairs = zip(request.operation.inputs, given)
-    return [array.shape[0] for tensor, array in pairs if array is not None and tensor.shape[0] == "B" and array.ndim]
-
-
-def _is_empty(request: Request, given: tuple[Any, ...]) -> bool:
-    return not any(_batches(request, given))
-
-
-def _empty(request: Request, given: tuple[Any, ...]) -> list[Any]:
-    """What a batch of one would be checked for, and results of none."""
-    kinds = [
-        jax.ShapeDtypeStruct((1, *array.shape[1:]) if tensor.shape[0] == "B" and array.ndim else array.shape, array.dtype)
-        for tensor, array in zip(request.operation.inputs, given)
-        if array is not None
-    ]
-    _, outputs = describe(request, tuple(array is not None for array in given), kinds)
-    return [jnp.zeros((0, *shape[1:]), dtype) for shape, dtype in outputs]
 
 
 def _publish(ask: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:

@@ -125,7 +125,7 @@ def _bias_gradient(request: Request, d_attn: Any, bias: Any, key_lengths: Sequen
     absent = index < 0  # -infinity: a key that is not there has no entry
     index = jnp.where(absent, 0, index).astype(jnp.int32).ravel()
     slots = jnp.where(absent, 0, d_attn).astype(_accumulator(bias.dtype)).sum(0)
-    slots = jnp.moveaxis(slots, -2, 0).reshape(heads, -1)
+    slots = jnp.moveaxis(slots, -2, 0).reshape(heads, index.size)
     d_bias = jnp.zeros((heads, entries), slots.dtype).at[:, index].add(slots)
     return d_bias.astype(bias.dtype).reshape(bias.shape)
 
@@ -170,7 +170,7 @@ def _additional_logits(query: Any, keys: Any, scale: float) -> Any:
     """[B, X.., H, M]"""
     batch, *_, heads, dim = query.shape
     _, extra, kv_heads, _ = keys.shape
-    grouped = query.reshape(batch, -1, kv_heads, heads // kv_heads, dim)
+    grouped = query.reshape(batch, math.prod(query.shape[1:-2]), kv_heads, heads // kv_heads, dim)
     logits = jnp.einsum("bnkgd,bmkd->bnkgm", grouped, keys, precision="highest") * scale
     return logits.reshape(*query.shape[:-1], extra)
 
@@ -179,7 +179,7 @@ def _additional_sum(attn: Any, values: Any) -> Any:
     """attn [B, X.., H, M] times values [B, M, Hkv, Dv]"""
     batch, *_, heads, extra = attn.shape
     _, _, kv_heads, dim = values.shape
-    grouped = attn.reshape(batch, -1, kv_heads, heads // kv_heads, extra)
+    grouped = attn.reshape(batch, math.prod(attn.shape[1:-2]), kv_heads, heads // kv_heads, extra)
     summed = jnp.einsum("bnkgm,bmkd->bnkgd", grouped, values, precision="highest")
     return summed.reshape(*attn.shape[:-1], dim)
 
