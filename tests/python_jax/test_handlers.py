@@ -88,3 +88,11 @@ def test_configured_anew():
         np.testing.assert_allclose(jax.jit(lambda x: nhood.jax.na1d(x, x, x, 5))(x), expected, rtol=1e-5)
     finally:
         nhood.configure()
+
+
+def test_platforms_are_those_of_plugins():
+    """Handlers of a platform without a device wait for its plugin under a name that no plugin has, if it is not one of these."""
+    from jaxlib import xla_client
+
+    assert {*xla_client._custom_callback, *xla_client._custom_callback_handler} <= {"Host", "CUDA", "ROCM", "cpu", "SYCL"}
+    assert {*xla_client._custom_type_id, *xla_client._custom_type_id_handler} <= {"Host", "CUDA", "ROCM", "cpu", "SYCL"}

@@ -19,7 +19,8 @@ WORKSPACE_ALIGNMENT = 64
 """bytes; the handlers begin at such an address of the workspace's buffer, which is larger by that"""
 
 _FILE = "nhood_xla.so"  # beside the library
-_CPU, _CUDA = "cpu", "cuda"
+# The stages of the handlers of nhood_xla.so by platform, with the platform's name as XLA registers handlers: not as JAX lowers for it.
+_PLATFORMS = (("cpu", "cpu", ("instantiate", "execute")), ("cuda", "CUDA", ("instantiate", "initialize", "execute")))
 
 _Find = ctypes.CFUNCTYPE(c_void_p, c_char_p, c_int32, POINTER(c_char), c_size_t)
 
@@ -85,14 +86,14 @@ def _capsule_of(name: str) -> Any:
 def _register() -> None:
     _handlers.nhood_xla_start.restype = None
     _handlers.nhood_xla_start(ctypes.byref(_functions))
-    for platform, stages in ((_CPU, ("instantiate", "execute")), (_CUDA, ("instantiate", "initialize", "execute"))):
+    for platform, registered, stages in _PLATFORMS:
         kind = {
             "type_id": _capsule_of(f"nhood_xla_{platform}_type"),
             "type_info": _capsule_of("nhood_xla_type_info"),
         }
-        jax.ffi.register_ffi_type(f"{NAME}.call_site", kind, platform=platform)
+        jax.ffi.register_ffi_type(f"{NAME}.call_site", kind, platform=registered)
         handlers = {stage: jax.ffi.pycapsule(getattr(_handlers, f"nhood_xla_{platform}_{stage}")) for stage in stages}
-        jax.ffi.register_ffi_target(NAME, handlers, platform=platform)
+        jax.ffi.register_ffi_target(NAME, handlers, platform=registered)
 
 
 _register()
