@@ -60,6 +60,37 @@ def test_attention_twice(name):
     assert gradgradcheck(function(axes, tensors), tuple(tensors.values()), fast_mode=True)
 
 
+def of(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def part(query, key, value, bias=None, **more):
+    """Of the queries some have no key, some a part of their window."""
+    return nt.na1d(query, key, value, 3, grid=12, query_offset=0, key_offset=3, bias=bias, **more)
+
+
+@pytest.mark.parametrize(
+    "call, tensors",
+    [
+        (part, lambda: (of(1, 6, 2, 3), of(1, 4, 1, 3), of(1, 4, 1, 2))),
+        (part, lambda: (of(1, 6, 2, 3), of(1, 4, 2, 3), of(1, 4, 2, 2), of(2, 5))),
+        (
+            lambda q, k, v, keys, values: part(q, k, v, additional_keys=keys, additional_values=values),
+            lambda: (of(1, 6, 2, 3), of(1, 4, 1, 3), of(1, 4, 1, 2), of(1, 2, 1, 3), of(1, 2, 1, 2)),
+        ),
+        (lambda *x: nt.na1d(*x, 3, is_periodic=True, return_lse=True), lambda: [of(1, 6, 2, 3) for _ in range(3)]),
+        (lambda *x: nt.attention(*x, return_lse=True), lambda: (of(1, 4, 2, 3), of(1, 5, 1, 3), of(1, 5, 1, 2))),
+        (lambda *x: nt.attention(*x, is_causal=True), lambda: (of(1, 6, 2, 3), of(1, 4, 1, 3), of(1, 4, 1, 2))),
+    ],
+    ids=["part", "part with bias", "part and additional", "periodic", "dense", "dense, causal"],
+)
+def test_parts_and_dense_twice(call, tensors):
+    torch.manual_seed(0)
+    given = tensors()
+    assert gradcheck(call, given, check_forward_ad=True, fast_mode=True)
+    assert gradgradcheck(call, given, check_fwd_over_rev=True, fast_mode=True)
+
+
 def test_one_tensor_for_all():
     x = torch.randn(1, 4, 5, 2, 3, dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda x: nt.na2d(x, x, x, 3), x, check_forward_ad=True)
