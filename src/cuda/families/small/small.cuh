@@ -1,7 +1,7 @@
 /* Neighborhoods that fit shared memory: what the kernels of this family share. Tensor cores of sm_80 and later.
  *
- * Rows are what a kernel computes, columns what each row is multiplied with: queries and their keys, or with NH_INVERSE
- * keys and the queries that attend them. A block computes one box of rows (a work tile) after the other. All columns
+ * Rows are what a kernel computes, columns what each row is multiplied with: queries and their keys, or by keys
+ * (NH_INVERSE) keys and the queries that attend them. A block computes one box of rows (a work tile) after the other. All columns
  * that these rows see lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes 16 rows at
  * a time, again a box (a warp tile), and gathers the box of their columns out of the halo by the row addresses of its
  * matrix loads: hardly more is multiplied than what the rows see. All positions are those of one dilation group.
@@ -10,9 +10,10 @@
  * from the end of one line to the start of the next: with the swizzle, the eight rows of a matrix load fall into
  * different banks.
  *
- * On sm_90 the copy engine can fetch halos and rows as boxes (C.stages > 0: see small_boxes.cuh); otherwise threads
- * copy them. With the copy engine, a block may take work tiles that follow each other along the first axis, and fetch
- * only the part of each halo that the one before did not have (C.slots > 0: see small_roll.cuh). */
+ * C.pipeline says how halos get there: threads copy them (SMALL_COPIES, SMALL_TURNS), or on sm_90 the copy engine
+ * fetches them as boxes (SMALL_BOXES: see small_boxes.cuh). A block may then take work tiles that follow each other
+ * along the first axis, and fetch only the part of each halo that the one before did not have (SMALL_LINES,
+ * SMALL_PLANES: see small_roll.cuh). */
 #pragma once
 
 #include "lanes.cuh"

@@ -1,11 +1,12 @@
-/* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results.
+/* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results. SMALL_BOXES, SMALL_LINES
+ * and SMALL_PLANES are one kernel, which differs in what of a halo is fetched.
  *
- * The block is a pipeline of C.stages stages, one work tile each, with warp specialization. A barrier per stage tells
- * that its boxes have landed. Another tells that the stage is free: all its warp tiles are done or, if the halo rolls
- * and more work tiles are held than there are stages, have loaded their rows. The last C.fetchers warps of a block are
- * producers, and take work tiles in turn. Finding out where a work tile is and what its rows see, its tile info, takes
- * one warp longer than the others need for the work tile; it is done before there is room for the boxes. The other
- * warps, any number of them, are consumers, and take the warp tiles of all work tiles in turn.
+ * The block is a pipeline of C.stages stages, one work tile each. A barrier per stage tells that its boxes have landed.
+ * Another tells that the stage is free: all its warp tiles are done or, if the halo rolls and more work tiles are held
+ * than there are stages, have loaded their rows. The last C.fetchers warps of a block are producers, and take work
+ * tiles in turn. Preparing one, its tile info (position, visibility), takes a warp longer than the others take to
+ * compute one. So several producers prepare work tiles in parallel, before a stage is free. The other warps, any number
+ * of them, are consumers, and take the warp tiles of all work tiles in turn.
  *
  * At barriers every lane arrives for what it has read or written itself. In the forward pass, one lane of a consumer
  * warp arrives for all of them, behind a __syncwarp.

@@ -327,8 +327,8 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
 }
 
 /* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
- * them. A slot has a whole number of the swizzle's periods, to which planes that are chunks are filled up, or, as the
- * number of slots is then even, of half periods. An axis that tensors do not cover, or that is periodic, must have one
+ * them. The swizzle repeats every 8 rows, so a slot is a multiple of 8 rows, to which planes that are chunks are filled
+ * up; 4 suffice where the number of slots is even. An axis that tensors do not cover, or that is periodic, must have one
  * dilation group, and if periodic be covered and divided by work tiles. MOST_TILES bounds the time in which the host
  * looks at each work tile. */
 static bool rolls(const struct chain *chain) {
