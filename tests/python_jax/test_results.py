@@ -109,3 +109,17 @@ def test_additional_tokens_may_be_none():
     x, extra = jnp.ones((1, 6, 2, 8)), jnp.ones((1, 0, 2, 8))
     out = nhood.jax.na1d(x, x, x, 3, additional_keys=extra, additional_values=extra)
     np.testing.assert_array_equal(out, nhood.jax.na1d(x, x, x, 3))
+
+
+def test_tf32_only_where_jax_says_so():
+    """Of float32: the text of the problem tells, which GPUs go by."""
+    x = jnp.ones((1, 6, 1, 8), jnp.float32)
+
+    def text(x):
+        return jax.jit(lambda x: nhood.jax.na1d(x, x, x, 3)).lower(x).as_text()
+
+    assert ":tf32" not in text(x)
+    for precision, allowed in (("highest", False), ("tensorfloat32", True), ("default", True)):
+        with jax.default_matmul_precision(precision):
+            assert (":tf32" in text(x)) == allowed
+            assert ":tf32" not in text(x.astype(jnp.float64))
