@@ -95,6 +95,14 @@ static vint complete_lanes(const struct tile *tile, const struct block *block, i
     return complete;
 }
 
+/* How much of the mean |dP| delta may be off by the rounding of O, on average over its channels, and of sums in dP. */
+INLINE real rounding_unit(int32_t dtype) {
+    return dtype == NHOOD_DTYPE_BF16  ? (real)0x1p-7
+           : dtype == NHOOD_DTYPE_F16 ? (real)0x1p-10
+           : NH_REAL == 64            ? (real)0x1p-49
+                                      : (real)0x1p-20;
+}
+
 /* Of the lanes in `lanes`, makes P of the row add up to 1, and delta equal to sum(P * dP), from sums over the whole window, so that
  * gradients cancel as in exact arithmetic: LSE and O are rounded, and so is delta, of which `shift` is the rest.
  *
@@ -103,18 +111,16 @@ static vint complete_lanes(const struct tile *tile, const struct block *block, i
  * problem, say. So nothing is changed by more than rounding explains, and then no more than rounding did. */
 static void settle(const struct tile *tile, const struct block *block, int32_t row, vint lanes) {
     const struct scratch *s = &tile->scratch;
-    const int32_t dtype = tile->problem->dtype;
     const vec lse = v_load(s->lse + row * VL), sum = v_load(s->sum + row * VL), one = v_set(1);
     const vec norm = one / sum, shift = v_load(s->shift + row * VL);
     const vec rest = v_load(s->weighted + row * VL) * norm;
-    /* LSE is rounded by a 2^-24th of itself at most (f64: 2^-53); twice that and, if it is near 0, the rounding of what it is the sum of */
-    const vec room = one + (v_max(lse, -lse) + 8) * (NH_REAL == 64 ? (real)0x1p-52 : (real)0x1p-23);
-    /* The rounding of O, on average over its channels, and of sums in delta and dP */
-    const real unit = dtype == NHOOD_DTYPE_BF16  ? (real)0x1p-7
-                      : dtype == NHOOD_DTYPE_F16 ? (real)0x1p-10
-                      : NH_REAL == 64            ? (real)0x1p-49
-                                                 : (real)0x1p-20;
-    const vec most = v_load(s->spread + row * VL) * unit;
+    /* LSE is rounded by a 2^-24th of itself at most (f64: 2^-53); twice that and, near 0, the rounding of what it is the sum of.
+     * From 2^12 (f64: 2^41) on P would be off by 2^-12 or more without correction, so that there is room for scores that another
+     * solver's forward rounded in another way, too. */
+    const vec size = v_max(lse, -lse), large = v_set(NH_REAL == 64 ? (real)0x1p41 : (real)0x1p12);
+    const vec unit = v_set(NH_REAL == 64 ? (real)0x1p-52 : (real)0x1p-23);
+    const vec room = one + (size + 8) * v_select((vint)(size < large), unit, 8 * unit);
+    const vec most = v_load(s->spread + row * VL) * rounding_unit(tile->problem->dtype);
     const vint own = lanes & complete_lanes(tile, block, row) & (vint)(sum <= room) &
                      (vint)(norm <= room) & (vint)(v_max(rest, -rest) <= most);
     v_store(s->shift + row * VL, v_select(own, shift + rest, shift));
@@ -171,26 +177,30 @@ static void pack_query_rows(const struct tile *tile, const struct block *block, 
     }
 }
 
-/* Computes delta = rowsum(dO * O), by lane. */
-static vec row_deltas(const struct tile *tile, const struct block *block, int32_t row) {
+/* Computes delta = rowsum(dO * O), by lane, and *size, the same of absolute values. */
+static vec row_deltas(const struct tile *tile, const struct block *block, int32_t row, vec *size) {
     const struct scratch *s = &tile->scratch;
     const int32_t first = block->vector[row]->first, count = block->vector[row]->count;
-    real lanes[2 * NH_LANES] = {0}; /* room as in load_lanes */
-    real *at = lanes;
-    for (int32_t p = block->first_of[row]; p < block->first_of[row + 1]; p++, at += count) {
+    real lanes[2 * NH_LANES] = {0}, sizes[2 * NH_LANES] = {0}; /* room as in load_lanes */
+    real *at = lanes, *size_at = sizes;
+    for (int32_t p = block->first_of[row]; p < block->first_of[row + 1];
+         p++, at += count, size_at += count) {
+        vec of_place;
         struct rows o = query_rows(tile, block, p, NHOOD_O, tile->problem->dim_v);
-        v_store(at,
-                dots_with(&o, first, count, s->d_o_rows + block->lane[p] * s->width_v, s->width_v));
+        v_store(at, dots_with(&o, first, count, s->d_o_rows + block->lane[p] * s->width_v,
+                              s->width_v, &of_place));
+        v_store(size_at, of_place);
     }
+    *size = v_load(sizes);
     return v_load(lanes);
 }
 
 /* Loads LSE, computes delta = rowsum(dO * O), and sets `shift`, which is subtracted from dP beside delta, to -dLSE. */
 static void pack_softmax_state(const struct tile *tile, const struct block *block, int32_t row) {
     const struct scratch *s = &tile->scratch;
-    vec shift = {0};
+    vec shift = {0}, size;
     if (tile->run->io->data[NHOOD_D_LSE]) shift -= load_lanes(tile, block, row, NHOOD_D_LSE);
-    v_store(s->delta + row * VL, row_deltas(tile, block, row));
+    v_store(s->delta + row * VL, row_deltas(tile, block, row, &size));
     vec lse = load_lanes(tile, block, row, NHOOD_LSE);
     if (tile->geometry->none) /* weights of lanes without keys stay 0, not infinity - infinity */
         lse = v_select((vint)(lse == v_set(-(real)INFINITY)), (vec){0}, lse);
@@ -199,7 +209,9 @@ static void pack_softmax_state(const struct tile *tile, const struct block *bloc
     v_store(s->shift + row * VL, shift);
     v_store(s->sum + row * VL, (vec){0});
     v_store(s->weighted + row * VL, (vec){0});
-    v_store(s->spread + row * VL, (vec){0});
+    /* The share of what rounding_unit() is of the sums in delta, which are of f32 (f64) whatever O is stored as. */
+    const real sums = NH_REAL == 64 ? (real)0x1p-50 : (real)0x1p-21;
+    v_store(s->spread + row * VL, size * (sums / rounding_unit(tile->problem->dtype)));
 }
 
 /* If some LSE is coarse and the window has several steps, goes through the window once before the gradients do. Lanes whose LSE is

@@ -165,24 +165,32 @@ INLINE void ask_rows(const struct rows *rows, int32_t first, int32_t count) {
             ask_ahead(rows, row_at(rows, first + x) + at);
 }
 
-/* Lane x becomes row(first + x) . in[x * width ..], where rows of `in` are zero beyond their ends; lanes >= count become 0. */
+/* Lane x becomes row(first + x) . in[x * width ..], where rows of `in` are zero beyond their ends; lanes >= count become 0.
+ * *size is the same of absolute values. */
 INLINE vec dot_rows(const struct rows *rows, int32_t first, int32_t count, const real *in,
-                    int64_t width) {
-    vec product[NH_LANES], sum = {0};
+                    int64_t width, vec *size) {
+    vec product[NH_LANES], absolute[NH_LANES], sum = {0}, sizes = {0};
     for (int32_t x = count; x < VL; x++)
-        product[x] = (vec){0};
+        product[x] = absolute[x] = (vec){0};
     for (int32_t x = 0; x < count; x++) {
         const char *row = row_at(rows, first + x);
-        vec channels = {0};
+        vec channels = {0}, channel_sizes = {0};
         for (int32_t c = 0; c < rows->dim; c += VL) {
             ask_ahead(rows, row + (size_t)c * nh_dtype_bytes(rows->dtype));
-            channels += load_row(rows, row, c) * v_load(in + x * width + c);
+            const vec term = load_row(rows, row, c) * v_load(in + x * width + c);
+            channels += term;
+            channel_sizes += v_max(term, -term);
         }
         product[x] = channels;
+        absolute[x] = channel_sizes;
     }
     transpose(product);
-    for (int i = 0; i < NH_LANES; i++)
+    transpose(absolute);
+    for (int i = 0; i < NH_LANES; i++) {
         sum += product[i];
+        sizes += absolute[i];
+    }
+    *size = sizes;
     return sum;
 }
 
@@ -271,9 +279,9 @@ static void rows_from(const struct rows *rows, int32_t first, int32_t count, rea
 }
 
 static vec dots_with(const struct rows *rows, int32_t first, int32_t count, const real *in,
-                     int64_t width) {
+                     int64_t width, vec *size) {
     vec sum;
-    WITH_DTYPE(rows, sum = dot_rows(&typed, first, count, in, width));
+    WITH_DTYPE(rows, sum = dot_rows(&typed, first, count, in, width, size));
     return sum;
 }
 

@@ -21,7 +21,8 @@ struct scratch {
     real *largest, *sum;           /* [row][VL]: online softmax */
     real *lse, *delta;             /* [row][VL] */
     real *norm, *shift;            /* [row][VL]: factor of P; what is left of delta, see settle() */
-    real *weighted, *spread; /* [row][VL]: sums of P times (dP - delta), and of P times |dP| */
+    real *weighted, *spread; /* [row][VL]: sums of P times (dP - delta), and of P times |dP| beside
+                                      rowsum(|dO * O|), weighted as in settle() */
     real *bias_lanes;        /* [bias_count][VL]: gradient of one head's table, by lane */
     real *sum_total;         /* [row][VL]: the sum's earlier chains */
     real *line,
