@@ -69,7 +69,7 @@ NH_DEVICE void nh_softmax_totals_start(struct nh_softmax_totals &totals) {
     nh_totals_start(totals.output);
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++)
-        totals.top[r] = -1e30f, totals.sum[r] = 0.f;
+        totals.top[r] = NH_LOWEST, totals.sum[r] = 0.f;
 }
 
 NH_DEVICE void nh_softmax_totals_take(struct nh_softmax_totals &totals, struct nh_softmax &state, nh_output &output) {

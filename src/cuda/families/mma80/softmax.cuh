@@ -1,8 +1,8 @@
 /* Softmax over successive tiles (online softmax), in base 2.
  *
  * The state of a row is its largest score so far, scaled, and its sum of exponentials relative to that. It starts with
- * a finite maximum, and masked scores are -infinity: a row that has seen no key yet needs no special case, as its first
- * key scales down to zero what came before. A scaled score is rounded in the same way in the maximum and in the
+ * the lowest number for a maximum, and masked scores are -infinity: a row that has seen no key yet needs no special
+ * case, as its first key scales down to zero what came before. A scaled score is rounded in the same way in the maximum and in the
  * exponent, so that the rounding of large scores cancels. */
 #pragma once
 
@@ -17,7 +17,7 @@ struct nh_softmax {
 NH_DEVICE void nh_softmax_start(struct nh_softmax &state) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
-        state.top[r] = -1e30f;
+        state.top[r] = NH_LOWEST;
         state.sum[r] = 0.f;
     }
 }

@@ -14,7 +14,9 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &b
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int m = r / 2, half = r % 2, row = 16 * m + 8 * half + g;
         float sum = nh_quad_sum(state.sum[r]), inverse = 1.f / sum, poison = 0.f;
-        if (NH_REGIONS && sum == 0.f) inverse = 0.f; /* the row sees no key */
+        /* The row sees no key. A sum of 0 alone does not say so: where scores are so large that their rounding is worth
+         * more than f32 holds as a weight, it is 0, too, and the row is repaired. */
+        if (NH_REGIONS && state.top[r] == NH_LOWEST) inverse = 0.f;
         elem *to = rows + row * NH_PITCH_Q + 2 * t;
 #pragma unroll
         for (int n = 0; n < NH_DIM_V_PADDED / 8; n++) {

@@ -131,9 +131,10 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     nh_wgmma_commit();
 }
 
-/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. */
-__device__ __forceinline__ float factor_of_sum(float sum) {
-    return NH_REGIONS && sum == 0 ? 0 : 1.0f / sum;
+/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. It is infinite if scores
+ * are so large that the weights of all keys are 0, because their rounding is worth more than f32 holds as a weight. */
+__device__ __forceinline__ float factor_of_sum(float shift, float sum) {
+    return NH_REGIONS && shift == UNSET ? 0 : 1.0f / sum;
 }
 
 __device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_work_tile &work_tile,
@@ -142,14 +143,17 @@ __device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_wo
         *nh_scalar(args.tensor[NH_LSE], work_tile.batch, token, head) = logf(sum) - shift * (float)NH_LN2;
 }
 
-__device__ __forceinline__ void finish_row(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
-                                           const float *out, int half, float shift, float sum) {
+/* Returns zero, or NaN if the row is to be repaired whatever its sums are. */
+__device__ __forceinline__ float finish_row(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
+                                            const float *out, int half, float shift, float sum) {
     long long token[3];
     bool inside = row_token(args, work_tile, row, token);
     int head = work_tile.head + row % C.own_heads;
     sum = nh_quad_sum(sum);
-    store_row<C.dim_v>(nh_row(args.tensor[NH_O], work_tile.batch, token, head), inside, out, half, factor_of_sum(sum));
+    const float factor = factor_of_sum(shift, sum);
+    store_row<C.dim_v>(nh_row(args.tensor[NH_O], work_tile.batch, token, head), inside, out, half, factor);
     if (inside && (threadIdx.x & 3) == 0) store_lse(args, work_tile, token, head, shift, sum);
+    return 0 * factor;
 }
 
 /* Sets the factors that bring a row's sums of all blocks to the least shift. Returns that shift and the sum of
@@ -179,8 +183,9 @@ __device__ __forceinline__ float store_shared(const nh_tiled_args &args, const n
     int head = work_tile.head + row % C.own_heads;
     if (!row_token(args, work_tile, row, token)) return 0;
     if (column == 0) store_lse(args, work_tile, token, head, all.x, all.y);
-    store_four(nh_row(args.tensor[NH_O], work_tile.batch, token, head) + column, out, factor_of_sum(all.y));
-    return doubt<4>(&out.x);
+    const float all_factor = factor_of_sum(all.x, all.y);
+    store_four(nh_row(args.tensor[NH_O], work_tile.batch, token, head) + column, out, all_factor);
+    return fmaf(0, all_factor, doubt<4>(&out.x));
 }
 
 __device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
@@ -365,9 +370,9 @@ __device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, con
     if constexpr (C.cluster > 1) {
         return finish_shared(args, work_tile, s.q, row, a.out, a.r, counts);
     } else {
-        finish_row(args, work_tile, row, a.out, 0, a.r.shift[0], a.r.sum[0]);
-        finish_row(args, work_tile, row + 8, a.out, 1, a.r.shift[1], a.r.sum[1]);
-        return doubt<OUTS>(a.out);
+        const float zero = finish_row(args, work_tile, row, a.out, 0, a.r.shift[0], a.r.sum[0]) +
+                           finish_row(args, work_tile, row + 8, a.out, 1, a.r.shift[1], a.r.sum[1]);
+        return zero + doubt<OUTS>(a.out);
     }
 }
 

@@ -29,6 +29,8 @@ typedef unsigned short elem; /* the bits */
 typedef float real;
 #endif
 
+#define NH_LOWEST __int_as_float(0xff7fffff) /* the lowest f32 */
+
 enum { NH_PER_UNIT = 16 / sizeof(elem) }; /* elements in 16 bytes */
 
 #if NH_DTYPE == NH_F64

@@ -22,7 +22,7 @@ NH_DEVICE void nh_repair_start(nh_repair &state, const elem *query) {
         state.query[i] = lane + 32 * i < NH_DIM ? nh_load(query[lane + 32 * i]) : 0.f;
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
         state.output[i] = 0.f;
-    state.top = -1e30f;
+    state.top = NH_LOWEST;
     state.sum = 0.f;
 }
 
