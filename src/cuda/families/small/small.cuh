@@ -1,10 +1,11 @@
 /* Neighborhoods that fit shared memory: what the kernels of this family share. Tensor cores of sm_80 and later.
  *
  * Rows are what a kernel computes, columns what each row is multiplied with: queries and their keys, or by keys
- * (NH_INVERSE) keys and the queries that attend them. A block computes one box of rows (a work tile) after the other. All columns
- * that these rows see lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes 16 rows at
- * a time, again a box (a warp tile), and gathers the box of their columns out of the halo by the row addresses of its
- * matrix loads: hardly more is multiplied than what the rows see. All positions are those of one dilation group.
+ * (NH_INVERSE) keys and the queries that attend them. A block computes one box of rows (a work tile) after the other.
+ * All columns that these rows see lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes
+ * 16 rows at a time, again a box (a warp tile), and gathers the box of their columns out of the halo by the row
+ * addresses of its matrix loads: hardly more is multiplied than what the rows see. All positions are those of one
+ * dilation group.
  *
  * Lines of the halo are spaced so that consecutive columns of a warp tile's box are consecutive rows modulo 8, also
  * from the end of one line to the start of the next: with the swizzle, the eight rows of a matrix load fall into
