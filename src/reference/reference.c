@@ -193,8 +193,17 @@ static void forward(const struct run *run, const struct query *query) {
         add_scaled(run->o, weight, value_row(run, &pair), problem->dim_v);
     }
     int64_t o = offset_of(problem, NHOOD_O, query->batch, query->row, query->head);
+    bool finite = true;
     for (int64_t c = 0; c < problem->dim_v; c++)
-        store(run, NHOOD_O, o + c, keys ? run->o[c] / sum : 0);
+        finite &= isfinite(run->o[c]) != 0;
+    /* If it is only the sum that overflows, weights that are divided by theirs before give the result. */
+    if (!finite) memset(run->o, 0, (size_t)problem->dim_v * sizeof *run->o);
+    for (int64_t n = 0; n < slots && !finite; n++)
+        if (pair_set(run, query, n, &pair))
+            add_scaled(run->o, exp(run->logits[n] - largest) / sum, value_row(run, &pair),
+                       problem->dim_v);
+    for (int64_t c = 0; c < problem->dim_v; c++)
+        store(run, NHOOD_O, o + c, !keys ? 0 : finite ? run->o[c] / sum : run->o[c]);
     if (run->io->data[NHOOD_LSE])
         store(run, NHOOD_LSE, offset_of(problem, NHOOD_LSE, query->batch, query->row, query->head),
               largest + log(sum));

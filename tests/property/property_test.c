@@ -218,6 +218,37 @@ static void large_logits(nhood_context *context) {
     case_destroy(&c);
 }
 
+/* Means of values near the largest number of their type are finite, by kernels and reference: equal keys, so that the mean is known;
+ * windows of one step, of several, with extra tokens. */
+static void large_values(nhood_context *context, const char *text, const char *solver,
+                         double largest) {
+    struct test_case c;
+    case_create(&c, text, 13);
+    for (int64_t i = 0; i < c.elements[NHOOD_K]; i++)
+        case_set(&c, NHOOD_K, i, 1);
+    for (int64_t i = 0; i < c.elements[NHOOD_EXTRA_K]; i++)
+        case_set(&c, NHOOD_EXTRA_K, i, 1);
+    for (int64_t i = 0; i < c.elements[NHOOD_V]; i++)
+        case_set(&c, NHOOD_V, i, i % 2 ? largest : -largest);
+    for (int64_t i = 0; i < c.elements[NHOOD_EXTRA_V]; i++)
+        case_set(&c, NHOOD_EXTRA_V, i, i % 2 ? largest : -largest);
+    CHECK(!case_run(context, &c, solver), "%s", nhood_last_error());
+    double worst = 0;
+    for (int64_t i = 0; i < c.elements[NHOOD_O]; i++)
+        worst = fmax(worst, fabs(case_get(&c, NHOOD_O, i) / (i % 2 ? largest : -largest) - 1));
+    CHECK(worst < 1e-5, "%s, %s: off by %g", text, solver, worst);
+    const double keys = (double)c.problem.extra_tokens + 49;
+    for (int64_t i = 0; c.problem.rank == 2 && i < c.elements[NHOOD_LSE]; i++) {
+        double logit = 0;
+        for (int64_t d = 0; d < c.problem.dim; d++)
+            logit += case_get(&c, NHOOD_Q, i * c.problem.dim + d);
+        const double lse = logit / sqrt((double)c.problem.dim) + log(keys);
+        CHECK(fabs(case_get(&c, NHOOD_LSE, i) - lse) < 1e-5, "%s: LSE %g, not %g", text,
+              case_get(&c, NHOOD_LSE, i), lse);
+    }
+    case_destroy(&c);
+}
+
 /* Scales beyond the range of f32, where scores are within that of f64: results are those of an f64 problem. */
 static void extreme_scales(nhood_context *context) {
     static const struct {
@@ -286,6 +317,13 @@ int main(void) {
         rows_stand_alone(context, "bwd:f32:b1h1d8:700:w700", INFINITY);
         rows_stand_alone(context, "bwd:f32:b1h1d8:60:w9:x300", 1e4);
         rows_stand_alone(context, "bwd:f64:b1h1d8:60:w9", NAN);
+        for (int s = 0; s < 2; s++) {
+            const char *solver = s ? "reference" : "cpu.fused";
+            large_values(context, "fwd:f32:b1h2d16:9x20:w7x7", solver, 1e38);
+            large_values(context, "fwd:f32:b1h1d8:700:w700", solver, 3e38);
+            large_values(context, "fwd:f32:b1h2d16:9x20:w7x7:x5", solver, 3e38);
+            large_values(context, "fwd:f64:b1h2d16:9x20:w7x7", solver, 1.7e308);
+        }
         large_logits(context);
         extreme_scales(context);
         nhood_context_destroy(context);

@@ -65,7 +65,7 @@ static void rescale(real *out, int64_t width, vec factor) {
             v_store(out + lane * width + c, v_load(out + lane * width + c) * factor[lane]);
 }
 
-/* Turns scores into weights e^(score - largest), with largest, sum and results carried over from earlier steps; in the first
+/* Turns scores into weights e^(score - largest - shift), with largest, sum and results carried over from earlier steps; in the first
  * step there is nothing to rescale. The weights of a step are summed up separately, in four chains, because the error of a
  * sum grows with the length of its chain. */
 static void soften(const struct tile *tile, const struct step *step, int32_t row) {
@@ -83,6 +83,7 @@ static void soften(const struct tile *tile, const struct step *step, int32_t row
     for (; i < count; i++)
         most[0] = v_max(v_load(score + i * VL), most[0]);
     const vec largest = v_max(v_max(most[3], most[2]), v_max(most[1], most[0]));
+    const vec base = largest + v_load(s->shift + row * VL);
     vec before = v_load(s->sum + row * VL), sum[4] = {{0}};
     if (v_any((vint)(largest > old) & (vint)(old > v_set(LOWEST)))) {
         vec factor = v_exp_limited(old - largest);
@@ -97,13 +98,13 @@ static void soften(const struct tile *tile, const struct step *step, int32_t row
     for (i = 0; i + 4 <= count; i += 4) {
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
-            vec weight = v_exp_limited(v_load(score + (i + j) * VL) - largest);
+            vec weight = v_exp_limited(v_load(score + (i + j) * VL) - base);
             v_store(score + (i + j) * VL, weight);
             sum[j] += weight;
         }
     }
     for (; i < count; i++) {
-        vec weight = v_exp_limited(v_load(score + i * VL) - largest);
+        vec weight = v_exp_limited(v_load(score + i * VL) - base);
         v_store(score + i * VL, weight);
         sum[0] += weight;
     }
@@ -217,7 +218,8 @@ static void store_lse(const struct tile *tile, const struct block *block, int32_
     int32_t place = block->first_of[row], end = block->first_of[row + 1];
     const vec sum = v_load(s->sum + row * VL);
     real lse[NH_LANES];
-    v_store(lse, v_load(s->largest + row * VL) + v_log2(sum) * (real)ln_2);
+    const vec base = v_load(s->largest + row * VL) + v_load(s->shift + row * VL);
+    v_store(lse, base + v_log2(sum) * (real)ln_2);
     if (tile->geometry->none)
         v_store(lse, v_select((vint)(sum == (vec){0}), v_set(-(real)INFINITY), v_load(lse)));
     for (const real *at = lse; place < end; place++, at += block->vector[row]->count)
@@ -237,16 +239,49 @@ static void clear_results(const struct tile *tile, const struct block *block, re
     if (tile->geometry->none) memset(out, 0, (size_t)(block->rows * VL * width) * sizeof(real));
 }
 
-static void forward_block(struct tile *tile, const struct block *block) {
+/* The block's results and the sums of their weights. */
+static void forward_sums(struct tile *tile, const struct block *block) {
     const struct scratch *s = &tile->scratch;
-    const struct nh_problem *problem = tile->problem;
-    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, true,
-                       s->q_columns);
     clear_softmax(s, block);
     clear_results(tile, block, s->out, s->width_v);
     const int32_t steps = each_step(tile, block, forward_step);
     add_chains(s->out, s->total, block->rows * VL * s->width_v, steps);
     add_chains(s->sum, s->sum_total, block->rows * VL, steps);
+}
+
+/* Whether `count` numbers, whole vectors, are all finite. */
+static bool are_finite(const real *number, int64_t count) {
+    vec bad[4] = {{0}}; /* 0, or NaN from the first one on that is not */
+    int64_t i = 0;
+    for (; i + 4 * VL <= count; i += 4 * VL) {
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++)
+            bad[j] += v_load(number + i + j * VL) * 0;
+    }
+    for (; i < count; i += VL)
+        bad[0] += v_load(number + i) * 0;
+    const vec any = (bad[0] + bad[1]) + (bad[2] + bad[3]);
+    return !v_any((vint)(any != any));
+}
+
+/* Weights are relative to the row's largest, so results that are not divided by their sum yet may overflow although those that
+ * are stored would not: 49 equal keys with values of 1e38. The weights of such lanes are then computed again so small that they add
+ * up to a quarter at most; those of the others are what they were. */
+static void forward_block(struct tile *tile, const struct block *block) {
+    const struct scratch *s = &tile->scratch;
+    const struct nh_problem *problem = tile->problem;
+    const int lanes = block->rows * VL;
+    pack_query_columns(tile, block, NHOOD_Q, problem->dim, (real)problem->scale, true,
+                       s->q_columns);
+    memset(s->shift, 0, (size_t)lanes * sizeof(real));
+    forward_sums(tile, block);
+    if (!are_finite(s->out, lanes * s->width_v)) {
+        const double keys = (double)problem->window_count + (double)problem->extra_tokens;
+        for (int lane = 0; lane < lanes; lane++)
+            if (!are_finite(s->out + lane * s->width_v, s->width_v))
+                s->shift[lane] = (real)log(4 * keys);
+        forward_sums(tile, block);
+    }
     for (int32_t r = 0; r < block->rows; r++) {
         store_out(tile, block, r);
         if (tile->run->io->data[NHOOD_LSE]) store_lse(tile, block, r);

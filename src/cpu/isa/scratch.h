@@ -20,7 +20,8 @@ struct scratch {
     real *score, *d_score;         /* [row][slots][VL] */
     real *largest, *sum;           /* [row][VL]: online softmax */
     real *lse, *delta;             /* [row][VL] */
-    real *norm, *shift;            /* [row][VL]: factor of P; what is left of delta, see settle() */
+    real *norm,
+        *shift; /* [row][VL]: factor of P; what is left of delta, see settle(), or forward_block() */
     real *weighted, *spread; /* [row][VL]: sums of P times (dP - delta), and of P times |dP| beside
                                       rowsum(|dO * O|), weighted as in settle() */
     real *bias_lanes;        /* [bias_count][VL]: gradient of one head's table, by lane */
@@ -130,7 +131,7 @@ static int64_t scratch_layout(const struct nh_geometry *geometry, real *base, st
     s->lse = arena_take(&arena, bwd, lanes);
     s->delta = arena_take(&arena, bwd, lanes);
     s->norm = arena_take(&arena, bwd, lanes);
-    s->shift = arena_take(&arena, bwd, lanes);
+    s->shift = arena_take(&arena, fwd || bwd, lanes);
     s->weighted = arena_take(&arena, bwd, lanes);
     s->spread = arena_take(&arena, bwd, lanes);
     s->bias_lanes = arena_take(&arena, bwd && problem->has_bias, problem->bias_count * VL);
