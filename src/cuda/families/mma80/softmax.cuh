@@ -2,8 +2,8 @@
  *
  * The state of a row is its largest score so far, scaled, and its sum of exponentials relative to that. It starts with
  * the lowest number for a maximum, and masked scores are -infinity: a row that has seen no key yet needs no special
- * case, as its first key scales down to zero what came before. A scaled score is rounded in the same way in the maximum and in the
- * exponent, so that the rounding of large scores cancels. */
+ * case, as its first key scales down to zero what came before. A scaled score is rounded in the same way in the maximum
+ * and in the exponent, so that the rounding of large scores cancels. */
 #pragma once
 
 #include "lanes.cuh"

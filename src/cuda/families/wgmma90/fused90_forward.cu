@@ -131,8 +131,9 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     nh_wgmma_commit();
 }
 
-/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. It is infinite if scores
- * are so large that the weights of all keys are 0, because their rounding is worth more than f32 holds as a weight. */
+/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. It is infinite if
+ * scores are so large that the weights of all keys are 0, because their rounding is worth more than f32 holds as a
+ * weight. */
 __device__ __forceinline__ float factor_of_sum(float shift, float sum) {
     return NH_REGIONS && shift == UNSET ? 0 : 1.0f / sum;
 }
