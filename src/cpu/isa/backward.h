@@ -103,7 +103,7 @@ INLINE real rounding_unit(int32_t dtype) {
                                       : (real)0x1p-20;
 }
 
-/* Of the lanes in `lanes`, makes P of the row add up to 1, and delta equal to sum(P * dP), from sums over the whole window, so that
+/* Makes P of the row add up to 1 in the lanes of `lanes`, and delta equal to sum(P * dP), from sums over the whole window, so that
  * gradients cancel as in exact arithmetic: LSE and O are rounded, and so is delta, of which `shift` is the rest.
  *
  * That would be wrong where LSE and O are those of more keys than are here, as the caller has merged results. Windows that the key
