@@ -282,7 +282,7 @@ def test_compiled_tiles(model) -> None:
 def test_document(model) -> None:
     """The code of docs/models.md runs, and its tiles have the whole video's result."""
     page = Path(__file__).resolve().parents[2] / "docs" / "models.md"
-    blocks = re.findall(r"^```py\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+    blocks = re.findall(r"^```python\n(# fragment.*?)^```", page.read_text(), flags=re.M | re.S)
     known = {"decoder": model, "latents": LATENTS, "torch": torch}
     assert len(blocks) == 3
     exec(blocks[0] + blocks[2], known)
