@@ -55,23 +55,6 @@ _COMMON_PARAGRAPHS = """Arrays are numpy's, torch's on the CPU, or export memory
 _AXIS_NAMES = {1: "X", 2: "X, Y", 3: "X, Y, Z"}
 _BIAS_SHAPES = {1: "H, 2*kx-1", 2: "H, 2*kx-1, 2*ky-1", 3: "H, 2*kx-1, 2*ky-1, 2*kz-1"}
 
-
-def publish(
-    function: Callable[Concatenate[int, P], R],
-    name: str,
-    rank: int,
-    common: str = _COMMON_PARAGRAPHS,
-    documented: Optional[Callable] = None,
-) -> Callable[P, R]:
-    """`function` with its first argument, the rank, filled in; documented for that rank, as `documented` is if
-    given."""
-
-    def published(*args: P.args, **kwargs: P.kwargs) -> R:
-        return function(rank, *args, **kwargs)
-
-    return document(published, function, name, rank, common, documented or function)
-
-
 Asked = tuple[Request, tuple[Optional[Array], ...]]
 """what is asked for, and the arrays in the order of the operation's inputs"""
 

@@ -19,8 +19,8 @@ Arguments = tuple[tuple[str, Any], ...]
 """names and values, hashable; the names are the same in all processes"""
 
 _agreed: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
-"""by process group, with the names of those along further axes. All processes of one make the same calls in the same order, so all come to compare, or none. That would not
-be so if only the last calls were kept, as a process may be in other groups, too."""
+"""by process group, with the names of those along further axes. All processes of one make the same calls in the same order, so
+all come to compare, or none. That would not be so if only the last calls were kept, as a process may be in other groups, too."""
 
 _TEXT_BYTES = 256
 """of a value in the message"""
