@@ -5,9 +5,11 @@ slots of the window by hand. Parts, each in a process of its own, as XLA's flags
     overhead    what the smallest call costs beyond the library's, inside a program and from Python (on the CPU)
     same        results and gradients against nhood.torch, bit by bit, with command buffers (CUDA graphs) off and on
     speed       forward, and forward and backward, in milliseconds
+    profile     what a program of eight calls launches on a GPU, and how long its kernels take of the time between the first
+                and the last; command buffers off and on
 
     bench/jax_calls.py                    # overhead and speed on the CPU
-    bench/jax_calls.py --device cuda      # same and speed on a GPU; needs torch, too
+    bench/jax_calls.py --device cuda      # same, profile and speed on a GPU; needs torch, too
 
 Needs jax, numpy and the package nhood: installed, or PYTHONPATH=bindings/python in a source tree that is built. Exits with status
 1 if a bit differs. Ways that would need more memory than --most-gib, or more operations than --most-tflop, are not tried.
@@ -27,6 +29,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 PROBLEMS = ("b128h4d32:56x56:w7x7", "b1h8d64:33x96x160:w5x5x5", "b1h24d128:30x48x80:w18x24x24")
+SLOW = 5  # seconds; a way whose call takes longer is timed once
+PROFILED = "bf16:b8h4d32:56x56:w7x7"
 SAME = (  # every kind of kernel that 16-bit, 32-bit and 64-bit types take, small and large windows
     "bf16:b2h4d64:56x56:w7x7",
     "bf16:b1h8d128:16x32x40:w8x12x12",
@@ -70,7 +74,7 @@ def parse(text: str) -> Problem:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--part", choices=("overhead", "same", "speed"), action="append", help="(default: as above)")
+    parser.add_argument("--part", choices=("overhead", "same", "profile", "speed"), action="append", help="(default: as above)")
     parser.add_argument("--problems", nargs="*", default=PROBLEMS, metavar="b1h1d8:9x9:w3x3", help="of speed")
     parser.add_argument("--dtype", choices=tuple(DTYPES), help="of speed (default: bf16 on a GPU, f32 on the CPU)")
     parser.add_argument("--turns", type=int, default=7, help="of each way of speed; overhead takes 100 times as many")
@@ -216,7 +220,7 @@ def speed(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def compiled(function: Callable[..., Any], arrays: list[Any], backward: bool, in_flight: int) -> Callable[[], Any]:
+def compiled(function: Callable[..., Any], arrays: list[Any], backward: bool, in_flight: int) -> Callable[..., Any]:
     """So many calls one after the other, and the wait for the last one's results."""
     import jax
     import jax.numpy as jnp
@@ -225,24 +229,31 @@ def compiled(function: Callable[..., Any], arrays: list[Any], backward: bool, in
         function = jax.grad(lambda *x, f=function: f(*x).astype(jnp.float32).sum(), (0, 1, 2))
     program = jax.jit(function)
 
-    def calls() -> None:
-        for _ in range(in_flight):
+    def calls(count: int = in_flight) -> None:
+        for _ in range(count):
             results = program(*arrays)
         jax.block_until_ready(results)
 
     return calls
 
 
-def times_of(calls: dict[str, Callable[[], Any]], turns: int, in_flight: int) -> dict[str, str]:
-    """Milliseconds a call, all in turns; or that memory was short."""
+def times_of(calls: dict[str, Callable[..., Any]], turns: int, in_flight: int) -> dict[str, str]:
+    """Milliseconds a call, all in turns but for slow ones; or that memory was short."""
     cells, times = {}, {name: [] for name in calls}
     for name in list(calls):
         try:
-            calls[name]()
+            calls[name](1)
         except Exception as error:  # XLA's has no class of its own
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             cells[name] = "out of memory"
+            del calls[name]
+            continue
+        begun = time.perf_counter()
+        calls[name](1)
+        taken = time.perf_counter() - begun
+        if taken > SLOW:
+            cells[name] = f"{1e3 * taken:.4g} (once)"
             del calls[name]
     for _ in range(turns):
         for name, call in calls.items():
@@ -250,6 +261,56 @@ def times_of(calls: dict[str, Callable[[], Any]], turns: int, in_flight: int) ->
             call()
             times[name].append(1e3 * (time.perf_counter() - begun) / in_flight)
     return {**cells, **{name: f"{statistics.median(times[name]):.4g}" for name in calls}}
+
+
+# What a program launches
+
+
+def profile(arguments: argparse.Namespace) -> int:
+    import glob
+    import tempfile
+
+    import jax
+    import jax.numpy as jnp
+
+    dtype, rest = PROFILED.split(":", 1)
+    problem, chain = parse(rest), 8
+    keys = jax.random.split(jax.random.key(0), 3)
+    query, key, value = (jax.random.normal(k, problem.shape, jnp.dtype(DTYPES[dtype])) for k in keys)
+    attend = by_nhood(problem)
+
+    @jax.jit
+    def program(query: Any, key: Any, value: Any) -> Any:
+        for _ in range(chain):
+            query = attend(query, key, value)
+        return query
+
+    for _ in range(5):  # a program is captured after its first executions
+        program(query, key, value).block_until_ready()
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            program(query, key, value).block_until_ready()
+        (file,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+        planes = list(jax.profiler.ProfileData.from_file(file).planes)
+    print(f"\n{PROFILED}, {chain} calls in a program, command buffers {arguments.command_buffers}\n")
+    for plane in planes:
+        on_device = plane.name.startswith("/device:GPU")
+        spans = [
+            (event.start_ns, event.duration_ns, event.name)
+            for line in plane.lines
+            for event in line.events
+            if (on_device and line.name.startswith("Stream")) or (not on_device and event.name.startswith("cu"))
+        ]
+        if not spans:
+            continue
+        print(f"{'kernels and copies' if on_device else 'calls of the driver by ' + plane.name}:")
+        for name in sorted({name for _, _, name in spans}):
+            taken = [duration for _, duration, other in spans if other == name]
+            print(f"    {len(taken):3} {name}, {1e-3 * sum(taken):.1f} us")
+        if on_device:
+            begin, end = min(start for start, _, _ in spans), max(start + duration for start, duration, _ in spans)
+            print(f"    of {1e-3 * (end - begin):.1f} us from the first's begin to the last's end")
+    return 0
 
 
 # What a call costs
@@ -391,10 +452,10 @@ def main() -> int:
     arguments = parse_arguments()
     alone = os.environ.get("NHOOD_JAX_PART")
     if alone:
-        return {"overhead": overhead, "same": same, "speed": speed}[alone](arguments)
+        return {"overhead": overhead, "same": same, "profile": profile, "speed": speed}[alone](arguments)
     status = 0
-    for part in arguments.part or (("overhead", "speed") if arguments.device == "cpu" else ("same", "speed")):
-        for command_buffers in COMMAND_BUFFERS if part == "same" and arguments.device == "cuda" else (None,):
+    for part in arguments.part or (("overhead", "speed") if arguments.device == "cpu" else ("same", "profile", "speed")):
+        for command_buffers in COMMAND_BUFFERS if part in ("same", "profile") and arguments.device == "cuda" else (None,):
             status |= start(arguments, part, command_buffers)
     return status
 
