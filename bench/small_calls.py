@@ -6,7 +6,15 @@ tokens.
 
 Lines take turns of some calls each, short enough that some turns are not interrupted: the fastest is near what a quiet
 machine gives even where others keep it busy, and the median says how busy it was. The loop around a line is in each.
-On CUDA a line is what the CPU does until the call returns. Needs the package: installed, or PYTHONPATH=bindings/python
+On CUDA a line is what the CPU does until the call returns.
+
+--training times instead what a step of training costs where it waits for the host: on CUDA, if there is a device,
+2x14x14 tokens, 4 heads of 32, window 7x7, bf16 (so that torch's attention is its flash kernel), and on the CPU the
+problem above. Forward without gradients, forward with, forward and backward, and a layer's step with its parameters'
+gradients, each beside torch's dense attention over the same tokens, laid out as that likes it best. A turn on CUDA
+ends when the device is done.
+
+Needs the package: installed, or PYTHONPATH=bindings/python
 in a source tree that is built. Without torch its lines are left out, without a C compiler the loop.
 """
 
@@ -19,7 +27,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import nhood
 import numpy as np
@@ -135,6 +143,88 @@ def torch_lines(device: str) -> Lines:
     }
 
 
+def training_lines(device: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """By rows of the table: the call of nhood, and that of dense attention."""
+    import nhood.torch as nhood_torch
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    attention = nn.functional.scaled_dot_product_attention
+    on_cuda = device == "cuda"
+    options: dict[str, Any] = {"device": device, "dtype": torch.bfloat16 if on_cuda else torch.float32}
+    shape, window = ((2, 14, 14, 4, 32), 7) if on_cuda else (SHAPE, WINDOW)
+    batch, *extents, heads, head_dim = shape
+    tokens, dim = extents[0] * extents[1], heads * head_dim
+
+    class DenseAttention(nn.Module):
+        """The layer with the same parameters, as layers of dense attention are written."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.proj = nn.Linear(dim, 3 * dim, **options), nn.Linear(dim, dim, **options)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            qkv = self.qkv(x).reshape(batch, tokens, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
+            return self.proj(attention(*qkv.unbind(0)).transpose(1, 2).reshape(x.shape))
+
+    def inputs(*shape: int) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...], torch.Tensor]:
+        plain = torch.randn(3, *shape, **options).unbind()
+        return plain, tuple([x.clone().requires_grad_() for x in plain]), torch.randn(shape, **options)
+
+    def train(forward: Callable[[], torch.Tensor], leaves: Any, gradient: torch.Tensor) -> Callable[[], None]:
+        leaves = list(leaves)
+
+        def step() -> None:
+            for leaf in leaves:
+                leaf.grad = None
+            forward().backward(gradient)
+
+        return step
+
+    def calls(forward: Callable[..., torch.Tensor], layer: nn.Module, *shape: int) -> list[Callable[[], Any]]:
+        plain, trained, gradient = inputs(*shape)
+        x, to_layer = torch.randn(2, batch, *extents, dim, **options).unbind()
+        return [
+            lambda: forward(*plain),
+            lambda: forward(*trained),
+            train(lambda: forward(*trained), trained, gradient),
+            train(lambda: layer(x), layer.parameters(), to_layer),
+        ]
+
+    def neighborhood(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return nhood_torch.na2d(query, key, value, window)
+
+    layer = nhood_torch.NeighborhoodAttention2D(dim, heads, window, **options)
+    ours = calls(neighborhood, layer, *shape)
+    dense = calls(attention, DenseAttention(), batch, heads, tokens, head_dim)
+    rows = ("forward without gradients", "forward with gradients", "forward and backward", "step of the layer")
+    return dict(zip(rows, zip(ours, dense)))
+
+
+def print_training(turns: int) -> None:
+    """Times all calls of training in turn; nhood and dense attention next to each other."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = training_lines(device)
+    finish = torch.cuda.synchronize if device == "cuda" else None
+    times: dict[tuple[str, int], list[float]] = {(row, which): [] for row in rows for which in range(2)}
+    for _ in range(turns):
+        for row, which in times:
+            times[row, which].append(time_of(rows[row][which], finish))
+    name = torch.cuda.get_device_name() if device == "cuda" else nhood.devices()[0].description
+    print(f"nhood {nhood.version()}, {name}, torch {torch.__version__}\n")
+    print("| µs, median (fastest turn) | nhood | dense attention | ratio of medians |\n|---|---|---|---|")
+    for row in rows:
+        medians, cells = [], []
+        for which in range(2):
+            samples = times[row, which]
+            medians.append(statistics.median(samples))
+            cells.append(f"{medians[-1]:.1f} ({min(samples):.1f})")
+        print(f"| {row} | {cells[0]} | {cells[1]} | {medians[0] / medians[1]:.2f} |")
+
+
 def devices_of_torch() -> list[str]:
     try:
         import torch
@@ -143,13 +233,17 @@ def devices_of_torch() -> list[str]:
     return ["cpu"] + ["cuda"] * torch.cuda.is_available()
 
 
-def time_of(line: Callable[[], Any]) -> float:
-    """µs of a call, in one turn."""
+def time_of(line: Callable[[], Any], finish: Optional[Callable[[], None]] = None) -> float:
+    """µs of a call, in one turn. finish: waits for what was queued, before and after."""
     with getattr(line, "surrounding", contextlib.nullcontext)():
         line()
+        if finish:
+            finish()
         start = time.perf_counter()
         for _ in range(CALLS):
             line()
+        if finish:
+            finish()
         return (time.perf_counter() - start) / CALLS * 1e6
 
 
@@ -157,8 +251,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=1000, help="per line of the table (default 1000)")
     parser.add_argument("--limit", type=float, metavar="US", help="fail if the fastest call from numpy takes longer, in µs")
+    parser.add_argument("--training", action="store_true", help="time steps of training beside dense attention instead")
     options = parser.parse_args()
     nhood.configure(threads=1)
+    if options.training:
+        return print_training(options.turns)
     arrays = np.random.default_rng(1).standard_normal((4, *SHAPE), dtype=np.float32)
     with tempfile.TemporaryDirectory() as folder:
         lines = {**numpy_lines(*arrays), **plain_lines(folder, *arrays)}
