@@ -51,6 +51,13 @@ LARGE = (
     "bf16:b1h24d128:256x256:w80x80",
     "bf16:b1h16d128:65536:w4096",
 )
+# What FlashAttention 4 has windows for by itself (bench/peers.py), and an image with a small window for its head dim.
+BESIDE_FLASH4 = (
+    "bf16:b16h16d64:64x64:w15x15",
+    "bf16:b1h16d128:65536:w512",
+    "bf16:b1h32k8d128:65536:w1024:c1",
+    "bf16:b4h16d64:8192:w256:c1",
+)
 # The levels of NAT, the first one with a relative bias, too.
 SMALL = ("b128h4d32:56x56:w7x7", "b128h8d32:28x28:w7x7", "b128h16d32:14x14:w7x7", "b128h32d32:7x7:w7x7")
 # Video decoders and volumes: large grids, small windows; the last two also backward.
@@ -233,6 +240,7 @@ def both(problem: str) -> list[str]:
 def cuda_tables(tool: str, device: str, sample: int, rounds: int) -> list[Table]:
     torch_device = ["--device", device]
     large = [text for problem in LARGE for text in both(problem)]
+    beside_flash4 = [text for problem in BESIDE_FLASH4 for text in both(problem)]
     decoders = [f"fwd:{problem}" for problem in DECODERS] + [f"bwd:{problem}" for problem in DECODERS[-2:]]
     on_device = ["--device", device]
     small = [(on_device, text) for problem in SMALL for text in both(f"bf16:{problem}")]
@@ -245,7 +253,7 @@ def cuda_tables(tool: str, device: str, sample: int, rounds: int) -> list[Table]
     everyone = python("peers.py", *torch_device, "--json", "--turns", "3")
     return [
         from_program("large_windows", 20, [*peers, "--turns", "5", *large]),
-        from_program("peers", 14, [*everyone, *large, *both(f"bf16:{SMALL[0]}")]),
+        from_program("peers", 14, [*everyone, *large, *both(f"bf16:{SMALL[0]}"), *beside_flash4]),
         from_bench("small_windows", 8, tool, small, rounds),
         from_program("decoders", 14, [*peers, "--turns", "3", *dense, *decoders]),
         from_bench("sm80", 8, tool, [([*on_device, *options], text) for options, text in sm80], rounds),
