@@ -54,11 +54,10 @@ const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_
     return NULL;
 }
 
-int nh_one_config(const struct nh_problem *problem, const struct nh_device *device, double below_ns,
+int nh_one_config(const struct nh_problem *problem, const struct nh_device *device,
                   struct nh_config *config, int capacity) {
     (void)problem;
     (void)device;
-    (void)below_ns;
     (void)capacity;
     memset(config, 0, sizeof *config);
     return 1;

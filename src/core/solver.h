@@ -102,11 +102,10 @@ struct nh_solver {
     const struct nh_problem *(*view)(const struct nh_problem *problem, struct nh_problem *view);
     /* Returns NULL, or a fixed text saying why the solver does not take the problem. Callers use nh_solver_refusal. */
     const char *(*refuse)(const struct nh_problem *problem, const struct nh_device *device);
-    /* Writes up to `capacity` configs worth trying, the one with the least estimate first, and returns their number. It may
-     * leave out any that are estimated at below_ns or more, even all; with INFINITY there is at least one. Values beyond
-     * the solver's knobs stay as they are, 0. */
+    /* Writes up to `capacity` configs worth trying, at least one, the one with the least estimate first, and returns their
+     * number. Values beyond the solver's knobs stay as they are, 0. */
     int (*candidates)(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity);
+                      struct nh_config *config, int capacity);
     nh_estimate_fn *estimate;
     nh_build_fn *build;
     /* CUDA solvers give a config's work, from which nh_estimate predicts its time, and its launches, of which nh_cuda_build
@@ -136,7 +135,7 @@ const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_pr
 
 /* `refuse` and `candidates` of a solver that takes everything and has no knobs. */
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device);
-int nh_one_config(const struct nh_problem *problem, const struct nh_device *device, double below_ns,
+int nh_one_config(const struct nh_problem *problem, const struct nh_device *device,
                   struct nh_config *config, int capacity);
 
 /* Moves the config with the least estimate to the front; among equal ones, the first. */

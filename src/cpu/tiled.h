@@ -26,7 +26,7 @@ static inline bool nh_tiled_alone(const struct nh_problem *problem) {
 
 const char *nh_tiled_refuse(const struct nh_problem *problem, const struct nh_device *device);
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        double below_ns, struct nh_config *config, int capacity);
+                        struct nh_config *config, int capacity);
 double nh_tiled_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
                          const struct nh_device *device, const struct nh_config *config,
                          struct nh_count *count);

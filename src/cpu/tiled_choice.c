@@ -306,8 +306,7 @@ static int all_configs(const struct nh_problem *problem, const struct nh_tile_ke
 }
 
 int nh_tiled_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
+                        struct nh_config *config, int capacity) {
     struct nh_config all[MOST_CONFIGS];
     int count = all_configs(problem, nh_tiled_kernels(problem, device), all);
     /* Estimates for other numbers of threads have the same order but for rounding, which must not decide, either. */

@@ -3,7 +3,6 @@
 
 #include "scale.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,10 +21,9 @@ static void join(char *text, size_t capacity, const char *name, const char *reas
 
 /* Values beyond a solver's knobs are set to 0, so that configs can be compared as a whole. */
 static int candidates_of(const struct nh_request *request, const struct nh_solver *solver,
-                         const struct nh_problem *view, double below_ns, struct nh_config *config,
-                         int capacity) {
+                         const struct nh_problem *view, struct nh_config *config, int capacity) {
     memset(config, 0, (size_t)capacity * sizeof *config);
-    return solver->candidates(view, request->device, below_ns, config, capacity);
+    return solver->candidates(view, request->device, config, capacity);
 }
 
 static bool is_row(const struct nh_request *request, int row) {
@@ -66,8 +64,8 @@ struct survey {
 };
 
 /* Replaces *best by the config that the solver prefers among those that take about as long. */
-static void prefer(const struct nh_request *request, const struct nh_problem *view,
-                   const struct nh_config *config, int count, struct nh_choice *best) {
+static void take_preferred(const struct nh_request *request, const struct nh_problem *view,
+                           const struct nh_config *config, int count, struct nh_choice *best) {
     const struct nh_solver *solver = best->solver;
     const double most_ns = NH_ABOUT_AS_LONG * best->estimate_ns;
     int least = solver->preference(solver, &best->config);
@@ -81,9 +79,8 @@ static void prefer(const struct nh_request *request, const struct nh_problem *vi
     }
 }
 
-/* Asks a solver for its best config below below_ns. Returns how many configs it wrote: with `all`, all that
- * the solver proposes. */
-static int ask(const struct nh_request *request, int row, double below_ns, bool all,
+/* Asks a solver for its best config. Returns how many configs it wrote: with `all`, all that the solver proposes. */
+static int ask(const struct nh_request *request, int row, bool all,
                struct nh_config config[MOST_CANDIDATES], struct survey *survey) {
     const struct nh_solver *solver = request->table[row];
     struct nh_choice *best = &survey->best[row];
@@ -93,22 +90,23 @@ static int ask(const struct nh_request *request, int row, double below_ns, bool 
     survey->asked |= UINT32_C(1) << row;
     survey->refusal[row] = nh_solver_refusal(solver, view, request->device);
     if (survey->refusal[row]) return 0;
-    int count = candidates_of(request, solver, view, below_ns, config,
+    int count = candidates_of(request, solver, view, config,
                               all || solver->preference ? MOST_CANDIDATES : 1);
-    if (count < 1 && isinf(below_ns)) survey->refusal[row] = "no config fits";
-    if (count < 1) return 0;
+    if (count < 1) {
+        survey->refusal[row] = "no config fits";
+        return 0;
+    }
     *best = (struct nh_choice){.solver = solver, .config = config[0]};
     best->estimate_ns = solver->estimate(solver, view, request->device, &best->config, NULL);
-    if (solver->preference) prefer(request, view, config, count, best);
+    if (solver->preference) take_preferred(request, view, config, count, best);
     return count;
 }
 
-/* Whether the solver has a config below below_ns. A solver that was asked before is not asked again. */
-static bool offers(const struct nh_request *request, int row, double below_ns,
-                   struct survey *survey) {
+/* Whether the solver has a config. A solver that was asked before is not asked again. */
+static bool offers(const struct nh_request *request, int row, struct survey *survey) {
     if (!is_asked(request, request->table[row])) return false;
     struct nh_config config[MOST_CANDIDATES];
-    if (!(survey->asked >> row & 1)) ask(request, row, below_ns, false, config, survey);
+    if (!(survey->asked >> row & 1)) ask(request, row, false, config, survey);
     return survey->best[row].solver;
 }
 
@@ -118,33 +116,25 @@ static bool precedes(const struct survey *survey, int row, int other) {
     return ns < other_ns || (ns == other_ns && row < other);
 }
 
-/* Returns the row with the least estimate among those whose bits are set in `rows`, or -1 if none takes the problem. Each
- * solver is asked only for configs below the least estimate so far, so that most need not search. */
+/* Returns the row with the least estimate among those whose bits are set in `rows`, or -1 if none takes the problem. */
 static int least_of(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     int least = -1;
-    for (int row = 0; is_row(request, row); row++) {
-        double below_ns = least < 0 ? INFINITY : survey->best[least].estimate_ns;
+    for (int row = 0; is_row(request, row); row++)
         if (rows >> row & 1 && !left_to_another(request, request->table[row]) &&
-            offers(request, row, below_ns, survey) && (least < 0 || precedes(survey, row, least)))
+            offers(request, row, survey) && (least < 0 || precedes(survey, row, least)))
             least = row;
-    }
     return least;
 }
 
 /* ---- what wisdom knows ---- */
 
-/* Whether the solver with the least estimate is one of `rows`. Those of them that were not asked yet are asked only if the
- * others do not decide it. */
-static bool prefers(const struct nh_request *request, uint32_t rows, struct survey *survey) {
-    uint32_t asked = survey->asked & rows;
+/* Whether the solver with the least estimate is one of `rows`. */
+static bool have_least(const struct nh_request *request, uint32_t rows, struct survey *survey) {
     int other = least_of(request, ~rows, survey);
     if (other < 0) return true;
-    double above_ns = nextafter(survey->best[other].estimate_ns, INFINITY);
-    for (int again = 0; again < 2; again++, asked = rows)
-        for (int row = 0; is_row(request, row); row++)
-            if (asked >> row & 1 && offers(request, row, above_ns, survey) &&
-                precedes(survey, row, other))
-                return true;
+    for (int row = 0; is_row(request, row); row++)
+        if (rows >> row & 1 && offers(request, row, survey) && precedes(survey, row, other))
+            return true;
     return false;
 }
 
@@ -230,10 +220,10 @@ static bool choose_by_wisdom(const struct nh_request *request, struct survey *su
         wise.row = fastest_row(&wise, left);
         if (wise.row < 0) break;
         if (wise.best.solver && comes_before(&wise.best, &wise.fastest[wise.row])) break;
-        wise.proposals = ask(request, wise.row, INFINITY, true, wise.proposed, survey);
+        wise.proposals = ask(request, wise.row, true, wise.proposed, survey);
         nh_wisdom_visit(request->wisdom, &wise.key, consider, &wise);
     }
-    if (!wise.best.solver || !prefers(request, wise.rows, survey)) return false;
+    if (!wise.best.solver || !have_least(request, wise.rows, survey)) return false;
     *choice = wise.best;
     return true;
 }
@@ -288,7 +278,7 @@ int nh_planner_list(const struct nh_request *request, struct nh_choice *choice, 
         const struct nh_problem *view = nh_solver_view(solver, request->problem, &room);
         if (nh_solver_refusal(solver, view, request->device)) continue;
         struct nh_config config[MOST_CANDIDATES];
-        int configs = candidates_of(request, solver, view, INFINITY, config, MOST_CANDIDATES);
+        int configs = candidates_of(request, solver, view, config, MOST_CANDIDATES);
         for (int c = 0; c < configs; c++) {
             double ns = solver->estimate(solver, view, request->device, &config[c], NULL);
             const struct nh_choice found = {
@@ -326,7 +316,7 @@ static void explain_solver(const struct nh_request *request, const struct nh_sol
     struct nh_wisdom_key key;
     struct nh_config config[MOST_CANDIDATES];
     bool reported = false; /* two candidates may have the same config */
-    int count = candidates_of(request, solver, view, INFINITY, config, MOST_CANDIDATES);
+    int count = candidates_of(request, solver, view, config, MOST_CANDIDATES);
     nh_wisdom_key(request->device, request->problem, &key);
     for (int i = 0; i < count; i++) {
         char text[NH_CONFIG_BYTES];
@@ -396,7 +386,7 @@ static int rank_others(const struct nh_request *request, const struct nh_solver 
     int count = 0;
     survey.asked = 0;
     for (int row = 0; is_row(request, row); row++)
-        if (request->table[row] != solver && offers(request, row, INFINITY, &survey))
+        if (request->table[row] != solver && offers(request, row, &survey))
             count = insert(choice, count, NH_MOST_SOLVERS, &survey.best[row]);
     return count;
 }

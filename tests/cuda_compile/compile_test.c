@@ -86,7 +86,7 @@ static void build_all(const char *line, char *const *name, const struct nh_devic
             continue;
         if (!all && !is_named(solver, name)) continue;
         struct nh_config config[MOST_CONFIGS];
-        int count = solver->candidates(view, device, INFINITY, config, most);
+        int count = solver->candidates(view, device, config, most);
         CHECK(count >= 1, "%s: %s proposes nothing", line, solver->name);
         for (int c = 0; c < count; c++) {
             char text[256];

@@ -6,7 +6,6 @@
 #include "problem.h"
 #include "test.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { SKIPPED = 77 };
@@ -40,7 +39,7 @@ static bool run(struct fixture *f, const char *text) {
     if (!canonical(text, &f->problem)) return false;
     const char *refusal = nh_solver_cuda_gemm.refuse(&f->problem, &f->device);
     CHECK(!refusal, "%s: %s", text, refusal);
-    if (refusal || !nh_solver_cuda_gemm.candidates(&f->problem, &f->device, INFINITY, &config, 1))
+    if (refusal || !nh_solver_cuda_gemm.candidates(&f->problem, &f->device, &config, 1))
         return false;
     nhood_status status = nh_solver_cuda_gemm.build(&nh_solver_cuda_gemm, &f->problem, &f->device,
                                                     &config, &operation);

@@ -11,7 +11,6 @@
 #include "test.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -115,7 +114,7 @@ static inline nhood_status build_first(const struct nh_solver *solver,
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(solver, problem, &room);
     *operation = NULL;
-    if (solver->candidates(view, device, INFINITY, &config, 1) < 1)
+    if (solver->candidates(view, device, &config, 1) < 1)
         return nh_error(NHOOD_ERR_INTERNAL, "%s proposes nothing", solver->name);
     return solver->build(solver, view, device, &config, operation);
 }

@@ -10,7 +10,6 @@
 #include "test.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <string.h>
 
 enum { SKIPPED = 77, NOTED_TILES = 512, MOST_CONFIGS = 64 };
@@ -159,7 +158,7 @@ static int check_problem(const char *text, const struct nh_device *device, int m
         if (solver->device_kind != NHOOD_DEVICE_CUDA || !by_tiles(solver) ||
             !is_asked_for(solver, name) || nh_solver_refusal(solver, view, device))
             continue;
-        int count = solver->candidates(view, device, INFINITY, config, most);
+        int count = solver->candidates(view, device, config, most);
         for (int c = 0; c < count; c++)
             check_config(text, &problem, device, solver, &config[c]);
         solvers++;

@@ -7,7 +7,6 @@
 #include "test.h"
 #include "tile_count.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { EXTENTS = 6 };
@@ -49,7 +48,7 @@ static void check_solver(const char *text, const struct nh_solver *solver,
     cuda.overlaps = false;
     alone.backend = &cuda;
     if (solver->refuse(problem, device)) return;
-    int count = solver->candidates(problem, device, INFINITY, &best, 1);
+    int count = solver->candidates(problem, device, &best, 1);
     CHECK(count == 1, "%s: %s: no candidate", text, solver->name);
     check_side(text, solver, problem, device, &best, 0);
     if (problem->op == NHOOD_OP_BWD) check_side(text, solver, problem, device, &best, EXTENTS + 1);

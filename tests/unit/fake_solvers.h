@@ -26,10 +26,9 @@ static inline const char *fake_refuses(const struct nh_problem *problem,
 static atomic_int fake_asked; /* how often candidates were asked for */
 
 static inline int fake_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                                  double below_ns, struct nh_config *config, int capacity) {
+                                  struct nh_config *config, int capacity) {
     (void)problem;
     (void)device;
-    (void)below_ns;
     fake_asked++;
     static const int32_t order[FAKE_CONFIGS] = {1, 0, 2};
     int count = capacity < FAKE_CONFIGS ? capacity : FAKE_CONFIGS;

@@ -136,9 +136,8 @@ static void predict_ranked(const struct nh_box_search *search, const struct nh_t
 int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best, int capacity) {
     struct state state;
     struct nh_top_n top;
-    double below = search->below_ns * nh_predict_clocks_per_ns(search->device->backend);
     start(&state, search);
-    nh_top_n_start(&top, INFINITY, best, sizeof *best, capacity);
+    nh_top_n_start(&top, best, sizeof *best, capacity);
     for (int v = 0; v < search->variants; v++) {
         const struct nh_box_variant *variant = &search->variant[v];
         const struct prices prices = prices_of(search, variant);
@@ -147,7 +146,7 @@ int nh_box_search(const struct nh_box_search *search, struct nh_box_choice *best
         struct nh_box_choice choice[MOST_OF_VARIANT];
         struct nh_top_n ranked;
         if (!isfinite(prices.block) || !rows || !columns) continue;
-        nh_top_n_start(&ranked, below, choice, sizeof *choice, MOST_OF_VARIANT);
+        nh_top_n_start(&ranked, choice, sizeof *choice, MOST_OF_VARIANT);
         for (int i = 0; i < rows->count; i++)
             rank_row(&state, variant, rows->extent[i], columns, &prices, &ranked);
         predict_ranked(search, &ranked, &top);

@@ -25,8 +25,6 @@ struct nh_box_search {
     const struct nh_box_variant *variant;
     int variants;
     const struct nh_device *device;
-    double
-        below_ns; /* choices that would take this long or longer may be left out; INFINITY: none */
     /* Sets the work of a launch with these boxes; false: they do not fit. */
     bool (*work)(const struct nh_box_search *search, const struct nh_box_choice *choice,
                  struct nh_work *work);

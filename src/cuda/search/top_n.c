@@ -2,9 +2,7 @@
 
 #include <string.h>
 
-void nh_top_n_start(struct nh_top_n *top, double below_ns, void *item, size_t item_bytes,
-                    int capacity) {
-    top->below_ns = below_ns;
+void nh_top_n_start(struct nh_top_n *top, void *item, size_t item_bytes, int capacity) {
     top->item = item;
     top->item_bytes = item_bytes;
     top->count = 0;

@@ -192,9 +192,9 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* Proposes the shapes whose predicted time is at most 1.5 times the best, best first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     struct nh_top_n top;
-    nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    nh_top_configs_start(&top, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < 2 * MOST_SHAPES; i++) {
         struct nh_config next;
         if (complete(problem, device->backend, shapes[problem->rank - 1][i / 2], i % 2 ? 32 : 64,

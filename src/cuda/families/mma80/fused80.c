@@ -61,13 +61,12 @@ static bool choice_work(const struct nh_box_search *search, const struct nh_box_
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     const struct nh_box_search search = {.problem = problem,
                                          .variant = variants,
                                          .variants = sizeof variants / sizeof *variants,
                                          .work = choice_work,
-                                         .device = device,
-                                         .below_ns = below_ns};
+                                         .device = device};
     struct nh_box_choice best[MOST_CANDIDATES];
     int count = nh_box_search(&search, best, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count; i++)

@@ -120,7 +120,7 @@ static bool side_work(const struct nh_box_search *search, const struct nh_box_ch
 
 /* The launches of both sides overlap, so the best of each need not be the best together: all pairs are predicted. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     struct nh_box_choice best[2][MOST_SIDES];
     struct nh_box_search search[2];
     struct nh_top_n top;
@@ -131,12 +131,11 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
                                                  .variant = variants,
                                                  .variants = sizeof variants / sizeof *variants,
                                                  .device = device,
-                                                 .below_ns = below_ns,
                                                  .work = side_work};
         count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
         if (!count[inverse]) return 0;
     }
-    nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    nh_top_configs_start(&top, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int i = 0; i < count[0] * count[1]; i++) {
         const struct nh_box_choice *query = &best[0][i / count[1]], *key = &best[1][i % count[1]];
         struct nh_config tried = {{0}};

@@ -270,12 +270,11 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* The best tile, if there is one, and rows without tiles, the one with the least estimate first. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     static const int32_t threads[] = {64, 128, 256};
     const struct nh_config rows = {{0}};
     struct nh_config tiles = rows, both[2] = {rows, rows};
     double least = INFINITY;
-    (void)below_ns;
     for (size_t t = 0; takes_tiles(problem) && t < sizeof threads / sizeof *threads; t++) {
         int32_t box[NH_MOST_BOXES][NH_AXES];
         int boxes = nh_tile_boxes(problem, threads[t], box);

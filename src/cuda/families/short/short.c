@@ -289,10 +289,10 @@ static bool search(const struct nh_problem *problem, const struct nh_device *dev
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     enum { MOST_CANDIDATES = 8 };
     struct nh_top_n top;
-    nh_top_configs_start(&top, below_ns, config, (int)nh_min(capacity, MOST_CANDIDATES));
+    nh_top_configs_start(&top, config, (int)nh_min(capacity, MOST_CANDIDATES));
     search(problem, device, &top);
     return top.count;
 }

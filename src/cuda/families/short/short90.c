@@ -144,11 +144,11 @@ static bool search(const struct nh_problem *problem, const struct nh_device *dev
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     struct nh_top_n top;
     struct nh_short_shape shape;
     if (!shape_of(problem, &shape)) return 0;
-    nh_top_configs_start(&top, below_ns, config, capacity);
+    nh_top_configs_start(&top, config, capacity);
     search(problem, device, &shape, &top);
     return top.count;
 }

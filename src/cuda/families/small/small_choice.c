@@ -299,7 +299,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     choice->begun = nh_small_begin(problem, device->backend, pass);
     choice->boxes = boxes_possible(problem, device);
     choice->any = any;
-    nh_top_configs_start(&choice->top, INFINITY, choice->config, MOST_CANDIDATES);
+    nh_top_configs_start(&choice->top, choice->config, MOST_CANDIDATES);
     list_boxes(problem, keys, &boxes);
     for (int out = 0; out < 2 && !choice->top.count; out++)
         for (int i = 0; i < boxes.count && !(any && choice->top.count); i++) {
@@ -396,8 +396,7 @@ bool nh_small_fits(const struct nh_problem *problem, const struct nh_device *dev
 }
 
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        double below_ns, struct nh_config *config, int capacity) {
-    (void)below_ns;
+                        struct nh_config *config, int capacity) {
     struct nh_config found[MOST_CANDIDATES];
     struct choice queries;
     int count = 0;

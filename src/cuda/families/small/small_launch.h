@@ -114,6 +114,6 @@ bool nh_small_fits(const struct nh_problem *problem, const struct nh_device *dev
 
 /* `candidates` of the solver: the launches that are worth trying, as configs. Returns 0 if nothing fits. */
 int nh_small_candidates(const struct nh_problem *problem, const struct nh_device *device,
-                        double below_ns, struct nh_config *config, int capacity);
+                        struct nh_config *config, int capacity);
 
 #endif

@@ -145,7 +145,7 @@ static void rank_own(struct state *state, const int32_t own[3], const struct nh_
 
 static int predict_ranked(struct state *state, struct nh_backward90_pair *best) {
     struct nh_top_n top;
-    nh_top_n_start(&top, INFINITY, best, sizeof *best, NH_BACKWARD90_KEPT);
+    nh_top_n_start(&top, best, sizeof *best, NH_BACKWARD90_KEPT);
     for (int i = 0; i < state->top.count; i++) {
         const struct ranked *ranked = &state->ranked[i];
         struct nh_backward90_pair pair;
@@ -209,7 +209,7 @@ int nh_backward90_best(const struct nh_backward90_kernel *kernel,
     struct state state;
     state.kernel = kernel;
     state.keys = kernel->kind != WGMMA90_QUERY;
-    nh_top_n_start(&state.top, INFINITY, state.ranked, sizeof *state.ranked, MOST_RANKED);
+    nh_top_n_start(&state.top, state.ranked, sizeof *state.ranked, MOST_RANKED);
     try_all(&state, false);
     if (!state.top.count) try_all(&state, true);
     return predict_ranked(&state, best);

@@ -316,9 +316,9 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 enum { WORTH_LAUNCHES_NS = 300000, WORTH_QUEUE_NS = 100000 };
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     struct nh_top_n best;
-    nh_top_configs_start(&best, below_ns, config, capacity);
+    nh_top_configs_start(&best, config, capacity);
     nh_fused90_search(problem, device->backend, &best);
     int count = best.count;
     const double worth_ns = nh_problem_partial(problem) ? WORTH_QUEUE_NS : WORTH_LAUNCHES_NS;

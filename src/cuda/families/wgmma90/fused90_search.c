@@ -77,7 +77,6 @@ struct search {
     int32_t lines[3]; /* the key tile of whole lines */
     bool any;         /* some pair runs */
     bool parts;       /* tensors cover a part of a grid, or some axis is periodic */
-    double below;     /* configs with more clocks of all blocks together are skipped */
     struct ranked ranked[MOST_RANKED]; /* least clocks first */
     struct nh_top_n top;
 };
@@ -208,7 +207,6 @@ static void try_parts(struct search *search, const struct nh_config *queries,
             block + (fetched->visited * prices->fetched + seen->visited * prices->seen) / boxes;
         if (scale * clocks >= nh_top_n_limit(&search->top)) continue;
         search->any = true;
-        if (copies * clocks >= search->below) continue;
         if (boxes > 1) ranked.loops = nh_fused90_loops_of(&of);
         double work = block + fetched->visited * prices->fetched + seen->visited * prices->seen +
                       seen->partial * prices->masked;
@@ -264,7 +262,7 @@ static bool try_tiles(struct search *search, bool all, struct nh_top_n *best) {
     struct nh_loop_extents extents = {.count = {0}};
     search->any = false;
     search->keys = 0;
-    nh_top_n_start(&search->top, INFINITY, search->ranked, sizeof *search->ranked, MOST_RANKED);
+    nh_top_n_start(&search->top, search->ranked, sizeof *search->ranked, MOST_RANKED);
     for (size_t i = 0; i < KEY_TILES; i++)
         if (all || nh_sm90_suits(problem, k_shapes[i], true))
             add_keys(search, &extents, k_shapes[i]);
@@ -287,7 +285,6 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_de
     search.problem = problem;
     search.cuda = cuda;
     search.parts = nh_problem_partial(problem) || nh_problem_periodic(problem);
-    search.below = best->below_ns * nh_predict_clocks_per_ns(cuda);
     if (!try_tiles(&search, false, best)) try_tiles(&search, true, best);
     struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {

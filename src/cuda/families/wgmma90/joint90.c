@@ -51,11 +51,10 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 }
 
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     struct nh_backward90_pair best[NH_BACKWARD90_KEPT];
     const struct nh_backward90_kernel kernel = kernel_of(problem, device->backend, config->value);
     int count = (int)nh_min(capacity, nh_backward90_best(&kernel, best));
-    (void)below_ns;
     for (int i = 0; i < count; i++)
         memcpy(config[i].value + OWN_X, best[i].tiles, sizeof best[i].tiles);
     return count;

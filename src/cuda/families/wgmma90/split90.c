@@ -215,7 +215,7 @@ static void append(const struct nh_backward90_pair *pair, int32_t *tiles, struct
 /* The launches by queries and by keys overlap, so the best of each need not be the best together: all pairs are
  * predicted. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      double below_ns, struct nh_config *config, int capacity) {
+                      struct nh_config *config, int capacity) {
     const struct nh_cuda_device *cuda = device->backend;
     struct nh_backward90_pair pair[2][NH_BACKWARD90_KEPT];
     struct nh_top_n top;
@@ -225,7 +225,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
         const struct nh_backward90_kernel kernel = kernel_of(problem, cuda, tried.value, keys);
         count[keys] = nh_backward90_best(&kernel, pair[keys]);
     }
-    nh_top_configs_start(&top, below_ns, config, capacity);
+    nh_top_configs_start(&top, config, capacity);
     for (int i = 0; i < count[0] * count[1]; i++) {
         struct nh_work work;
         start_work(problem, &work);
