@@ -110,7 +110,7 @@ static void rank_row(struct state *state, const struct nh_box_variant *variant,
                      const int32_t row[NH_AXES], const struct boxes *columns,
                      const struct prices *prices, struct nh_top_n *ranked) {
     struct nh_loop_rows rows;
-    if (!nh_loop_rows_of(&state->counts, row, row, &rows)) return;
+    nh_loop_rows_of(&state->counts, row, row, &rows);
     for (int j = 0; j < columns->count; j++) {
         const struct nh_tiling_count count = nh_loop_count(&rows, columns->columns[j]);
         double work = count.work_tiles * prices->block + count.visited * prices->tile +

@@ -215,8 +215,6 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
     line.boxes = beyond && nh_is_cut(axis);
     line.columns = columns;
     line.counts = counts;
-    counts->rows = rows;
-    counts->part = part;
     counts->tiles = axis->dilation * tiles;
     counts->halo = 1; /* where no row sees a column, blocks still take the time of a step */
     for (int i = 0; i < count; i++) {

@@ -48,7 +48,6 @@ int64_t nh_first_box(const struct nh_groups *groups, struct nh_range halo, int64
 /* Counts for `count` extents of column tiles at once, which costs little more than one. */
 enum { NH_MOST_EXTENTS = 18 };
 struct nh_tile_counts {
-    int32_t rows, part; /* what was counted */
     /* row tiles as nh_row_tiles counts them, with all dilation groups as long as the longest; columns of the longest
      * halo */
     int64_t tiles, halo;

@@ -30,27 +30,13 @@ void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem
     counts->inverse = inverse;
     counts->beyond = beyond;
     counts->columns = *columns;
-    memset(counts->lines, 0, sizeof counts->lines);
 }
 
-bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
-                     struct nh_loop_rows *found) {
-    struct nh_loop_rows loop_rows;
-    if (!counts->columns.count[0]) return false;
-    for (int a = 0; a < NH_AXES; a++) {
-        struct nh_tile_counts *line = counts->line[a], *end = line + counts->lines[a];
-        while (line < end && (line->rows != rows[a] || line->part != part[a]))
-            line++;
-        if (line == &counts->line[a][NH_MOST_LINES]) return false;
-        if (line == end) {
-            counts->lines[a]++;
-            nh_tile_counts(&counts->axis[a], rows[a], part[a], counts->inverse, counts->beyond,
-                           counts->columns.extent[a], counts->columns.count[a], line);
-        }
-        loop_rows.of[a] = line;
-    }
-    *found = loop_rows;
-    return true;
+void nh_loop_rows_of(const struct nh_loop_counts *counts, const int32_t rows[3],
+                     const int32_t part[3], struct nh_loop_rows *found) {
+    for (int a = 0; a < NH_AXES; a++)
+        nh_tile_counts(&counts->axis[a], rows[a], part[a], counts->inverse, counts->beyond,
+                       counts->columns.extent[a], counts->columns.count[a], &found->of[a]);
 }
 
 struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
@@ -58,7 +44,7 @@ struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
     struct nh_tiling_count count = {nh_loop_work_tiles(rows), 1, 0, 1};
     double dense = 1;
     for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_tile_counts *line = rows->of[a];
+        const struct nh_tile_counts *line = &rows->of[a];
         count.visited *= line->visits[columns.place[a]];
         count.longest *= line->longest[columns.place[a]];
         dense *= line->dense[columns.place[a]];
@@ -70,11 +56,10 @@ struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
 struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const int32_t own[3],
                                        const int32_t part[3], const int32_t loop[3], bool inverse,
                                        bool beyond) {
-    struct nh_tile_counts counts[NH_AXES];
+    struct nh_loop_rows rows;
     for (int a = 0; a < NH_AXES; a++)
         nh_tile_counts(&problem->axis[a], own[a], part[a], inverse, beyond, &loop[a], 1,
-                       &counts[a]);
-    const struct nh_loop_rows rows = {{&counts[0], &counts[1], &counts[2]}};
+                       &rows.of[a]);
     return nh_loop_count(&rows, (struct nh_loop_columns){{0, 0, 0}});
 }
 

@@ -23,10 +23,8 @@ struct nh_tiling_count nh_tiling_count(const struct nh_problem *problem, const i
                                        bool beyond);
 
 /* ---- the counts of many pairs of shapes ----
- * As axes are independent, the counts of the thousands of pairs that solvers ask for are products of a few hundred counts of
- * single axes, each computed once. */
-
-enum { NH_MOST_LINES = 32 };
+ * As axes are independent, the counts of the thousands of pairs that solvers ask for are products of counts of single axes,
+ * which are computed for a row tile and all column tiles at once. */
 
 /* The extents of column tiles per axis, each listed once. */
 struct nh_loop_extents {
@@ -49,26 +47,23 @@ struct nh_loop_counts {
     /* inverse: rows are keys; beyond: as for nh_tile_counts */
     bool inverse, beyond;
     struct nh_loop_extents columns;
-    int lines[NH_AXES];
-    struct nh_tile_counts line[NH_AXES][NH_MOST_LINES];
 };
 
 /* The counts of a row tile's three axes. */
 struct nh_loop_rows {
-    const struct nh_tile_counts *of[NH_AXES];
+    struct nh_tile_counts of[NH_AXES];
 };
 
 /* Starts the counts; column tiles can have these extents and no others. */
 void nh_loop_counts_start(struct nh_loop_counts *counts, const struct nh_problem *problem,
                           bool inverse, bool beyond, const struct nh_loop_extents *columns);
 
-/* Counts for row tiles with parts, as nh_tiling_count does. What it finds is valid until the next start. False if
- * there is no room for more row tiles, or no column tile was added. */
-bool nh_loop_rows_of(struct nh_loop_counts *counts, const int32_t rows[3], const int32_t part[3],
-                     struct nh_loop_rows *found);
+/* Counts for row tiles with parts, as nh_tiling_count does. */
+void nh_loop_rows_of(const struct nh_loop_counts *counts, const int32_t rows[3],
+                     const int32_t part[3], struct nh_loop_rows *found);
 
 static inline double nh_loop_work_tiles(const struct nh_loop_rows *rows) {
-    return (double)(rows->of[0]->tiles * rows->of[1]->tiles * rows->of[2]->tiles);
+    return (double)(rows->of[0].tiles * rows->of[1].tiles * rows->of[2].tiles);
 }
 
 /* All counts of a pair of shapes. */

@@ -169,12 +169,12 @@ static bool may_own(const struct nh_backward90_kernel *kernel, const int32_t sha
 
 static void try_shape(struct state *state, const int32_t shape[3]) {
     struct nh_loop_rows rows, parts;
-    if (!may_own(state->kernel, shape) || !nh_loop_rows_of(&state->counts, shape, shape, &rows))
-        return;
+    if (!may_own(state->kernel, shape)) return;
+    nh_loop_rows_of(&state->counts, shape, shape, &rows);
     const struct nh_backward90_kernel kernel = kernel_with(state->kernel, shape, NULL);
     const int32_t *part = nh_backward90_skips(&kernel);
-    bool skips = part && nh_loop_rows_of(&state->counts, shape, part, &parts);
-    rank_own(state, shape, &rows, skips ? &parts : NULL);
+    if (part) nh_loop_rows_of(&state->counts, shape, part, &parts);
+    rank_own(state, shape, &rows, part ? &parts : NULL);
 }
 
 /* Tries the covering tile, unless it is among the others. */

@@ -219,14 +219,15 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     struct nh_config queries = {{q[0], q[1], q[2], heads}};
     struct nh_loop_rows whole, parts;
     int32_t warpgroup_tile[3], *stack = &queries.value[STACK];
-    if (!nh_sm90_boxes_fit(search->problem, q) || !nh_loop_rows_of(&search->counts, q, q, &whole))
-        return;
+    if (!nh_sm90_boxes_fit(search->problem, q)) return;
+    nh_loop_rows_of(&search->counts, q, q, &whole);
     queries.value[WARPGROUPS] = (int32_t)nh_ceil_div(nh_box_volume(q) * heads, 64);
     for (*stack = 0; *stack < NH_AXES; ++*stack)
         if (nh_sm90_warpgroup_tile(q, heads, *stack, warpgroup_tile) &&
-            (!search->problem->has_bias || heads > 1 || nh_sm90_pairs(warpgroup_tile)) &&
-            nh_loop_rows_of(&search->counts, q, warpgroup_tile, &parts))
+            (!search->problem->has_bias || heads > 1 || nh_sm90_pairs(warpgroup_tile))) {
+            nh_loop_rows_of(&search->counts, q, warpgroup_tile, &parts);
             try_parts(search, &queries, &whole, &parts);
+        }
 }
 
 /* Tries the covering tiles of two and three warpgroups, unless they are among the others. */
