@@ -5,17 +5,9 @@
 #include "dtype.h"
 #include "launch.h"
 #include "norm_rope_args.h"
+#include "norm_rope_config.h"
 
-enum { LANES = 32, RESIDENT_THREADS = 2048 /* per multiprocessor, at most */ };
-
-/* The kernels' macros, in norm_rope.cuh. */
-struct shape {
-    int64_t vector, table; /* elements per load of a tensor, and of a table */
-    int64_t pairs, units;  /* pairs of a unit, units of a lane */
-    int64_t group, rows;   /* lanes of a row, rows in flight */
-    int64_t threads;       /* of a block */
-    int64_t resident;      /* resident blocks for which registers are limited */
-};
+enum { RESIDENT_THREADS = 2048 /* per multiprocessor, at most */ };
 
 struct cuda_norm_rope {
     struct nh_norm_rope_operation base;
@@ -37,7 +29,7 @@ static int64_t common_power(int64_t bits) {
 }
 
 /* Sets the elements per load, which divide all strides by which an index of a tensor may be multiplied. */
-static void choose_vector(const struct nh_norm_rope *problem, struct shape *shape) {
+static void choose_vector(const struct nh_norm_rope *problem, struct norm_rope_config *c) {
     const bool forward = problem->op == NHOOD_OP_FWD, halves = problem->pairs == NHOOD_PAIRS_HALVES;
     int64_t bits = NH_CUDA_ALIGNMENT / (int64_t)nh_dtype_bytes(problem->dtype) | problem->dim;
     for (int t = 0; t < NH_ROPE_TENSORS; t++) {
@@ -49,12 +41,12 @@ static void choose_vector(const struct nh_norm_rope *problem, struct shape *shap
             if (problem->length[a] > 1) bits |= strides->axis[a];
     }
     if (halves) bits |= problem->dim / 2 | problem->first_pair[NH_AXES];
-    shape->vector = problem->unaligned ? 1 : common_power(bits);
-    shape->pairs = halves ? shape->vector : nh_max(1, shape->vector / 2);
-    bits = nh_min(problem->dtype == NHOOD_DTYPE_F64 ? 1 : 4, shape->pairs);
+    c->vector = problem->unaligned ? 1 : (int)common_power(bits);
+    c->pairs = halves ? c->vector : (int)nh_max(1, c->vector / 2);
+    bits = nh_min(problem->dtype == NHOOD_DTYPE_F64 ? 1 : 4, c->pairs);
     for (int a = 1; a <= NH_AXES; a++)
         bits |= problem->first_pair[a];
-    shape->table = common_power(bits);
+    c->table = (int)common_power(bits);
 }
 
 /* The number of lanes, in whole warps, of a row that a block shares: the fewest that leave the fewest lanes idle. A
@@ -63,94 +55,106 @@ static void choose_vector(const struct nh_norm_rope *problem, struct shape *shap
 static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
     enum { MOST_UNITS = 6, MOST_LANES = 1024, LANE_BYTES = 24 * sizeof(float) };
     const int64_t most_units = nh_max(1, nh_min(MOST_UNITS, LANE_BYTES / unit_bytes));
-    int64_t group = nh_max(2, nh_ceil_div(nh_ceil_div(units, most_units), LANES)) * LANES;
-    for (int64_t other = group; other <= MOST_LANES; other += LANES)
+    int64_t group =
+        nh_max(2, nh_ceil_div(nh_ceil_div(units, most_units), NORM_ROPE_WARP)) * NORM_ROPE_WARP;
+    for (int64_t other = group; other <= MOST_LANES; other += NORM_ROPE_WARP)
         if (nh_ceil_div(units, other) * other < nh_ceil_div(units, group) * group) group = other;
     return nh_min(group, MOST_LANES);
 }
 
 /* Sets lanes per row, units per lane, rows in flight, threads and resident blocks. */
-static void choose_group(const struct nh_norm_rope *problem, struct shape *shape) {
+static void choose_group(const struct nh_norm_rope *problem, struct norm_rope_config *c) {
     /* THREADS: if a row is shared by at most a warp. Resident threads: if a thread has 85 registers, or 128; timed in
      * docs/log/performance.md (07fb253). */
     enum { THREADS = 256, MANY_THREADS = 768, FEW_THREADS = 512, MOST_ROWS = 4 };
     const bool backward = problem->op == NHOOD_OP_BWD, token = problem->norm == NHOOD_NORM_TOKEN;
-    const int64_t units = nh_ceil_div(problem->channels / 2, shape->pairs),
-                  bytes = real_bytes(problem);
-    shape->group = 1;
-    while (shape->group < LANES && shape->group < units)
-        shape->group *= 2;
-    if (token && units > LANES) shape->group = block_lanes(units, 2 * shape->pairs * bytes);
-    const bool shared = shape->group > LANES;
-    shape->units = nh_ceil_div(units, shape->group);
-    shape->threads = shared ? shape->group : THREADS;
+    const int64_t units = nh_ceil_div(problem->channels / 2, c->pairs), bytes = real_bytes(problem);
+    c->group = 1;
+    while (c->group < NORM_ROPE_WARP && c->group < units)
+        c->group *= 2;
+    if (token && units > NORM_ROPE_WARP) c->group = (int)block_lanes(units, 2 * c->pairs * bytes);
+    const bool shared = norm_rope_shared_row(c);
+    c->units = (int)nh_ceil_div(units, c->group);
+    c->threads = shared ? c->group : THREADS;
     /* A forward pass with few units per lane, and not in f64, needs few registers, so that more threads can be resident
      * without spilling. */
-    const bool few = backward || bytes == 8 || shape->units > (shared ? 3 : 1);
+    const bool few = backward || bytes == 8 || c->units > (shared ? 3 : 1);
     const int64_t threads = few ? FEW_THREADS : MANY_THREADS;
-    shape->resident = nh_max(1, (threads + shape->threads / 2) / shape->threads);
+    c->min_blocks = (int)nh_max(1, (threads + c->threads / 2) / c->threads);
     /* As many elements of a lane are in flight as registers allow. */
     const int64_t elements = backward ? 16 : 32, most_rows = nh_min(MOST_ROWS, problem->heads);
-    shape->rows = 1;
-    while (!token && 2 * shape->rows <= most_rows &&
-           2 * shape->rows * shape->units * 2 * shape->pairs <= elements)
-        shape->rows *= 2;
+    c->rows = 1;
+    while (!token && 2 * c->rows <= most_rows && 2 * c->rows * c->units * 2 * c->pairs <= elements)
+        c->rows *= 2;
 }
 
-static void define_weight(const struct nh_norm_rope *problem, struct nh_kernel_spec *spec) {
-    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(spec, "NH_WEIGHT",
-                     !problem->weight_dtype                    ? 0
-                     : problem->weight_dtype == problem->dtype ? 1
-                                                               : 2);
+/* Work items: a token with all its heads, unless that leaves multiprocessors idle; then heads are divided into chunks of
+ * `each`. */
+struct items {
+    int64_t each, chunks, count;
+};
+
+static struct items items_of(const struct nh_norm_rope *problem, int64_t multiprocessors,
+                             const struct norm_rope_config *c) {
+    struct items items = {.each = problem->heads, .chunks = 1};
+    while (problem->norm != NHOOD_NORM_TOKEN && items.each > c->rows &&
+           problem->tokens * items.chunks < multiprocessors * RESIDENT_THREADS / c->group) {
+        items.each = nh_ceil_div(nh_ceil_div(items.each, 2), c->rows) * c->rows;
+        items.chunks = nh_ceil_div(problem->heads, items.each);
+    }
+    items.count = problem->tokens * items.chunks;
+    return items;
 }
 
-static void define(const struct nh_norm_rope *problem, const struct shape *shape,
-                   const struct nh_norm_rope_args *args, struct nh_kernel_spec *spec) {
-    const int64_t channels = shape->group * shape->units * shape->pairs * 2;
-    define_weight(problem, spec);
-    nh_kernel_define(spec, "NH_THREADS", shape->threads);
-    nh_kernel_define(spec, "NH_GROUP", shape->group);
-    nh_kernel_define(spec, "NH_UNITS", shape->units);
-    nh_kernel_define(spec, "NH_PAIRS", shape->pairs);
-    nh_kernel_define(spec, "NH_VECTOR", shape->vector);
-    nh_kernel_define(spec, "NH_TABLE", shape->table);
-    nh_kernel_define(spec, "NH_ROWS", shape->rows);
-    nh_kernel_define(spec, "NH_HALVES", problem->pairs == NHOOD_PAIRS_HALVES);
-    nh_kernel_define(spec, "NH_NORM", problem->norm);
-    nh_kernel_define(spec, "NH_WHOLE", channels == problem->channels);
-    nh_kernel_define(spec, "NH_FULL",
-                     problem->heads % shape->rows == 0 && args->heads_each % shape->rows == 0);
-    nh_kernel_define(spec, "NH_INDEX32", args->items <= INT32_MAX);
-    nh_kernel_define(spec, "NH_MIN_BLOCKS", shape->resident);
-    nh_kernel_define(spec, "NH_UNALIGNED", problem->unaligned);
+static int weight_of(const struct nh_norm_rope *problem) {
+    return !problem->weight_dtype                    ? NORM_ROPE_NO_WEIGHT
+           : problem->weight_dtype == problem->dtype ? NORM_ROPE_STORED_WEIGHT
+                                                     : NORM_ROPE_REAL_WEIGHT;
 }
 
-/* Sets work items and blocks, which loop over them. A token with all its heads is a work item, unless that leaves
- * multiprocessors idle; then heads are divided into chunks. The number of blocks is that of resident ones if each loads
- * its next row ahead, or if the backward pass leaves a row of sums per block (then fewer, if those rows would be as
- * large as an eighth of the tensors). Otherwise there are more blocks, so that the last ones end together. */
-static void choose_blocks(struct cuda_norm_rope *plan, const struct shape *shape) {
+static struct norm_rope_config config_of(const struct nh_norm_rope *problem,
+                                         int64_t multiprocessors) {
+    struct norm_rope_config c = {.norm = problem->norm,
+                                 .weight = weight_of(problem),
+                                 .halves = problem->pairs == NHOOD_PAIRS_HALVES,
+                                 .unaligned = problem->unaligned};
+    choose_vector(problem, &c);
+    choose_group(problem, &c);
+    const struct items items = items_of(problem, multiprocessors, &c);
+    c.whole = norm_rope_room(&c) == problem->channels;
+    c.full = problem->heads % c.rows == 0 && items.each % c.rows == 0;
+    c.index32 = items.count <= INT32_MAX;
+    return c;
+}
+
+static struct nh_kernel_spec spec_of(const char *source, const struct nh_norm_rope *problem,
+                                     const struct norm_rope_config *config) {
+    static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(NORM_ROPE_CONFIG);
+    struct nh_kernel_spec spec = {.source = source};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_configure(&spec, fields, config);
+    return spec;
+}
+
+/* Sets work items and blocks, which loop over them. The number of blocks is that of resident ones if each loads its next
+ * row ahead, or if the backward pass leaves a row of sums per block (then fewer, if those rows would be as large as an
+ * eighth of the tensors). Otherwise there are more blocks, so that the last ones end together. */
+static void choose_blocks(struct cuda_norm_rope *plan, const struct norm_rope_config *c) {
     enum { ROUNDS = 8, TOKENS_OF_SUMS = 8 };
     const struct nh_norm_rope *problem = &plan->problem;
-    const bool token = problem->norm == NHOOD_NORM_TOKEN;
     const int64_t multiprocessors = plan->device->multiprocessors;
-    int64_t chunks = 1, each = problem->heads;
-    while (!token && each > shape->rows &&
-           problem->tokens * chunks < multiprocessors * RESIDENT_THREADS / shape->group) {
-        each = nh_ceil_div(nh_ceil_div(each, 2), shape->rows) * shape->rows;
-        chunks = nh_ceil_div(problem->heads, each);
-    }
+    const struct items items = items_of(problem, multiprocessors, c);
     const bool sums = problem->op == NHOOD_OP_BWD && problem->weight_dtype;
-    int64_t most = multiprocessors * shape->resident;
-    if (sums && token) most = nh_min(most, nh_ceil_div(problem->tokens, TOKENS_OF_SUMS));
-    if (!sums && shape->group <= LANES)
-        most = ROUNDS * multiprocessors * (RESIDENT_THREADS / shape->threads);
-    plan->args.heads_each = (int)each;
-    plan->args.chunks = (int)chunks;
-    plan->args.items = problem->tokens * chunks;
-    plan->threads = shape->threads;
-    plan->blocks = nh_min(nh_ceil_div(plan->args.items, shape->threads / shape->group), most);
+    int64_t most = multiprocessors * c->min_blocks;
+    if (sums && problem->norm == NHOOD_NORM_TOKEN)
+        most = nh_min(most, nh_ceil_div(problem->tokens, TOKENS_OF_SUMS));
+    if (!sums && !norm_rope_shared_row(c))
+        most = ROUNDS * multiprocessors * (RESIDENT_THREADS / c->threads);
+    plan->args.heads_each = (int)items.each;
+    plan->args.chunks = (int)items.chunks;
+    plan->args.items = items.count;
+    plan->threads = c->threads;
+    plan->blocks = nh_min(nh_ceil_div(items.count, c->threads / c->group), most);
     if (sums)
         plan->base.workspace_bytes =
             nh_align_up((size_t)(plan->blocks * problem->channels * real_bytes(problem)));
@@ -255,22 +259,20 @@ nhood_status nh_cuda_norm_rope_build(const struct nh_norm_rope *problem,
                                      const struct nh_device *device,
                                      struct nh_norm_rope_operation **operation) {
     const bool forward = problem->op == NHOOD_OP_FWD;
-    struct nh_kernel_spec main = {.source =
-                                      forward ? "norm_rope_forward.cu" : "norm_rope_backward.cu"},
-                          weight = {.source = "norm_rope_weight.cu"};
-    struct shape shape;
     struct cuda_norm_rope *plan = nh_allocate(device->host, sizeof *plan);
     if (!plan) return NHOOD_ERR_MEMORY;
     plan->base = (struct nh_norm_rope_operation){.run = run, .destroy = destroy};
     plan->problem = *problem;
     plan->host = device->host;
     plan->device = device->backend;
-    choose_vector(problem, &shape);
-    choose_group(problem, &shape);
-    choose_blocks(plan, &shape);
+    const struct norm_rope_config config = config_of(problem, plan->device->multiprocessors),
+                                  only_weight = {.weight = config.weight};
+    const struct nh_kernel_spec main = spec_of(forward ? "norm_rope_forward.cu"
+                                                       : "norm_rope_backward.cu",
+                                               problem, &config),
+                                weight = spec_of("norm_rope_weight.cu", problem, &only_weight);
+    choose_blocks(plan, &config);
     set_args(problem, plan->blocks, &plan->args);
-    define(problem, &shape, &plan->args, &main);
-    define_weight(problem, &weight);
     nhood_status status = nh_kernel_get(plan->device, &main, 0, &plan->main);
     if (!status && !forward && problem->weight_dtype)
         status = nh_kernel_get(plan->device, &weight, 0, &plan->weight);

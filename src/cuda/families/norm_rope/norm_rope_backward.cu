@@ -6,26 +6,33 @@
  * Each block adds up the weight gradients of its rows, in a fixed order, and leaves the sums to norm_rope_weight.cu. */
 #include "norm_rope.cuh"
 
-__device__ __forceinline__ void nh_rows_backward(const nh_norm_rope_args &args, const nh_unit unit[NH_UNITS],
-                                                 const nh_factors &factors, const nh_token &token, elem *x, elem *d_y,
-                                                 elem *d_x, int rows, real d_weight[NH_UNITS][2 * NH_PAIRS]) {
-    nh_raw raw[NH_ROWS][NH_UNITS], gradient[NH_ROWS][NH_UNITS];
-    real back[NH_ROWS][NH_UNITS][2 * NH_PAIRS], sum[2 * NH_ROWS];
+namespace nh_norm_rope {
+
+/* Rows of the tensors, or NULL. */
+struct nh_row_pointers {
+    elem *x, *d_y, *d_x;
+};
+
+NH_DEVICE void nh_rows_backward(const nh_norm_rope_args &args, const nh_unit unit[C.units], const nh_factors &factors,
+                                const nh_token &token, const nh_row_pointers &at, int rows,
+                                real d_weight[C.units][2 * C.pairs]) {
+    nh_raw raw[C.rows][C.units], gradient[C.rows][C.units];
+    real back[C.rows][C.units][2 * C.pairs], sum[2 * C.rows];
 #pragma unroll
-    for (int r = 0; r < NH_ROWS; r++)
+    for (int r = 0; r < C.rows; r++)
         sum[2 * r] = sum[2 * r + 1] = 0;
-    nh_rows_load(args.x, unit, x, rows, raw);
-    nh_rows_load(args.d_y, unit, d_y, rows, gradient);
+    nh_rows_load(args.x, unit, at.x, rows, raw);
+    nh_rows_load(args.d_y, unit, at.d_y, rows, gradient);
 #pragma unroll
-    for (int j = 0; j < NH_UNITS; j++) {
-        real factor[2 * NH_PAIRS];
+    for (int j = 0; j < C.units; j++) {
+        real factor[2 * C.pairs];
         nh_factors_of(args, unit, factors, j, factor);
-        const nh_angles angles = nh_angles_of(unit, token, j);
+        const nh_angles angles = nh_token_angles(unit, token, j);
 #pragma unroll
-        for (int r = 0; r < NH_ROWS; r++)
+        for (int r = 0; r < C.rows; r++)
 #pragma unroll
-            for (int p = 0; p < NH_PAIRS; p++) {
-                const int a = NH_FIRST(p), b = NH_SECOND(p);
+            for (int p = 0; p < C.pairs; p++) {
+                const int a = nh_first(p), b = nh_second(p);
                 const real first = nh_raw_at(gradient[r][j], a), second = nh_raw_at(gradient[r][j], b);
                 const real x_a = nh_raw_at(raw[r][j], a), x_b = nh_raw_at(raw[r][j], b);
                 back[r][j][a] = first * angles.cosine[p] + second * angles.sine[p];
@@ -34,97 +41,105 @@ __device__ __forceinline__ void nh_rows_backward(const nh_norm_rope_args &args, 
                 sum[2 * r + 1] += back[r][j][a] * factor[a] * x_a + back[r][j][b] * factor[b] * x_b;
             }
     }
-    if (NH_NORM) nh_row_sums<2 * NH_ROWS>(sum);
+    if (C.norm) nh_row_sums<2 * C.rows>(sum);
 #pragma unroll
-    for (int r = 0; r < NH_ROWS; r++) {
-        sum[2 * r] = NH_NORM ? nh_norm_of(args, sum[2 * r]) : (real)1;
-        sum[2 * r + 1] *= NH_NORM ? sum[2 * r] * sum[2 * r] * (real)args.inverse_channels : (real)0;
+    for (int r = 0; r < C.rows; r++) {
+        sum[2 * r] = C.norm ? nh_norm_of(args, sum[2 * r]) : (real)1;
+        sum[2 * r + 1] *= C.norm ? sum[2 * r] * sum[2 * r] * (real)args.inverse_channels : (real)0;
     }
 #pragma unroll
-    for (int j = 0; j < NH_UNITS; j++) {
-        real factor[2 * NH_PAIRS];
+    for (int j = 0; j < C.units; j++) {
+        real factor[2 * C.pairs];
         nh_factors_of(args, unit, factors, j, factor);
 #pragma unroll
-        for (int r = 0; r < NH_ROWS; r++) {
+        for (int r = 0; r < C.rows; r++) {
             const real norm = sum[2 * r], pull = sum[2 * r + 1], of_weight = norm * (real)args.scale;
-            real value[2 * NH_PAIRS];
+            real value[2 * C.pairs];
 #pragma unroll
-            for (int i = 0; i < 2 * NH_PAIRS; i++) {
-                const real at = nh_raw_at(raw[r][j], i);
-                value[i] = norm * (back[r][j][i] * factor[i] - at * pull);
+            for (int i = 0; i < 2 * C.pairs; i++) {
+                const real x = nh_raw_at(raw[r][j], i);
+                value[i] = norm * (back[r][j][i] * factor[i] - x * pull);
                 /* rows that do not exist are zeros */
-                if (NH_WEIGHT) d_weight[j][i] += back[r][j][i] * (at * of_weight);
+                if (C.weight) d_weight[j][i] += back[r][j][i] * (x * of_weight);
             }
-            if (unit[j].there && (NH_FULL || r < rows) && d_x)
-                nh_unit_store(args.d_x, d_x + r * args.d_x.head, unit[j], value);
+            if (unit[j].there && (C.full || r < rows) && at.d_x)
+                nh_unit_store(args.d_x, at.d_x + r * args.d_x.head, unit[j], value);
         }
     }
 }
 
-#if NH_GROUP <= 32
-__shared__ real nh_total[NH_GROUP * NH_UNITS * 2 * NH_PAIRS];
-#endif
-
-/* Sums over the block's rows: over the groups of a warp by shuffles, then warp after warp. */
-__device__ __forceinline__ void nh_block_sums(const nh_norm_rope_args &args, const nh_unit unit[NH_UNITS],
-                                              real d_weight[NH_UNITS][2 * NH_PAIRS]) {
-    real *to = (real *)args.sums + (long long)blockIdx.x * args.channels;
-#if NH_GROUP <= 32
-    const int warp = threadIdx.x / 32;
+/* Sums over the block's rows, which the first lanes of the last warp get: over the groups of a warp by shuffles, then
+ * warp after warp. */
+template <int LANES> NH_DEVICE void nh_add_groups(real d_weight[C.units][2 * C.pairs]) {
+    __shared__ real total[LANES * C.units * 2 * C.pairs];
 #pragma unroll
-    for (int j = 0; j < NH_UNITS; j++)
+    for (int j = 0; j < C.units; j++)
 #pragma unroll
-        for (int i = 0; i < 2 * NH_PAIRS; i++)
+        for (int i = 0; i < 2 * C.pairs; i++)
 #pragma unroll
-            for (int step = NH_GROUP; step < 32; step *= 2)
+            for (int step = LANES; step < NORM_ROPE_WARP; step *= 2)
                 d_weight[j][i] += __shfl_xor_sync(~0u, d_weight[j][i], step);
-    for (int w = 0; w < NH_THREADS / 32; w++) {
-        if (warp == w && threadIdx.x % 32 < NH_GROUP)
+    for (int w = 0; w < C.threads / NORM_ROPE_WARP; w++) {
+        if (threadIdx.x / NORM_ROPE_WARP == w && threadIdx.x % NORM_ROPE_WARP < LANES)
 #pragma unroll
-            for (int j = 0; j < NH_UNITS; j++)
+            for (int j = 0; j < C.units; j++)
 #pragma unroll
-                for (int i = 0; i < 2 * NH_PAIRS; i++) {
-                    real &sum = nh_total[(j * 2 * NH_PAIRS + i) * NH_GROUP + nh_lane()];
+                for (int i = 0; i < 2 * C.pairs; i++) {
+                    real &sum = total[(j * 2 * C.pairs + i) * LANES + nh_lane()];
                     if (w > 0) d_weight[j][i] += sum;
                     sum = d_weight[j][i];
                 }
         __syncthreads();
     }
-    if (warp != NH_THREADS / 32 - 1 || threadIdx.x % 32 >= NH_GROUP) return;
-#endif
+}
+
+/* Writes the block's sums. */
+template <int LANES = C.group>
+NH_DEVICE void nh_block_sums(const nh_norm_rope_args &args, const nh_unit unit[C.units],
+                             real d_weight[C.units][2 * C.pairs]) {
+    real *to = (real *)args.sums + (long long)blockIdx.x * args.channels;
+    if constexpr (LANES <= NORM_ROPE_WARP) {
+        nh_add_groups<LANES>(d_weight);
+        const int last = C.threads - NORM_ROPE_WARP;
+        if ((int)threadIdx.x < last || threadIdx.x % NORM_ROPE_WARP >= LANES) return;
+    }
 #pragma unroll
-    for (int j = 0; j < NH_UNITS; j++)
+    for (int j = 0; j < C.units; j++)
 #pragma unroll
-        for (int i = 0; i < 2 * NH_PAIRS; i++)
+        for (int i = 0; i < 2 * C.pairs; i++)
             if (unit[j].there) to[nh_weight_at(args, unit[j], i)] = d_weight[j][i];
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+} // namespace nh_norm_rope
+
+using namespace nh_norm_rope;
+
+extern "C" __global__ void __launch_bounds__(C.threads, C.min_blocks)
     norm_rope_backward(const __grid_constant__ nh_norm_rope_args args) {
-    nh_unit unit[NH_UNITS];
+    nh_unit unit[C.units];
     nh_factors factors;
-    real d_weight[NH_UNITS][2 * NH_PAIRS];
+    real d_weight[C.units][2 * C.pairs];
     nh_units_set(args, unit);
     nh_all_factors_set(args, unit, factors);
 #pragma unroll
-    for (int j = 0; j < NH_UNITS; j++)
+    for (int j = 0; j < C.units; j++)
 #pragma unroll
-        for (int i = 0; i < 2 * NH_PAIRS; i++)
+        for (int i = 0; i < 2 * C.pairs; i++)
             d_weight[j][i] = 0;
     for (long long index = nh_first_item(); index < args.items; index += nh_item_step()) {
         nh_token token;
         nh_token_set(args, unit, index, token);
         const nh_item &item = token.item;
-        elem *x = nh_item_row(args.x, item), *d_y = nh_item_row(args.d_y, item);
-        elem *d_x = args.d_x.data ? nh_item_row(args.d_x, item) : 0;
-        for (int head = item.head; head < item.end; head += NH_ROWS) {
-            nh_rows_backward(args, unit, factors, token, x, d_y, d_x, item.end - head, d_weight);
-            x += NH_ROWS * args.x.head;
-            d_y += NH_ROWS * args.d_y.head;
-            if (d_x) d_x += NH_ROWS * args.d_x.head;
+        nh_row_pointers at = {nh_item_row(args.x, item), nh_item_row(args.d_y, item),
+                              args.d_x.data ? nh_item_row(args.d_x, item) : 0};
+        for (int head = item.head; head < item.end; head += C.rows) {
+            nh_rows_backward(args, unit, factors, token, at, item.end - head, d_weight);
+            at.x += C.rows * args.x.head;
+            at.d_y += C.rows * args.d_y.head;
+            if (at.d_x) at.d_x += C.rows * args.d_x.head;
         }
     }
-    if (!NH_WEIGHT || !args.sums) return;
+    if (!C.weight || !args.sums) return;
     __syncwarp();
     nh_block_sums(args, unit, d_weight);
 }

@@ -1,8 +1,10 @@
 /* Adds up the weight's gradient from the sums that the blocks of norm_rope_backward.cu left in the workspace: 32
- * channels per block; the sums are divided among its warps and added in a fixed order. NH_WEIGHT: as in
- * norm_rope.cuh. */
+ * channels per block; the sums are divided among its warps and added in a fixed order. */
 #include "norm_rope_args.h"
+#include "norm_rope_config.h"
 #include "prelude.cuh"
+
+constexpr norm_rope_config C = NH_CONFIG;
 
 __shared__ real part[NH_ROPE_WEIGHT_WARPS][NH_ROPE_WEIGHT_CHANNELS];
 
@@ -22,9 +24,9 @@ extern "C" __global__ void __launch_bounds__(NH_ROPE_WEIGHT_CHANNELS *NH_ROPE_WE
     if (warp > 0 || channel >= args.channels) return;
     for (int w = 1; w < NH_ROPE_WEIGHT_WARPS; w++)
         sum += part[w][lane];
-#if NH_WEIGHT == 1
-    ((elem *)args.d_weight)[channel] = nh_store(sum);
-#else
-    ((real *)args.d_weight)[channel] = sum;
-#endif
+    if (C.weight == NORM_ROPE_STORED_WEIGHT) {
+        ((elem *)args.d_weight)[channel] = nh_store(sum);
+    } else {
+        ((real *)args.d_weight)[channel] = sum;
+    }
 }

@@ -9,7 +9,7 @@
 #ifndef NH_MMA_CUH
 #define NH_MMA_CUH
 
-#define NH_DEVICE static __device__ __forceinline__
+#include "prelude.cuh"
 
 NH_DEVICE unsigned nh_shared_address(const void *shared) {
     return (unsigned)__cvta_generic_to_shared(shared);

@@ -4,6 +4,8 @@
 #include "kernel_abi.h"
 #include "window.h"
 
+#define NH_DEVICE static __device__ __forceinline__
+
 #define NH_F64 1
 #define NH_F32 2
 #define NH_F16 3
