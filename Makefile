@@ -10,7 +10,7 @@ CTEST = ctest --test-dir build --parallel $(JOBS) --timeout 3600 --output-on-fai
 
 VERSION = $(shell sed -n 's/^.define NHOOD_VERSION_[A-Z]* \([0-9]*\).*/\1/p' include/nhood.h | paste -sd.)
 
-.PHONY: all demo test test-all test-core test-packages model-check bench performance hub notebook site install wheel deb conda clean help
+.PHONY: all demo test test-all test-core test-packages model-check bench performance hub notebook site install wheel wheels deb conda clean help
 
 all:
 	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
@@ -69,11 +69,15 @@ install: all
 	cmake --install build --prefix $(PREFIX)
 
 wheel:
-	scripts/setup packages
+	scripts/setup wheel
 	scripts/wheel
 
-deb:
+wheels:
 	scripts/setup packages
+	scripts/wheel x86_64 aarch64 windows sdist
+
+deb:
+	scripts/setup deb
 	scripts/deb
 
 conda: # needs rattler-build and a channel with compilers, such as conda-forge
@@ -95,7 +99,8 @@ help:
 	@echo "make notebook          build/notebook/first-hour.ipynb: examples/first_hour.py, executed; make site shows it"
 	@echo "make site              the documents as a site, build/site/index.html"
 	@echo "make install PREFIX=/usr/local"
-	@echo "make wheel             dist/: what pip installs, for Linux (x86_64, aarch64) and Windows, and the source distribution"
+	@echo "make wheel             dist/: what pip installs on this machine and others with its processor; needs a C compiler"
+	@echo "make wheels            dist/: that for Linux (x86_64, aarch64) and Windows, and the source distribution"
 	@echo "make deb               dist/: Debian packages of the library, its header, the tool and the Python package"
 	@echo "make conda             dist/conda: conda packages; needs rattler-build"
 	@echo "make test-packages     the packages, built, checked, installed and used"

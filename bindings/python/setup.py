@@ -19,11 +19,12 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "source" if (HERE / "source").exists() else HERE.parents[1]
-SOURCE_PARTS = ("CMakeLists.txt", "LICENSE", "bindings/python/native", "cmake", "include", "src")
+SOURCE_PARTS = ("CMakeLists.txt", "LICENSE", "bindings/python/native", "cmake", "include", "src", "tools/nhood")
 BESIDE = (  # the library, where they have been built
     "nhood_quick.abi3.so",  # where Python's headers are
     "nhood_xla.so",  # on Linux
 )
+TOOLS = ("nhood", "nhood.exe")
 
 
 def version() -> str:
@@ -41,7 +42,7 @@ def library_name(made: str = "") -> str:
 
 def build_library(folder: str) -> Path:
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_C_FLAGS_RELEASE=-O2 -DNDEBUG"]  # as the project's own builds
-    options += ["-DNHOOD_TESTS=OFF", "-DNHOOD_TOOL=OFF", "-DNHOOD_EXAMPLES=OFF"]
+    options += ["-DNHOOD_TESTS=OFF", "-DNHOOD_TOOL=ON", "-DNHOOD_EXAMPLES=OFF", "-DNHOOD_WHEEL=ON"]
     options += [f"-DPython3_EXECUTABLE={sys.executable}"]
     if not shutil.which("make") and shutil.which("ninja"):
         options += ["-G", "Ninja"]
@@ -50,6 +51,11 @@ def build_library(folder: str) -> Path:
     jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     subprocess.check_call(["cmake", "--build", folder, "--parallel", str(jobs)])
     return Path(folder, library_name())
+
+
+def fits_wheel(tool: Path) -> bool:
+    """Whether the tool is there and finds the library by the name that it has in a wheel, which is one without version."""
+    return tool.is_file() and b"libnhood.so." not in tool.read_bytes()
 
 
 class BuildWithLibrary(build_py):
@@ -63,6 +69,8 @@ class BuildWithLibrary(build_py):
             for name in BESIDE:
                 if library.with_name(name).exists():
                     shutil.copyfile(library.with_name(name), package / name)
+            for name in filter(lambda name: fits_wheel(library.with_name(name)), TOOLS):
+                shutil.copy(library.with_name(name), package / name)  # with its right to be executed
 
 
 class Python3Wheel(bdist_wheel):
@@ -96,6 +104,7 @@ scratch = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, scratch, ignore_errors=True)
 setup(
     version=version(),
+    py_modules=["nhood_command"],
     distclass=PlatformDistribution,
     cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": Python3Wheel, "sdist": SourceWithLibrary},
     options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}},

@@ -1,7 +1,9 @@
 """The wheel: built as a user builds it, installed into a fresh environment, and used there."""
 
+import email
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -43,14 +45,61 @@ def test_contents(wheel):
     modules = {str(path.relative_to(bindings)) for path in (bindings / "nhood").rglob("*.py")}
     in_package = {name for name in names if name.startswith("nhood/")}
     quick = {"nhood/nhood_quick.abi3.so"} if HAS_HEADERS else set()
-    libraries = {"nhood/libnhood.so", "nhood/nhood_xla.so"}
-    assert in_package == modules | quick | libraries | {"nhood/py.typed", "nhood/LICENSE"}
+    compiled = {"nhood/libnhood.so", "nhood/nhood_xla.so", "nhood/nhood"}
+    assert in_package == modules | quick | compiled | {"nhood/py.typed", "nhood/LICENSE"}
+    assert {name for name in names if "/" not in name} == {"nhood_command.py"}
 
 
-def test_installed(wheel, tmp_path):
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "--disable-pip-version-check", "install", "-q", wheel)
+def test_metadata(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    facts = email.message_from_string(archive.read(name).decode())
+    holder = re.search(r"Copyright \(c\) \d+ (.*)", (SOURCE / "LICENSE").read_text())[1]
+    assert (facts["Author"], facts["License-Expression"], facts["Requires-Python"]) == (holder, "MIT", ">=3.9")
+    assert "Project-URL" not in facts and "Home-page" not in facts
+    assert set(facts.get_all("Provides-Extra")) == {"torch", "cuda", "jax", "all"}
+    needed = {"numpy": set(), "torch": {"torch", "all"}, "nvidia-cuda-nvrtc": {"cuda", "all"}, "jax": {"jax", "all"}}
+    found = {}
+    for line in facts.get_all("Requires-Dist"):
+        found.setdefault(re.match(r"[\w-]+", line)[0], set()).update(re.findall(r'extra == .(\w+).', line))
+    assert found == needed
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """The programs of an environment that has the wheel."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-q", wheel)
+    return folder / "bin"
+
+
+def test_command(environment):
+    """The C tool, as it is: its arguments, output, exit statuses and signals."""
+    problem = "fwd:f32:b1h2d8:9x9:w3x3"
+    for command in ([environment / "nhood"], [environment / "python", "-m", "nhood"]):
+        assert "cpu.fused" in run(*command, "plan", problem)
+        failed = subprocess.run([*command, "plan", "nonsense"], env=NEUTRAL, cwd="/", capture_output=True, text=True)
+        assert failed.returncode == 2 and failed.stderr.startswith("nhood: nonsense: "), failed
+        # A reader that goes away ends it silently, as Python, which ignores that signal, would not.
+        first = f"{' '.join(map(str, command))} suite paper-1d | head -n 1; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", first], env=NEUTRAL, cwd="/", capture_output=True, text=True, timeout=300)
+        assert done.stdout.split() == ["fwd:f16:b1h1d32:512:w127:d4", str(128 + signal.SIGPIPE)] and not done.stderr, done
+    assert "usage: nhood" in subprocess.run([environment / "nhood"], env=NEUTRAL, capture_output=True, text=True).stdout
+    assert "python   3." in run(environment / "python", "-m", "nhood")
+
+
+def test_command_without_the_tool(environment, tmp_path):
+    """Neither waits for itself nor takes the command, which is on the path, for the tool."""
+    (package,) = environment.parent.glob("lib/python*/site-packages/nhood")
+    tool = (package / "nhood").rename(tmp_path / "tool")
+    path = {**NEUTRAL, "PATH": f"{environment}:/usr/sbin:/bin"}
+    done = subprocess.run([environment / "nhood", "info"], env=path, capture_output=True, text=True, timeout=60)
+    tool.rename(package / "nhood")
+    assert done.returncode == 1 and "the tool is not installed" in done.stderr
+
+
+def test_installed(wheel, environment):
     code = """if True:
         import numpy as np, nhood, sys
         assert nhood.library_path.is_relative_to(sys.prefix), nhood.library_path
@@ -61,7 +110,7 @@ def test_installed(wheel, tmp_path):
         from nhood import _quick
         print(nhood.__version__, _quick._module is not None)
     """
-    assert run(python, "-c", code).split() == [wheel.name.split("-")[1], str(HAS_HEADERS)]
+    assert run(environment / "python", "-c", code).split() == [wheel.name.split("-")[1], str(HAS_HEADERS)]
 
 
 def test_quick_start_installs(wheel, tmp_path):

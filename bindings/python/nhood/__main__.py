@@ -1,13 +1,16 @@
-"""`python -m nhood`: which library is in use, and what it found here."""
+"""`python -m nhood`: which library is in use, and what it found here. With arguments: the C tool."""
 
 import platform
+import sys
 
 import numpy
 
-from . import devices, library_path, notes, version
+from . import _tool, devices, library_path, notes, version
 
 
 def main() -> None:
+    if len(sys.argv) > 1:
+        _tool.run(sys.argv[1:], library_path)
     print(f"nhood    {version()}, {library_path}")
     print(f"python   {platform.python_version()}, numpy {numpy.__version__}")
     for device in devices():

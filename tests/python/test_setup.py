@@ -1,0 +1,36 @@
+"""scripts/setup: what each group asks for, on a machine that has nothing."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2]
+COMPILER = {"gcc", "libc6-dev", "make", "cmake"}
+PYTHON = {"python3", "python3-venv"}
+
+
+def missing(tmp_path, group):
+    for name in ("sh", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    setup = SOURCE / "scripts" / "setup"
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run([setup, group], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done
+    return set(done.stderr.partition("apt-get install ")[2].split())
+
+
+@pytest.mark.parametrize("group", ["wheel", "deb"])
+def test_one_kind_of_package_needs_no_other(tmp_path, group):
+    others = {"wheel": PYTHON, "deb": {"dpkg-dev", "debhelper", "dh-python", "python3-all", "git"}}[group]
+    found = missing(tmp_path, group)
+    # Whether a file is there says more of this machine than of the group.
+    assert found - {"libpng-dev", "zlib1g-dev", "build-essential"} == COMPILER | others
+
+
+def test_all_packages_need_more(tmp_path):
+    assert {"gcc-mingw-w64-x86-64-posix", "qemu-user", "lintian"} | PYTHON | COMPILER < missing(tmp_path, "packages")
