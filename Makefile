@@ -51,7 +51,7 @@ bench: all
 	build/nhood bench $(BENCH)
 
 performance:
-	python3 bench/performance.py report
+	python3 bench/report/performance.py report
 	scripts/pictures --write
 
 hub: all

@@ -3,7 +3,7 @@
 
     bench/model/fit.py [--timings FILE] [--work PROGRAM] [--gpu NAME] [--check | --write]
 
-Timings are lines of JSON as bench/choices.py writes them: problems with [solver, config, estimate, measured ns, samples]
+Timings are lines of JSON as bench/model/choices.py writes them: problems with [solver, config, estimate, measured ns, samples]
 of each candidate. build/work says what each candidate asks of the device, and which table the library has: kernels, their
 pipelines and operations are read from the .def file, whose numbers --write replaces.
 

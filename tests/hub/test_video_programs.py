@@ -72,7 +72,7 @@ def test_benchmark(load, capsys, tmp_path: Path) -> None:
     """Eager: the compiler's own code takes minutes; test_compiled_block has the rest of it."""
     output = tmp_path / "folder" / "decoder.json"
     size = ("--small", "--sizes", "96x128x9", "--device", "cpu", "--dtype", "float32", "--turns", 1)
-    load("bench/video_decoder.py", *size, "--modes", "eager", "--output", output).main()
+    load("bench/gpu/video_decoder.py", *size, "--modes", "eager", "--output", output).main()
     said = capsys.readouterr().out
     found = json.loads(output.read_text())
     assert found["kind"] == "video decoder" and {"device", "commit", "date", "system", "dtype"} <= found.keys()
@@ -90,7 +90,7 @@ def test_benchmark(load, capsys, tmp_path: Path) -> None:
 
 def test_benchmark_finds_what_is_wrong(load) -> None:
     """A way that is no neighborhood attention does not get to be timed."""
-    bench = load("bench/video_decoder.py")
+    bench = load("bench/gpu/video_decoder.py")
     model = LTX2VideoDiffusionDecoderModel(**bench.SMALL)
     nhood, none = (bench.WAYS[name] for name in ("nhood", "none"))
     bench.check(nhood, nhood.make(), model)
@@ -101,7 +101,7 @@ def test_benchmark_finds_what_is_wrong(load) -> None:
 @torch.no_grad()
 def test_compiled_block(load) -> None:
     """It computes what the model's does, whose forward is there again afterwards."""
-    bench = load("bench/video_decoder.py")
+    bench = load("bench/gpu/video_decoder.py")
     decoder = use_nhood(LTX2VideoDiffusionDecoderModel(**bench.SMALL).eval()).decoder
     inputs = torch.randn(1, 9, 12, 16, 32), torch.randn(1, 3, 9, 48, 64), torch.ones(1)
     expected = decoder.forward_diffusion_step(*inputs)

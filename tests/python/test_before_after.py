@@ -1,9 +1,9 @@
-"""bench/before_after.py: turns, ratios and what it says of made-up times."""
+"""bench/model/before_after.py: turns, ratios and what it says of made-up times."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path[:0] = map(str, (Path(__file__).parents[2] / "bench").iterdir())
 import before_after  # noqa: E402
 from study_report import Where  # noqa: E402
 

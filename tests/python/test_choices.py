@@ -1,4 +1,4 @@
-"""bench/choices.py: which problems it draws, and what it says of made-up times."""
+"""bench/model/choices.py: which problems it draws, and what it says of made-up times."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path[:0] = map(str, (Path(__file__).parents[2] / "bench").iterdir())
 import choices  # noqa: E402
 from study_report import Where  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""bench/gpu_round.py: how it ends programs, what it says of bad arguments, and its summary of made-up results. tests/cuda_host/round
+"""bench/gpu/gpu_round.py: how it ends programs, what it says of bad arguments, and its summary of made-up results. tests/cuda_host/round
 and tests/python_torch/test_gpu_round_torch.py run it from end to end."""
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = map(str, (ROOT / "bench").iterdir())
 import gpu_round  # noqa: E402
 import round_report  # noqa: E402
 
@@ -95,7 +95,7 @@ def test_two_gpus_are_used_at_once(made):
     ([], "required: --budget"),
 ])  # fmt: skip
 def test_bad_arguments(tmp_path, arguments, words):
-    command = [sys.executable, str(ROOT / "bench" / "gpu_round.py"), "--output", str(tmp_path / "out"), *arguments]
+    command = [sys.executable, str(ROOT / "bench" / "gpu" / "gpu_round.py"), "--output", str(tmp_path / "out"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and words in done.stderr and not (tmp_path / "out").exists()
 

@@ -1,4 +1,4 @@
-"""bench/performance.py: the page is that of the stored runs, what it makes of made-up ones, and a run cut short."""
+"""bench/report/performance.py: the page is that of the stored runs, what it makes of made-up ones, and a run cut short."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = map(str, (ROOT / "bench").iterdir())
 import performance  # noqa: E402
 import performance_report  # noqa: E402
 
@@ -28,7 +28,7 @@ def page(folder, template, *runs):
 
 
 def test_page_is_of_the_stored_runs():
-    templates = {ROOT / "docs" / name.removesuffix(".in"): ROOT / "bench" / name for name in performance.TEMPLATES}
+    templates = {ROOT / "docs" / name.removesuffix(".in"): ROOT / "bench" / "report" / name for name in performance.TEMPLATES}
     assert performance_report.write(performance.RESULTS, templates, ROOT / "README.md", check=True) == 0
 
 
@@ -99,7 +99,7 @@ def test_programs_that_end_badly_are_named():
 
 def test_run_cut_short(tmp_path):
     output = tmp_path / "run.json"
-    command = [sys.executable, str(ROOT / "bench/performance.py"), "run", "--device", "cpu", "--tables", "cpu_suite"]
+    command = [sys.executable, str(ROOT / "bench/report/performance.py"), "run", "--device", "cpu", "--tables", "cpu_suite"]
     command += ["--budget", "1", "--commit", "abc", "--output", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     run = json.loads(output.read_text())

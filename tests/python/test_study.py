@@ -1,4 +1,4 @@
-"""bench/study.py: what it makes of made-up results, and a run of it cut short on the CPU."""
+"""bench/gpu/study.py: what it makes of made-up results, and a run of it cut short on the CPU."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
-sys.path.insert(0, str(BENCH))
+sys.path[:0] = map(str, BENCH.iterdir())
 import study  # noqa: E402
 import study_report  # noqa: E402
 
@@ -91,7 +91,7 @@ def test_a_cpu_bounds_f32_alone():
 def test_report_of_several_commits(tmp_path):
     other = {**line(f"fwd:f16:{A}", "gemm", 1), "commit": "def456"}
     (tmp_path / "study.jsonl").write_text("".join(json.dumps(each) + "\n" for each in [*GPU, other]))
-    command = (sys.executable, str(BENCH / "study.py"), "--report", "--output", str(tmp_path))
+    command = (sys.executable, str(BENCH / "gpu" / "study.py"), "--report", "--output", str(tmp_path))
     subprocess.run(command, check=True, capture_output=True)
     markdown = (tmp_path / "study.md").read_text()
     assert "commit abc123, def456" in markdown
@@ -191,7 +191,7 @@ def test_a_run_on_the_cpu_goes_on_where_it_was(tmp_path):
     tool = BENCH.parent / "build" / "nhood"
     if not tool.exists():
         pytest.skip("build/nhood is not built")
-    command = [sys.executable, str(BENCH / "study.py"), "--threads", "1", "--ranks", "2", "--dtypes", "f32"]
+    command = [sys.executable, str(BENCH / "gpu" / "study.py"), "--threads", "1", "--ranks", "2", "--dtypes", "f32"]
     command += ["--sample", "2", "--most-gflop", "0.01", "--min-time", "0.001", "--output", str(tmp_path)]
 
     def run(budget):
@@ -217,6 +217,6 @@ def test_a_run_on_the_cpu_goes_on_where_it_was(tmp_path):
     ],
 )
 def test_wrong_arguments_end_it_with_the_reason(tmp_path, arguments, text):
-    command = [sys.executable, str(BENCH / "study.py"), "--output", str(tmp_path), *arguments]
+    command = [sys.executable, str(BENCH / "gpu" / "study.py"), "--output", str(tmp_path), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode and text in done.stderr and "Traceback" not in done.stderr

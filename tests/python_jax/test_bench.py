@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from dense import Case
 
-BENCH = Path(__file__).resolve().parents[2] / "bench" / "jax_calls.py"
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "cpu" / "jax_calls.py"
 
 
 SPEC = importlib.util.spec_from_file_location("jax_calls", BENCH)

@@ -1,4 +1,4 @@
-"""bench/gpu_round.py: the steps that need torch, on the CPU and on tiny problems."""
+"""bench/gpu/gpu_round.py: the steps that need torch, on the CPU and on tiny problems."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import nhood
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "bench" / "gpu_round.py"
+PROGRAM = Path(__file__).parents[2] / "bench" / "gpu" / "gpu_round.py"
 STEPS = ("norm_rope", "regions", "streams", "sharded")
 
 

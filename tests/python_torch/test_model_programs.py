@@ -33,9 +33,9 @@ def test_digits_are_learned(run_program: Callable, tmp_path: Path) -> None:
 
 
 def benchmark(run: Callable, output: Path, *arguments: object) -> tuple[list[dict], str]:
-    """The lines that bench/models.py leaves, and what it says."""
+    """The lines that bench/gpu/models.py leaves, and what it says."""
     setting = ("--device", "cpu", "--batch", 1, "--turns", 1, "--seconds", 0, "--output", output)
-    ended = run("bench/models.py", *setting, *arguments)
+    ended = run("bench/gpu/models.py", *setting, *arguments)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in (output / "models.jsonl").read_text().splitlines()], ended.stdout
 
@@ -64,7 +64,7 @@ def test_benchmark_in_processes_and_resumed(run_program: Callable, tmp_path: Pat
 @pytest.mark.parametrize("training", [False, True])
 def test_benchmark_finds_what_is_wrong(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A way that is no neighborhood attention, or has another gradient, does not get to be timed."""
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.syspath_prepend(str(ROOT / "bench" / "gpu"))
     import model_cases as bench
     from attention_ways import WAYS, Way
 

@@ -1,4 +1,4 @@
-"""bench/peers.py: FlashAttention 4 as a peer, made up here, as it runs on GPUs only: what it is asked for, and what is compared."""
+"""bench/gpu/peers.py: FlashAttention 4 as a peer, made up here, as it runs on GPUs only: what it is asked for, and what is compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("torch.nn.attention.flex_attention")  # a peer in it
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path[:0] = map(str, (Path(__file__).parents[2] / "bench").iterdir())
 import peers  # noqa: E402
 from nhood import _plans  # noqa: E402
 

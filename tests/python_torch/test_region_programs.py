@@ -38,14 +38,14 @@ def test_globe_has_no_seam(run: Callable, tmp_path: Path) -> None:
 def test_benchmark_of_streaming(run: Callable) -> None:
     """It compares what every way returns with the whole video's."""
     small = ("--grid", "5x6x8", "--window", "3x3x3", "--heads", 2, "--dim", 8, "--dtype", "float32", "--turns", 1)
-    said = run("bench/streaming.py", "--device", "cpu", *small)
+    said = run("bench/gpu/streaming.py", "--device", "cpu", *small)
     assert len(re.findall(r"^ +\w+: [\d.]+ ms a frame", said, flags=re.M)) == 5, said
 
 
 def test_benchmark_of_regions(run: Callable) -> None:
     """It compares what every way returns with the whole grid's results, or with the periodic grid's."""
     boxes, wrapped = "f32:b1h1d8:9x24:w3x5", "f32:b1h2d8:12x10:w5x4"
-    said = run("bench/regions.py", "--device", "cpu", "--turns", 1, "--json", "--boxes", boxes, "--periodic", wrapped)
+    said = run("bench/gpu/regions.py", "--device", "cpu", "--turns", 1, "--json", "--boxes", boxes, "--periodic", wrapped)
     rows = [json.loads(line) for line in said.splitlines()]
     copies = [f"{axes}: copies of {which}" for axes in ("p01", "p11") for which in ("K, V", "all")]
     ways = ["plain", "everything", "half", "half, its keys"] * 2 + ["plain", "p10", "p01", "p11", *copies] * 2

@@ -25,8 +25,8 @@ def test_case(results: list[dict[str, str]], case: str) -> None:
 
 
 def test_benchmark(tmp_path: Path) -> None:
-    """bench/sharded.py by two processes, cut short; it compares the results with one process itself."""
-    program = Path(__file__).parents[2] / "bench" / "sharded.py"
+    """bench/sharded/sharded.py by two processes, cut short; it compares the results with one process itself."""
+    program = Path(__file__).parents[2] / "bench" / "sharded" / "sharded.py"
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(program), "b1h2d8:6x10:w3x5"]
     modes = ["--modes", "table", "link", "breakdown", "timeline", "--turns", "1", "--calls", "1", "--balanced"]
     modes += ["--strategies", "halo", "heads", "gather", "alone"]

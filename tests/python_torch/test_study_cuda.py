@@ -1,4 +1,4 @@
-"""bench/study_cuda.py: which plans take part. With a GPU, pretended or not, also what comes of a small study."""
+"""bench/gpu/study_cuda.py: which plans take part. With a GPU, pretended or not, also what comes of a small study."""
 
 import math
 import sys
@@ -11,7 +11,7 @@ from nhood import _library as c
 from nhood import _plans
 
 pytest.importorskip("torch.nn.attention.flex_attention")  # a peer in it
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+sys.path[:0] = map(str, (Path(__file__).parents[2] / "bench").iterdir())
 import study_cuda  # noqa: E402
 from peers import Contender, race  # noqa: E402
 

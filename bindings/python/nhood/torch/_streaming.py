@@ -8,7 +8,7 @@ holds exactly the keys of the window of that token, in the order of the ring, an
 that is not causal and as long as its window, which is the quickest there is. Otherwise several windows are in the ring at
 once, and their order counts: every key is written twice, one length of the ring apart, so that the last ones always lie in
 a row somewhere. That costs a copy of what is new; two calls over both ends of the ring and a merge, or copying the ring,
-would cost one of what is old, which is more. bench/streaming.py compares them.
+would cost one of what is old, which is more. bench/gpu/streaming.py compares them.
 """
 
 from __future__ import annotations
