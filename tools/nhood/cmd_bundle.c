@@ -8,6 +8,7 @@
 #include "system.h"
 #include "target.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,22 @@ static void print_result(const struct bundle_work *work, const nhood_kernel_coun
            time_text(counts->compile_ns, time));
 }
 
+/* Before anything is compiled: whether a file can be written where the bundle goes, which then takes the place of one that is
+ * there. */
+static int check_output(const char *path) {
+    struct stat facts;
+    char *beside = malloc(strlen(path) + sizeof ".new");
+    if (!beside) return complain(EXIT_FAILURE, "no memory");
+    strcat(strcpy(beside, path), ".new");
+    errno = !stat(path, &facts) && S_ISDIR(facts.st_mode) ? EISDIR : 0;
+    FILE *file = errno ? NULL : fopen(beside, "wbx");
+    int reason = errno;
+    if (file) fclose(file), remove(beside);
+    free(beside);
+    if (file || reason == EEXIST) return 0;
+    return complain(EXIT_USAGE, "--output = '%s' cannot be written: %s", path, strerror(reason));
+}
+
 static int make_bundle(struct bundle_work *work) {
     nhood_kernel_counts counts = {.struct_size = sizeof counts};
     nhood_status status = nhood_bundle_create(work->target.context, &work->bundle);
@@ -231,6 +248,7 @@ int cmd_bundle(int argc, char **argv) {
     status = check_options(&work, count);
     if (!status) status = read_lists(&work, count, argv);
     pthread_mutex_init(&work.lock, NULL);
+    if (!status) status = check_output(work.output);
     if (!status) status = target_open(&work.target);
     if (!status) status = make_bundle(&work);
     nhood_bundle_destroy(work.bundle);

@@ -157,6 +157,8 @@ static void *time_problems(void *argument) {
 static int time_sample(struct calibrate *calibrate) {
     pthread_t thread[PROBLEMS_AT_A_TIME - 1];
     int started = 0;
+    int unwritable = save(calibrate); /* found out before minutes of timings */
+    if (unwritable) return unwritable;
     calibrate->failed = make_sample(&calibrate->sample);
     interrupt_catch();
     progress_start();

@@ -40,6 +40,13 @@ static int save(struct tune *tune) {
     return status ? complain_library(status, "wisdom was not saved") : 0;
 }
 
+/* Before anything is measured: whether that can be kept. */
+static int try_to_save(struct tune *tune) {
+    int failed = save(tune);
+    if (failed) complain(failed, "nothing was measured; --file FILE keeps wisdom elsewhere");
+    return failed;
+}
+
 static void print_result(const struct tune *tune, const struct suite_problem *problem,
                          const struct candidates *candidates, const struct candidate *expected,
                          bool known) {
@@ -222,7 +229,7 @@ static int run(struct tune *tune, int count, char **texts) {
     if (!failed) failed = (tune->file ? target_open_untaught : target_open)(&tune->target);
     if (!failed) failed = target_open_untaught(&tune->untaught);
     if (!failed) failed = open_wisdom(tune);
-    if (!failed && tune->again) failed = forget(tune, &suite);
+    if (!failed) failed = tune->again ? forget(tune, &suite) : try_to_save(tune);
     if (!failed) {
         tune->behind = calloc(suite.count, sizeof *tune->behind);
         interrupt_catch();
