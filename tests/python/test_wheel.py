@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 import zipfile
 from pathlib import Path
 
@@ -85,6 +86,13 @@ def test_command(environment):
         first = f"{' '.join(map(str, command))} suite paper-1d | head -n 1; echo ${{PIPESTATUS[0]}}"
         done = subprocess.run(["bash", "-c", first], env=NEUTRAL, cwd="/", capture_output=True, text=True, timeout=300)
         assert done.stdout.split() == ["fwd:f16:b1h1d32:512:w127:d4", str(128 + signal.SIGPIPE)] and not done.stderr, done
+        # Ctrl-C ends the tool as it ends any program: 130 for a shell.
+        default = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        process = subprocess.Popen([*command, "verify", "--random", "1000000"], env=NEUTRAL, stdout=subprocess.DEVNULL, **default)
+        while Path(f"/proc/{process.pid}/exe").resolve().name != "nhood" and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
     assert "usage: nhood" in subprocess.run([environment / "nhood"], env=NEUTRAL, capture_output=True, text=True).stdout
     assert "python   3." in run(environment / "python", "-m", "nhood")
 

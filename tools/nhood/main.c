@@ -1,5 +1,6 @@
 /* nhood, the command-line tool: inspects, checks and measures the library. It uses only the public headers. */
 #include "commands.h"
+#include "interrupt.h"
 #include "message.h"
 #include "nhood.h"
 
@@ -49,7 +50,7 @@ static void print_help(void) {
     for (int i = 0; i < COMMANDS; i++)
         printf("  %-11s%s\n", commands[i].name, commands[i].summary);
     printf("\n%s\n"
-           "Exit status: 0 done, 1 failed, 2 wrong command line or problem.\n",
+           "Exit status: 0 done, 1 failed, 2 wrong command line or problem, 130 interrupted.\n",
            problem_help);
 }
 
@@ -73,6 +74,7 @@ static int run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    interrupt_start();
     int status = run(argc, argv);
     /* Output that could not be written, for example to a full disk, is a failure, too. */
     if (fflush(stdout) || ferror(stdout)) return complain(EXIT_FAILURE, "cannot write the output");

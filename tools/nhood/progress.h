@@ -1,4 +1,5 @@
-/* A progress bar with the remaining time, on stderr, only on a terminal and only for work of more than a second. */
+/* A progress bar with the remaining time, on stderr, only on a terminal that can take it back and only for work of more than a
+ * second. It fits into the terminal as wide as that is now. */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
@@ -7,5 +8,7 @@ void progress_start(void);
 void progress_show(double done, const char *what);
 /* Removes the bar, to print something; the next progress_show brings it back. */
 void progress_hide(void);
+/* The same in the handler of a signal that ends the program. */
+void progress_erase(void);
 
 #endif

@@ -3,10 +3,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
+enum { USUAL_COLUMNS = 80 };
+
 #if defined(_WIN32)
 
 #include <direct.h>
 #include <malloc.h>
+#include <process.h>
 #include <string.h>
 #include <windows.h>
 
@@ -31,6 +34,17 @@ bool system_run(char *const argument[], const char *output) {
     return false;
 }
 
+void system_end_by_signal(int number) {
+    _exit(128 + number);
+}
+
+int system_columns(void) {
+    CONSOLE_SCREEN_BUFFER_INFO screen;
+    HANDLE terminal = GetStdHandle(STD_ERROR_HANDLE);
+    if (!GetConsoleScreenBufferInfo(terminal, &screen)) return USUAL_COLUMNS;
+    return screen.srWindow.Right - screen.srWindow.Left + 1;
+}
+
 const char system_cuda_driver[] = "nvcuda.dll";
 
 void *system_library(const char *name) {
@@ -48,7 +62,9 @@ void *system_symbol(void *library, const char *name) {
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -79,6 +95,19 @@ bool system_run(char *const argument[], const char *output) {
     bool started = !posix_spawnp(&child, argument[0], &actions, NULL, argument, environ);
     posix_spawn_file_actions_destroy(&actions);
     return started && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* The signal comes once its handler has returned. The first process of a container does not end by it. */
+void system_end_by_signal(int number) {
+    if (getpid() == 1) _exit(128 + number);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+int system_columns(void) {
+    struct winsize size;
+    bool known = !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col > 0;
+    return known ? size.ws_col : USUAL_COLUMNS;
 }
 
 const char system_cuda_driver[] = "libcuda.so.1";

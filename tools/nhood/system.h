@@ -19,6 +19,12 @@ bool system_make_folder(const char *path);
  * program, if it fails, and on Windows. argument: the program's name and its arguments, up to NULL. */
 bool system_run(char *const argument[], const char *output);
 
+/* Ends the program as a signal does by default. It may be called in the signal's handler. */
+void system_end_by_signal(int number);
+
+/* The width of the terminal that stderr is, now; 80 if it does not say. */
+int system_columns(void);
+
 /* The file name of the CUDA driver, and libraries and their symbols, which are NULL if they do not exist. */
 extern const char system_cuda_driver[];
 void *system_library(const char *name);
