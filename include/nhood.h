@@ -541,7 +541,7 @@ typedef struct nhood_io {
     void *stream;           /* CUDA: the CUstream, 0 the legacy default; ignored on the CPU */
 } nhood_io;
 
-/* Runs a plan once.
+/* Runs a plan once, but not one of a group.
  *
  * Pointers are host pointers for CPU plans and device pointers for CUDA plans, aligned to their dtype; on CUDA, those of
  * tensors with head dim D or Dv to 16 bytes unless the problem has NHOOD_FLAG_UNALIGNED. EXTRA_* are used only if
@@ -556,6 +556,43 @@ typedef struct nhood_io {
  * context of the device is current; the caller's next synchronisation reports faults during the run). Results of a plan are
  * bit-equal from run to run on the CPU, and on CUDA with NHOOD_FLAG_DETERMINISTIC. Different plans may differ in rounding. */
 NHOOD_API nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io *io);
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* A group is a list of problems, its members, in one plan that one call runs: grids of different sizes, or sets of heads with
+ * windows of their own. Members share op, dtype, rank, dim, dim_v, flags, scale and has_bias; all else may differ. A member
+ * without tokens is one with batch 0. */
+enum { NHOOD_MOST_MEMBERS = 65536 };
+
+/* Creates the plan of a group of `count` problems, in [0, NHOOD_MOST_MEMBERS]; problems may be NULL if that is 0. Everything said
+ * of nhood_plan_create holds for every member, and members with equal problems share what they can. Error texts begin with the
+ * index of the member, "member 3: ". The plan is executed by nhood_plan_execute_group alone. */
+NHOOD_API nhood_status nhood_plan_create_group(nhood_context *context, int32_t device,
+                                               const nhood_problem *problems, int64_t count,
+                                               const nhood_plan_options *options,
+                                               nhood_plan **plan);
+
+typedef struct nhood_group_io {
+    size_t struct_size;
+    int64_t count; /* members, as many as the plan has */
+    /* The tensors of each member; workspace and stream in it are ignored. NULL: they lie in packed tensors. */
+    const nhood_io *member;
+    /* Packed tensors, by NHOOD_Q ..: the tokens of all members, one member after the other, without overlaps and gaps. The
+     * strides of a member, of which axis[rank - 1] is that from a token to the next, must say so, and be the same for all; packed
+     * strides do and, where heads are equally many, are. Not with extra tokens or a bias. */
+    void *data[NHOOD_TENSOR_SLOTS];
+    int64_t query_tokens, key_tokens; /* of the packed tensors; checked */
+    /* The first token of each member, and the number of all; count + 1 entries, checked. NULL: not checked. */
+    const int64_t *query_offset, *key_offset;
+    void *workspace; /* as in nhood_io */
+    size_t workspace_bytes;
+    void *stream;
+} nhood_group_io;
+
+/* Runs a plan of a group once, as nhood_plan_execute runs others. Outputs of different members must not overlap. On the CPU
+ * threads are shared over all members, and results are bit-equal to those of the members' own plans. On CUDA the launches of
+ * the members follow each other on the stream; a CUDA graph may capture them. ARGUMENT (with the index of the member), DEVICE. */
+NHOOD_API nhood_status nhood_plan_execute_group(const nhood_plan *plan, const nhood_group_io *io);
 
 /* ---- wisdom ---------------------------------------------------------------------------------- */
 

@@ -1,19 +1,11 @@
 /* Public functions on plans. A plan is the built operation of a chosen solver, and keeps its context alive. */
-#include "context.h"
+#include "plan.h"
+
 #include "empty.h"
 #include "measure.h"
-#include "planner.h"
 
 #include <stdio.h>
 #include <string.h>
-
-struct nhood_plan {
-    struct nh_problem problem;
-    struct nh_operation *operation;
-    nhood_context *context; /* holds a reference */
-    atomic_int references;
-    char description[1024];
-};
 
 const char *nhood_solver_name(int32_t index, int32_t *device_kind) {
     for (int32_t i = 0; index >= 0 && nh_registry_solvers[i]; i++) {
@@ -116,6 +108,15 @@ static void describe(nhood_plan *plan, const struct nh_device *device,
         snprintf(end + used, room - (size_t)used, "; gave way: %s", built->failures);
 }
 
+nhood_plan *nh_plan_new(nhood_context *context) {
+    nhood_plan *created = nh_allocate(&context->host, sizeof *created);
+    if (!created) return NULL;
+    atomic_init(&created->references, 1);
+    created->context = context;
+    nh_context_retain(context);
+    return created;
+}
+
 nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nhood_problem *given,
                                const nhood_plan_options *options, nhood_plan **plan) {
     NH_NOT_CANCELLED;
@@ -128,12 +129,9 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     if (!status) status = nh_context_present(request.device);
     if (!status) status = nh_context_choose(context, &request, options, &choice);
     if (status) return status;
-    nhood_plan *created = nh_allocate(&context->host, sizeof *created);
+    nhood_plan *created = nh_plan_new(context);
     if (!created) return NHOOD_ERR_MEMORY;
     created->problem = problem;
-    atomic_init(&created->references, 1);
-    created->context = context;
-    nh_context_retain(context);
     struct nh_built built = {.operation = NULL};
     status = problem.batch ? nh_planner_build(&request, &choice, &built)
                            : nh_empty_build(&problem, request.device, &built.operation);
@@ -155,13 +153,16 @@ void nhood_plan_release(nhood_plan *plan) {
     NH_NOT_CANCELLED;
     if (!plan || atomic_fetch_sub(&plan->references, 1) != 1) return;
     if (plan->operation) plan->operation->destroy(plan->operation);
+    nh_members_destroy(plan->members);
     nhood_context *context = plan->context;
     nh_release(&context->host, plan);
     nh_context_drop(context);
 }
 
 size_t nhood_plan_workspace_bytes(const nhood_plan *plan) {
-    return plan ? plan->operation->workspace_bytes : 0;
+    if (!plan) return 0;
+    return plan->members ? plan->members->operation->workspace_bytes
+                         : plan->operation->workspace_bytes;
 }
 
 const char *nhood_plan_description(const nhood_plan *plan) {
@@ -171,6 +172,8 @@ const char *nhood_plan_description(const nhood_plan *plan) {
 nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io *io) {
     NH_NOT_CANCELLED;
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
+    if (plan->members)
+        return nh_error(NHOOD_ERR_ARGUMENT, "plan is one of a group: use nhood_plan_execute_group");
     nhood_status status = nh_problem_check_io(&plan->problem, io, plan->operation->workspace_bytes);
     if (status) return status;
     return plan->operation->run(plan->operation, io);

@@ -3,6 +3,7 @@
 
 #include "calibration.h"
 #include "cpu.h"
+#include "cpu_group.h"
 #include "cpu_norm_rope.h"
 #include "cpu_solvers.h"
 #include "cuda.h"
@@ -96,6 +97,12 @@ nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
                                    struct nh_norm_rope_operation **operation) {
     bool cpu = device->info.kind == NHOOD_DEVICE_CPU;
     return (cpu ? nh_cpu_norm_rope_build : nh_cuda_norm_rope_build)(problem, device, operation);
+}
+
+nhood_status nh_registry_group(const struct nh_device *device, const struct nh_group *group,
+                               struct nh_group_operation **operation) {
+    const bool cpu = device->info.kind == NHOOD_DEVICE_CPU;
+    return (cpu ? nh_cpu_group_build : nh_group_loop_build)(device, group, operation);
 }
 
 nhood_status nh_registry_prepare(const struct nh_device *device) {

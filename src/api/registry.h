@@ -42,6 +42,11 @@ struct nh_norm_rope_operation;
 nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
                                    const struct nh_device *device,
                                    struct nh_norm_rope_operation **operation);
+/* Makes one operation of the operations of a group's members. MEMORY. */
+struct nh_group;
+struct nh_group_operation;
+nhood_status nh_registry_group(const struct nh_device *device, const struct nh_group *group,
+                               struct nh_group_operation **operation);
 /* Makes sure that executes on a CUDA device find a context of it, as building a plan does otherwise. DEVICE. */
 nhood_status nh_registry_prepare(const struct nh_device *device);
 /* Zeroes memory of a device, on a CUDA device in the order of the stream. DEVICE. */

@@ -4,36 +4,23 @@
 #include "dtype.h"
 #include "kernels.h"
 
-struct tiled {
-    struct nh_operation base;
-    const struct nh_host *host;
-    const struct nh_cpu *cpu;
-    const struct nh_tile_kernels *kernels;
-    struct nh_geometry geometry;
-    size_t real_bytes;
-    int64_t scratch_reals, bias_reals, partial_reals;
-    int64_t units, round_units; /* pairs of a batch entry and a kv head: all, and per round */
-    bool adds_up;               /* adds up partial gradients after each round */
-    bool reduces;               /* has a reduction to run after each round */
-    bool alone;                 /* too little work to wake other threads */
-};
+struct nh_tiled_own nh_tiled_own(const struct nh_tiled *plan) {
+    return (struct nh_tiled_own){
+        .bias = plan->bias_reals,
+        .d_bias = plan->geometry.problem.op == NHOOD_OP_BWD ? plan->bias_reals : 0,
+        .partial =
+            plan->adds_up ? plan->round_units * plan->geometry.tiles * plan->partial_reals : 0,
+    };
+}
 
-/* The workspace holds the scratch of each worker, the bias tables, their running gradient, and the partial gradients of a round's
- * tiles or of each worker. */
-static int64_t workspace_reals(const struct tiled *plan, int64_t *bias, int64_t *d_bias,
-                               int64_t *partial) {
-    int64_t used = plan->cpu->threads * plan->scratch_reals;
-    *bias = used;
-    used += plan->bias_reals;
-    *d_bias = used;
-    if (plan->geometry.problem.op == NHOOD_OP_BWD) used += plan->bias_reals;
-    *partial = used;
-    int64_t areas = plan->adds_up ? plan->round_units * plan->geometry.tiles : plan->cpu->threads;
-    return used + areas * plan->partial_reals;
+bool nh_tiled_round(const struct nh_tiled *plan, int64_t unit, struct nh_tile_run *run) {
+    run->first_unit = unit;
+    run->units = nh_max(0, nh_min(plan->round_units, plan->units - unit));
+    return run->units > 0;
 }
 
 struct job {
-    const struct tiled *plan;
+    const struct nh_tiled *plan;
     struct nh_tile_run run;
 };
 
@@ -48,24 +35,24 @@ static void reduce_body(void *arg, int64_t index, int32_t worker) {
 }
 
 static nhood_status tiled_run(const struct nh_operation *operation, const nhood_io *io) {
-    const struct tiled *plan = (const struct tiled *)operation;
-    int64_t bias, d_bias, partial;
-    workspace_reals(plan, &bias, &d_bias, &partial);
-    char *workspace = io->workspace;
+    const struct nh_tiled *plan = (const struct nh_tiled *)operation;
+    const struct nh_tiled_own own = nh_tiled_own(plan);
+    const size_t bytes = plan->real_bytes;
+    char *const scratch = io->workspace;
+    char *const bias = scratch + (size_t)(plan->cpu->threads * plan->scratch_reals) * bytes;
+    char *const d_bias = bias + (size_t)own.bias * bytes;
     struct job job = {plan,
                       {.geometry = &plan->geometry,
                        .io = io,
-                       .scratch = workspace,
+                       .scratch = scratch,
                        .scratch_reals = plan->scratch_reals,
-                       .bias = workspace + (size_t)bias * plan->real_bytes,
-                       .d_bias = workspace + (size_t)d_bias * plan->real_bytes,
-                       .partial = workspace + (size_t)partial * plan->real_bytes,
+                       .bias = bias,
+                       .d_bias = d_bias,
+                       .partial = d_bias + (size_t)own.d_bias * bytes,
                        .partial_reals = plan->partial_reals,
                        .partial_of_worker = !plan->adds_up}};
     plan->kernels->begin(&job.run);
-    for (int64_t unit = 0; unit < plan->units; unit += plan->round_units) {
-        job.run.first_unit = unit;
-        job.run.units = nh_min(plan->round_units, plan->units - unit);
+    for (int64_t unit = 0; nh_tiled_round(plan, unit, &job.run); unit += job.run.units) {
         nh_cpu_run(plan->cpu, plan->alone, job.run.units * plan->geometry.tiles, tile_body, &job);
         if (plan->reduces)
             nh_cpu_run(plan->cpu, plan->alone, plan->kernels->reduce_jobs(&job.run), reduce_body,
@@ -76,14 +63,18 @@ static nhood_status tiled_run(const struct nh_operation *operation, const nhood_
 }
 
 static void tiled_destroy(struct nh_operation *operation) {
-    struct tiled *plan = (struct tiled *)operation;
+    struct nh_tiled *plan = (struct nh_tiled *)operation;
     nh_geometry_destroy(plan->host, &plan->geometry);
     nh_release(plan->host, plan);
 }
 
+const struct nh_tiled *nh_tiled_of(const struct nh_operation *operation) {
+    return operation->run == tiled_run ? (const struct nh_tiled *)operation : NULL;
+}
+
 /* The units of a round. They must keep every thread busy; apart from that, partial gradients should stay in the threads'
  * caches until they are added up. */
-static int64_t choose_round(const struct tiled *plan) {
+static int64_t choose_round(const struct nh_tiled *plan) {
     if (!plan->adds_up) return plan->units;
     const int64_t room = (int64_t)plan->cpu->threads << 20; /* bytes */
     int64_t unit_bytes = plan->geometry.tiles * plan->partial_reals * (int64_t)plan->real_bytes;
@@ -99,7 +90,7 @@ nhood_status nh_tiled_build(const struct nh_solver *solver, const struct nh_prob
                             struct nh_operation **operation) {
     (void)solver;
     const struct nh_cpu *cpu = device->backend;
-    struct tiled *plan = nh_allocate(device->host, sizeof *plan);
+    struct nh_tiled *plan = nh_allocate(device->host, sizeof *plan);
     if (!plan) return NHOOD_ERR_MEMORY;
     plan->host = device->host;
     plan->cpu = cpu;
@@ -132,9 +123,10 @@ nhood_status nh_tiled_build(const struct nh_solver *solver, const struct nh_prob
         int64_t reals = problem->heads * problem->bias_count;
         plan->bias_reals = nh_ceil_div(reals, NH_ALIGNMENT) * NH_ALIGNMENT;
     }
-    int64_t bias, d_bias, partial;
+    const struct nh_tiled_own own = nh_tiled_own(plan);
+    const int64_t worker = plan->scratch_reals + (plan->adds_up ? 0 : plan->partial_reals);
     plan->base.workspace_bytes =
-        (size_t)workspace_reals(plan, &bias, &d_bias, &partial) * plan->real_bytes;
+        (size_t)(cpu->threads * worker + own.bias + own.d_bias + own.partial) * plan->real_bytes;
     plan->base.run = tiled_run;
     plan->base.destroy = tiled_destroy;
     *operation = &plan->base;

@@ -20,6 +20,11 @@ int main(void) {
     OFFSET(nhood_io, data, 8);
     OFFSET(nhood_io, workspace, 200);
     OFFSET(nhood_io, stream, 216);
+    SIZE(nhood_group_io, 3 * 8 + 24 * 8 + 7 * 8);
+    OFFSET(nhood_group_io, data, 24);
+    OFFSET(nhood_group_io, query_tokens, 216);
+    OFFSET(nhood_group_io, query_offset, 232);
+    OFFSET(nhood_group_io, workspace, 248);
     SIZE(nhood_context_options, 96);
     OFFSET(nhood_context_options, user, 40);
     OFFSET(nhood_context_options, describe, 80);

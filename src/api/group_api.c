@@ -1,0 +1,229 @@
+/* Public functions on plans of groups. */
+#include "plan.h"
+
+#include "empty.h"
+#include "hash.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- equal problems ---- */
+
+/* The distinct problems by their hashes: an open table of indices + 1, 0 for none, with a power of two of places. */
+struct table {
+    int64_t *place, places;
+};
+
+static uint64_t hash_of(const struct nh_problem *problem) {
+    uint64_t hash = NH_HASH_START, word;
+    for (size_t i = 0; i + sizeof word <= sizeof *problem; i += sizeof word) {
+        memcpy(&word, (const char *)problem + i, sizeof word);
+        hash = (hash ^ word) * NH_HASH_PRIME;
+    }
+    return hash >> 32 ^ hash;
+}
+
+/* Returns the index of the problem among the distinct ones, to which it is added if it is new. */
+static int64_t intern(struct nh_members *members, const struct table *table,
+                      const struct nh_problem *problem) {
+    const uint64_t mask = (uint64_t)table->places - 1;
+    uint64_t at = hash_of(problem) & mask;
+    for (; table->place[at]; at = (at + 1) & mask)
+        if (!memcmp(&members->problem[table->place[at] - 1], problem, sizeof *problem))
+            return table->place[at] - 1;
+    members->problem[members->distinct] = *problem;
+    table->place[at] = ++members->distinct;
+    return members->distinct - 1;
+}
+
+/* ---- planning ---- */
+
+/* What is needed only while a plan is made. */
+struct draft {
+    struct table table;
+    int64_t *index_of;        /* of each member: which of the distinct problems it has */
+    int64_t *first_of;        /* of each distinct problem: the first member that has it */
+    struct nh_choice *choice; /* of each distinct problem */
+};
+
+static void free_draft(const struct nh_host *host, struct draft *draft) {
+    nh_release(host, draft->table.place);
+    nh_release(host, draft->index_of);
+    nh_release(host, draft->first_of);
+    nh_release(host, draft->choice);
+}
+
+static nhood_status allocate(const struct nh_host *host, int64_t count, struct nh_members **created,
+                             struct draft *draft) {
+    const size_t room = (size_t)nh_max(count, 1);
+    struct nh_members *members = *created = nh_allocate(host, sizeof *members);
+    if (!members) return NHOOD_ERR_MEMORY;
+    members->host = host;
+    members->group.count = count;
+    for (draft->table.places = 2; draft->table.places < 2 * count;)
+        draft->table.places *= 2;
+    if (!(members->problem = nh_allocate(host, room * sizeof *members->problem)) ||
+        !(members->built = nh_allocate(host, room * sizeof(struct nh_operation *))) ||
+        !(members->group.member = nh_allocate(host, room * sizeof *members->group.member)) ||
+        !(draft->table.place = nh_allocate(host, (size_t)draft->table.places * sizeof(int64_t))) ||
+        !(draft->index_of = nh_allocate(host, room * sizeof *draft->index_of)) ||
+        !(draft->first_of = nh_allocate(host, room * sizeof *draft->first_of)) ||
+        !(draft->choice = nh_allocate(host, room * sizeof *draft->choice)))
+        return NHOOD_ERR_MEMORY;
+    return NHOOD_OK;
+}
+
+/* Checks all problems before anything is built. *request is that of the last one. */
+static nhood_status read_problems(nhood_context *context, int32_t device,
+                                  const nhood_problem *problems, const nhood_plan_options *options,
+                                  struct nh_members *members, struct draft *draft,
+                                  struct nh_request *request) {
+    struct nh_problem problem;
+    nhood_status status = NHOOD_OK;
+    for (int64_t i = 0; !status && i < members->group.count; i++) {
+        const int64_t known = members->distinct;
+        status = nh_problem_canonical(&problems[i], &problem);
+        if (status) return nh_group_member_error(status, i);
+        if (i) status = nh_group_check_shared(&members->problem[0], &problem, i);
+        if (status) break;
+        draft->index_of[i] = intern(members, &draft->table, &problem);
+        if (members->distinct > known) draft->first_of[known] = i;
+        /* checks the device and the options, which are the same for all */
+        if (i == 0)
+            status = nh_context_request(context, device, &problems[0], options, &problem, request);
+    }
+    return status;
+}
+
+static nhood_status build_one(nhood_context *context, struct nh_request *request,
+                              const nhood_plan_options *options, struct nh_choice *choice,
+                              struct nh_operation **operation) {
+    struct nh_built built = {.operation = NULL};
+    nhood_status status = nh_context_choose(context, request, options, choice);
+    if (status) return status;
+    if (!request->problem->batch)
+        return nh_empty_build(request->problem, request->device, operation);
+    status = nh_planner_build(request, choice, &built);
+    *operation = built.operation;
+    *choice = built.choice;
+    return status;
+}
+
+static nhood_status build(nhood_context *context, struct nh_request *request,
+                          const nhood_plan_options *options, struct nh_members *members,
+                          struct draft *draft) {
+    for (int64_t i = 0; i < members->distinct; i++) {
+        request->problem = &members->problem[i];
+        const nhood_status status =
+            build_one(context, request, options, &draft->choice[i], &members->built[i]);
+        if (status) return nh_group_member_error(status, draft->first_of[i]);
+    }
+    for (int64_t i = 0; i < members->group.count; i++) {
+        const int64_t index = draft->index_of[i];
+        const struct nh_choice *choice = &draft->choice[index];
+        const double ns = choice->samples ? (double)choice->measured_ns : choice->estimate_ns;
+        members->group.member[i] =
+            (struct nh_group_member){.problem = &members->problem[index],
+                                     .operation = members->built[index],
+                                     .ns = members->problem[index].batch ? ns : 0};
+    }
+    nh_group_pack(&members->group);
+    return nh_registry_group(request->device, &members->group, &members->operation);
+}
+
+/* Appends to the description. */
+static void append(nhood_plan *plan, const char *format, ...) NH_PRINTF(2, 3);
+static void append(nhood_plan *plan, const char *format, ...) {
+    const size_t used = strlen(plan->description);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(plan->description + used, sizeof plan->description - used, format, arguments);
+    va_end(arguments);
+}
+
+/* Which solvers there are, with the number of their members, and the time of all members one after the other. */
+static void describe(nhood_plan *plan, const struct nh_device *device, const struct draft *draft) {
+    const struct nh_members *members = plan->members;
+    char first[512] = "";
+    double ns = 0;
+    if (members->distinct) nh_problem_text(&members->problem[0], first, sizeof first);
+    append(plan, "group of %lld, %lld different%s%s, on %s:", (long long)members->group.count,
+           (long long)members->distinct, *first ? ", first " : "", first, device->info.name);
+    for (int s = 0; nh_registry_solvers[s]; s++) {
+        int64_t count = 0;
+        for (int64_t i = 0; i < members->group.count; i++)
+            count += members->group.member[i].problem->batch &&
+                     draft->choice[draft->index_of[i]].solver == nh_registry_solvers[s];
+        if (count) append(plan, " %s for %lld,", nh_registry_solvers[s]->name, (long long)count);
+    }
+    for (int64_t i = 0; i < members->group.count; i++)
+        ns += members->group.member[i].ns;
+    if (ns > 0)
+        append(plan, " %.3g ms expected one by one", ns * 1e-6);
+    else
+        append(plan, " nothing to compute");
+}
+
+static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *problems,
+                         int64_t count, const nhood_plan_options *options) {
+    const struct nh_host *host = &plan->context->host;
+    struct draft draft = {.index_of = NULL};
+    struct nh_request request = {.table = NULL};
+    nhood_status status = allocate(host, count, &plan->members, &draft);
+    if (!status && count == 0) status = nh_context_device(plan->context, device, &request.device);
+    if (!status)
+        status = read_problems(plan->context, device, problems, options, plan->members, &draft,
+                               &request);
+    if (!status) status = nh_context_present(request.device);
+    if (!status) status = build(plan->context, &request, options, plan->members, &draft);
+    if (!status) describe(plan, request.device, &draft);
+    free_draft(host, &draft);
+    return status;
+}
+
+nhood_status nhood_plan_create_group(nhood_context *context, int32_t device,
+                                     const nhood_problem *problems, int64_t count,
+                                     const nhood_plan_options *options, nhood_plan **plan) {
+    NH_NOT_CANCELLED;
+    if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
+    *plan = NULL;
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    if (count < 0 || count > NHOOD_MOST_MEMBERS)
+        return nh_error(NHOOD_ERR_ARGUMENT, "count = %lld is not in [0, %d]", (long long)count,
+                        NHOOD_MOST_MEMBERS);
+    if (count && !problems) return nh_error(NHOOD_ERR_ARGUMENT, "problems is NULL");
+    nhood_plan *created = nh_plan_new(context);
+    if (!created) return NHOOD_ERR_MEMORY;
+    const nhood_status status = fill(created, device, problems, count, options);
+    if (status) {
+        nhood_plan_release(created);
+        return status;
+    }
+    *plan = created;
+    return NHOOD_OK;
+}
+
+/* ---- executing ---- */
+
+nhood_status nhood_plan_execute_group(const nhood_plan *plan, const nhood_group_io *io) {
+    NH_NOT_CANCELLED;
+    if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
+    if (!plan->members)
+        return nh_error(NHOOD_ERR_ARGUMENT, "plan is not one of a group: use nhood_plan_execute");
+    const struct nh_group_operation *operation = plan->members->operation;
+    const nhood_status status =
+        nh_group_check_io(&plan->members->group, io, operation->workspace_bytes);
+    return status ? status : operation->run(operation, io);
+}
+
+void nh_members_destroy(struct nh_members *members) {
+    if (!members) return;
+    if (members->operation) members->operation->destroy(members->operation);
+    for (int64_t i = 0; members->built && i < members->distinct; i++)
+        if (members->built[i]) members->built[i]->destroy(members->built[i]);
+    nh_release(members->host, members->built);
+    nh_release(members->host, members->problem);
+    nh_release(members->host, members->group.member);
+    nh_release(members->host, members);
+}

@@ -1,0 +1,33 @@
+/* A plan behind the public handle: one operation, or those of a group's members. */
+#ifndef NH_PLAN_H
+#define NH_PLAN_H
+
+#include "context.h"
+#include "group.h"
+
+/* The members of a plan of a group. Members with equal problems share one of the `distinct` problems and operations. */
+struct nh_members {
+    struct nh_group group;
+    struct nh_group_operation *operation;
+    const struct nh_host *host;
+    int64_t distinct;
+    struct nh_problem *problem;
+    struct nh_operation **built;
+};
+
+struct nhood_plan {
+    struct nh_problem problem;
+    struct nh_operation *operation; /* NULL in plans of groups */
+    struct nh_members *members;     /* NULL in all others */
+    nhood_context *context;         /* holds a reference */
+    atomic_int references;
+    char description[1024];
+};
+
+/* A plan with one reference, without operations. NULL without memory. */
+nhood_plan *nh_plan_new(nhood_context *context);
+
+/* Does nothing for NULL; the members may be half built. */
+void nh_members_destroy(struct nh_members *members);
+
+#endif
