@@ -124,8 +124,10 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
  * token or a bias). */
 enum { NH_SUMS_OF_QUERY = 1, NH_SUMS_OF_KEY = 2, NH_SUMS_OVER_ALL = 4 };
 
-/* Defines NH_LONG_SUMS as 1 if the problem is of f32 without TF32 and some sum of these kinds (bits) has so many terms
- * that adding them in one chain on tensor cores loses accuracy: the kernel then adds up short chains. */
+/* Whether the problem is of f32 without TF32 and some sum of these kinds (bits) has so many terms that adding them in one
+ * chain on tensor cores loses accuracy: a kernel then adds up short chains. The second function defines NH_LONG_SUMS as 1
+ * in this case. */
+bool nh_cuda_sums_are_long(const struct nh_problem *problem, int rows);
 void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                               int rows);
 

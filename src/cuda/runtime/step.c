@@ -151,14 +151,17 @@ static int64_t most_terms(const struct nh_problem *problem, int rows) {
     return terms;
 }
 
-void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_problem *problem,
-                              int rows) {
+bool nh_cuda_sums_are_long(const struct nh_problem *problem, int rows) {
     /* On an H200, outputs of 256 keys in one chain on tensor cores are off by 1.0e-6 of the largest, PyTorch's by
      * 0.8e-6; with more keys the error grows in proportion, to 1.7e-4 for 16,384. */
     const int64_t chain = 256;
     bool tf32 = problem->flags & NHOOD_FLAG_ALLOW_TF32;
-    if (problem->dtype == NHOOD_DTYPE_F32 && !tf32 && most_terms(problem, rows) > chain)
-        nh_kernel_define(spec, "NH_LONG_SUMS", 1);
+    return problem->dtype == NHOOD_DTYPE_F32 && !tf32 && most_terms(problem, rows) > chain;
+}
+
+void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                              int rows) {
+    if (nh_cuda_sums_are_long(problem, rows)) nh_kernel_define(spec, "NH_LONG_SUMS", 1);
 }
 
 /* The OR of all strides by which an index of the tensor may be multiplied: its lowest set bit bounds the alignment. */

@@ -8,18 +8,19 @@
 
 #include "tile_scores.cuh"
 
+namespace nh_mma80 {
+
 enum {
-    NH_BIAS_GRADIENT = NH_BIASED && !NH_INVERSE,
-    /* padded so that the lanes of eight rows, which store pairs at once, use different banks */
-    NH_BIAS_PITCH = NH_COLUMNS + 8,
-    NH_DISTANCES0 = NH_TILE_Q0 + NH_TILE_K0 - 1,
-    NH_DISTANCES1 = NH_TILE_Q1 + NH_TILE_K1 - 1,
-    NH_DISTANCES2 = NH_TILE_Q2 + NH_TILE_K2 - 1
+    NH_BIAS_GRADIENT = mma80_sums_bias(&C),
+    NH_BIAS_PITCH = mma80_bias_pitch(&C),
+    NH_DISTANCES0 = C.rows[0] + C.columns[0] - 1,
+    NH_DISTANCES1 = C.rows[1] + C.columns[1] - 1,
+    NH_DISTANCES2 = C.rows[2] + C.columns[2] - 1
 };
 
 /* Without a bias, this takes nearly no memory. */
 struct nh_bias_tile {
-    float d_s[NH_BIAS_GRADIENT ? NH_ROWS * NH_BIAS_PITCH : 2];
+    float d_s[mma80_bias_tile_floats(&C)];
 };
 
 NH_DEVICE bool nh_bias_gradient_wanted(const nh_tiled_args &args) {
@@ -66,7 +67,7 @@ NH_DEVICE void nh_bias_table_clear(const nh_tiled_args &args) {
         table[i] = 0.f;
 }
 
-NH_DEVICE void nh_bias_tile_store(const nh_scores &d_s, int first_row, struct nh_bias_tile &tile) {
+NH_DEVICE void nh_bias_tile_store(const nh_scores &d_s, int first_row, nh_bias_tile &tile) {
     int lane = (int)threadIdx.x % 32;
     float *to = tile.d_s + (first_row + lane / 4) * NH_BIAS_PITCH + 2 * (lane % 4);
 #pragma unroll
@@ -78,39 +79,39 @@ NH_DEVICE void nh_bias_tile_store(const nh_scores &d_s, int first_row, struct nh
 }
 
 /* The rows along one axis whose column at a distance lies in the tile; padding rows are left out. */
-NH_DEVICE struct nh_range nh_rows_at(const struct nh_block &block, int axis, int distance) {
+NH_DEVICE nh_range nh_rows_at(const nh_block &block, int axis, int distance) {
     int rows = block.length[axis] - block.origin[axis], last = nh_tile_k(axis) - distance;
     rows = rows < nh_tile_q(axis) ? rows : nh_tile_q(axis);
     return {distance < 0 ? -distance : 0, last < rows ? last : rows};
 }
 
 /* Sums the pairs of a tile at a distance from row to column. */
-NH_DEVICE float nh_bias_sum(const struct nh_block &block, const int distance[3],
-                            const struct nh_bias_tile &tile) {
-    struct nh_range x = nh_rows_at(block, 0, distance[0]), y = nh_rows_at(block, 1, distance[1]),
+NH_DEVICE float nh_bias_sum(const nh_block &block, const int distance[3],
+                            const nh_bias_tile &tile) {
+    nh_range x = nh_rows_at(block, 0, distance[0]), y = nh_rows_at(block, 1, distance[1]),
                     z = nh_rows_at(block, 2, distance[2]);
-    int shift = (distance[0] * NH_TILE_K1 + distance[1]) * NH_TILE_K2 + distance[2];
+    int shift = (distance[0] * C.columns[1] + distance[1]) * C.columns[2] + distance[2];
     float sum = 0.f;
     for (int i = x.begin; i < x.end; i++)
         for (int j = y.begin; j < y.end; j++)
             for (int k = z.begin; k < z.end; k++) {
-                int row = (i * NH_TILE_Q1 + j) * NH_TILE_Q2 + k;
-                int column = (i * NH_TILE_K1 + j) * NH_TILE_K2 + k + shift;
+                int row = (i * C.rows[1] + j) * C.rows[2] + k;
+                int column = (i * C.columns[1] + j) * C.columns[2] + k + shift;
                 sum += tile.d_s[row * NH_BIAS_PITCH + column];
             }
     return sum;
 }
 
 /* Called by the whole block. Another barrier must come before the next store. */
-NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const struct nh_block &block,
-                                const struct nh_cursor &cursor, const struct nh_bias_tile &tile) {
+NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const nh_block &block,
+                                const nh_cursor &cursor, const nh_bias_tile &tile) {
     float *table = nh_bias_table(args);
     __syncthreads();
     for (int i = (int)threadIdx.x; i < NH_DISTANCES0 * NH_DISTANCES1 * NH_DISTANCES2;
          i += NH_THREADS) {
-        const int distance[3] = {i / (NH_DISTANCES2 * NH_DISTANCES1) - NH_TILE_Q0 + 1,
-                                 i / NH_DISTANCES2 % NH_DISTANCES1 - NH_TILE_Q1 + 1,
-                                 i % NH_DISTANCES2 - NH_TILE_Q2 + 1};
+        const int distance[3] = {i / (NH_DISTANCES2 * NH_DISTANCES1) - C.rows[0] + 1,
+                                 i / NH_DISTANCES2 % NH_DISTANCES1 - C.rows[1] + 1,
+                                 i % NH_DISTANCES2 - C.rows[2] + 1};
         long long entry = 0;
         bool inside = true;
 #pragma unroll
@@ -123,3 +124,5 @@ NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const struct nh_block
         if (inside) table[entry] += nh_bias_sum(block, distance, tile);
     }
 }
+
+} // namespace nh_mma80

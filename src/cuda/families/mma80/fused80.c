@@ -6,8 +6,6 @@
 #include "cuda_family.h"
 #include "tiled80.h"
 
-#include <string.h>
-
 enum { MOST_CANDIDATES = 6 };
 #define NH_KNOBS "fused80_knobs.def"
 #include "knob_table.h"
@@ -20,10 +18,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 static struct nh_tiled80_kernel kernel_of(const struct nh_problem *problem,
                                           const struct nh_cuda_device *cuda, const int32_t *value) {
-    struct nh_tiled80_kernel kernel = {
-        .problem = problem, .cuda = cuda, .pass = NH_TILED80_FORWARD, .stages = value[STAGES]};
-    memcpy(kernel.knob, value + Q0, sizeof kernel.knob);
-    return kernel;
+    return nh_tiled80_kernel(problem, cuda, MMA80_FORWARD, value + Q0, value[STAGES]);
 }
 
 static bool work_of(const struct nh_problem *problem, const struct nh_device *device,
@@ -81,11 +76,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     const struct nh_tiled80_kernel kernel = kernel_of(problem, operation->device, config->value);
     struct nh_kernel_spec spec = {.source = "fused80_forward.cu"};
     struct nh_cuda_step step;
-    nh_tiled80_step(&kernel, knobs, &step, &spec);
-    nh_kernel_define(&spec, "NH_EXTRA_TOKENS", problem->extra_tokens > 0);
-    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
-    nh_kernel_define(&spec, "NH_PRESCALE", problem->has_bias || !(problem->scale > 0));
-    nh_cuda_define_long_sums(&spec, problem, NH_SUMS_OF_QUERY);
+    nh_tiled80_step(&kernel, &step, &spec);
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

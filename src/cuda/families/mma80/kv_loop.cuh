@@ -7,19 +7,23 @@
 #include "tile_mask.cuh"
 #include "tile_note.cuh"
 
+namespace nh_mma80 {
+
 /* ---- which tiles ---- */
 
-struct nh_loop_bounds {
-    struct nh_halo halo;
-    long long extra_tokens;
-    int extra_tiles;
-#if NH_PERIODIC
-    /* start of the lap of columns in which the halo's first position is */
+/* On periodic axes: the start of the lap of columns in which the halo's first position is. */
+template <bool PERIODIC> struct nh_more_of_bounds {};
+template <> struct nh_more_of_bounds<true> {
     int lap[3];
-#endif
 };
 
-NH_DEVICE int nh_halo_tiles(const struct nh_halo &halo, int axis) {
+struct nh_loop_bounds : nh_more_of_bounds<NH_PERIODIC != 0> {
+    nh_halo halo;
+    long long extra_tokens;
+    int extra_tiles;
+};
+
+NH_DEVICE int nh_halo_tiles(const nh_halo &halo, int axis) {
     return (halo.end[axis] - halo.begin[axis] + nh_tile_k(axis) - 1) / nh_tile_k(axis);
 }
 
@@ -28,25 +32,26 @@ NH_DEVICE int nh_heads_of_row(const nh_cuda_args &args) {
     return NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
 }
 
-NH_DEVICE struct nh_loop_bounds nh_loop_bounds_of(const nh_cuda_args &args, const struct nh_block &block,
-                                                  const struct nh_mask_tables &masks) {
-    struct nh_loop_bounds bounds = {nh_halo_of(masks), 0, 0};
-#if NH_PERIODIC
+/* Sets where the laps begin. */
+NH_DEVICE void nh_laps_start(const auto &block, auto &bounds) {
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         const int first = block.columns[a].begin, length = block.grid[a];
         bounds.lap[a] = first;
         if (nh_wraps(a)) bounds.lap[a] += nh_laps(bounds.halo.begin[a], first, length) * length;
     }
-#endif
-    if (NH_EXTRA_TOKENS) {
-        bounds.extra_tokens = args.extra_tokens;
-        bounds.extra_tiles = (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
-    }
+}
+
+NH_DEVICE nh_loop_bounds nh_loop_bounds_of(const auto &args, const nh_block &block, const nh_mask_tables &masks) {
+    nh_loop_bounds bounds;
+    bounds.halo = nh_halo_of(masks);
+    if constexpr (NH_PERIODIC) nh_laps_start(block, bounds);
+    bounds.extra_tokens = C.extra ? args.extra_tokens : 0;
+    bounds.extra_tiles = (int)((bounds.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
     return bounds;
 }
 
-NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const struct nh_loop_bounds &bounds) {
+NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const nh_loop_bounds &bounds) {
     int tiles = nh_heads_of_row(args);
 #pragma unroll
     for (int a = 0; a < 3; a++)
@@ -55,16 +60,16 @@ NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const struct nh_loop_bound
 }
 
 /* left: the number of tiles left, including the current one. */
-NH_DEVICE bool nh_is_extra(const struct nh_loop_bounds &bounds, int left) {
-    return NH_EXTRA_TOKENS && left <= bounds.extra_tiles;
+NH_DEVICE bool nh_is_extra(const nh_loop_bounds &bounds, int left) {
+    return C.extra && left <= bounds.extra_tiles;
 }
 
-NH_DEVICE long long nh_extra_first(const struct nh_loop_bounds &bounds, int left) {
+NH_DEVICE long long nh_extra_first(const nh_loop_bounds &bounds, int left) {
     return (long long)(bounds.extra_tiles - left) * NH_COLUMNS;
 }
 
 /* Moves to the next tile of the halo. Returns how many axes start over: 3 after the last tile. */
-NH_DEVICE int nh_advance(struct nh_cursor &cursor, const struct nh_halo &halo) {
+NH_DEVICE int nh_advance(nh_cursor &cursor, const nh_halo &halo) {
     int again = 0;
 #pragma unroll
     for (int a = 2; a >= 0; a--) {
@@ -85,9 +90,9 @@ struct nh_dense_box {
 };
 
 /* Called by the whole block after a barrier; another one must follow. */
-NH_DEVICE void nh_dense_boxes_fill(const struct nh_mask_tables &tables,
-                                   struct nh_dense_box boxes[NH_WARPS]) {
-    for (int i = (int)threadIdx.x; i < 3 * NH_WARPS; i += NH_THREADS) {
+NH_DEVICE void nh_dense_boxes_fill(const nh_mask_tables &tables,
+                                   nh_dense_box boxes[C.warps]) {
+    for (int i = (int)threadIdx.x; i < 3 * C.warps; i += NH_THREADS) {
         int warp = i / 3, a = i % 3, first_row = warp * NH_WARP_ROWS;
         int first = nh_rows_before(a) + nh_row_axis(first_row, a);
         int last = nh_rows_before(a) + nh_row_axis(first_row + NH_WARP_ROWS - 1, a);
@@ -96,7 +101,7 @@ NH_DEVICE void nh_dense_boxes_fill(const struct nh_mask_tables &tables,
     }
 }
 
-NH_DEVICE bool nh_is_dense(const struct nh_dense_box &box, const struct nh_cursor &tile) {
+NH_DEVICE bool nh_is_dense(const nh_dense_box &box, const nh_cursor &tile) {
     return tile.at[0] >= box.from[0] & tile.at[1] >= box.from[1] & tile.at[2] >= box.from[2] &
            tile.at[0] <= box.to[0] & tile.at[1] <= box.to[1] & tile.at[2] <= box.to[2];
 }
@@ -115,9 +120,9 @@ struct nh_view {
     unsigned extra_mask;
 };
 
-NH_DEVICE struct nh_view nh_view_of(const struct nh_dense_box &box, const struct nh_loop_bounds &bounds,
-                                    const struct nh_cursor &cursor, int left) {
-    struct nh_view view;
+NH_DEVICE nh_view nh_view_of(const nh_dense_box &box, const nh_loop_bounds &bounds,
+                                    const nh_cursor &cursor, int left) {
+    nh_view view;
     view.extra = nh_is_extra(bounds, left);
     view.extra_mask =
         view.extra ? nh_first_columns(bounds.extra_tokens - nh_extra_first(bounds, left)) : 0;
@@ -125,7 +130,9 @@ NH_DEVICE struct nh_view nh_view_of(const struct nh_dense_box &box, const struct
     return view;
 }
 
-NH_DEVICE unsigned nh_view_mask(const struct nh_view &view, const struct nh_mask_tables &masks,
-                                const struct nh_cursor &cursor, int row) {
+NH_DEVICE unsigned nh_view_mask(const nh_view &view, const nh_mask_tables &masks,
+                                const nh_cursor &cursor, int row) {
     return view.extra ? view.extra_mask : nh_row_mask(masks, cursor, row);
 }
+
+} // namespace nh_mma80

@@ -7,6 +7,8 @@
 
 #include "kv_loop.cuh"
 
+namespace nh_mma80 {
+
 /* The coordinates of a tile's row, one per byte. */
 NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
     return (unsigned)(nh_column_axis(column, 0) | nh_column_axis(column, 1) << 8 |
@@ -15,7 +17,7 @@ NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
 
 /* Rows whose coordinate on some axis is at least `count` are past the halo's end. A byte of nh_limits less a coordinate
  * keeps its top bit if and only if the coordinate is below the count, so that one subtraction tests all axes. */
-NH_DEVICE unsigned nh_limits(const struct nh_halo &halo, const struct nh_cursor &tile) {
+NH_DEVICE unsigned nh_limits(const nh_halo &halo, const nh_cursor &tile) {
     unsigned limits = 0;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -30,13 +32,13 @@ NH_DEVICE bool nh_within(unsigned limits, unsigned place) {
 }
 
 /* Whether no row of the tile is past the halo's end. */
-NH_DEVICE bool nh_is_whole(const struct nh_halo &halo, const struct nh_cursor &tile) {
-    return tile.at[0] + NH_TILE_K0 <= halo.end[0] & tile.at[1] + NH_TILE_K1 <= halo.end[1] &
-           tile.at[2] + NH_TILE_K2 <= halo.end[2];
+NH_DEVICE bool nh_is_whole(const nh_halo &halo, const nh_cursor &tile) {
+    return tile.at[0] + C.columns[0] <= halo.end[0] & tile.at[1] + C.columns[1] <= halo.end[1] &
+           tile.at[2] + C.columns[2] <= halo.end[2];
 }
 
 /* The tensors that the loop reads: two of rows, and the statistics of queries if those are the columns. */
-enum { NH_LOOP_FIRST, NH_LOOP_SECOND, NH_LOOP_STATS, NH_LOOP_TENSORS = NH_INVERSE ? 3 : 2 };
+enum { NH_LOOP_FIRST, NH_LOOP_SECOND, NH_LOOP_STATS, NH_LOOP_TENSORS = mma80_loop_tensors(&C) };
 
 /* Byte offsets from a tile's first row to its other rows, and from a tile to the next one by the number of axes that
  * start over; the last of these leads to the next query head. */
@@ -44,6 +46,7 @@ struct nh_loop_tables {
     long long row[NH_LOOP_TENSORS][NH_COLUMNS];
     long long step[4][NH_LOOP_TENSORS];
 };
+static_assert(sizeof(nh_loop_tables) == mma80_loop_table_bytes(&C), "the host's count");
 
 /* The offset of a column; `column` is the same for all threads. */
 NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int slot, int column, int bytes) {
@@ -56,8 +59,8 @@ NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int slot, int colu
 }
 
 /* Called by the whole block after a barrier; another one must follow. bytes: of an element. */
-NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const struct nh_halo &halo, int slot, int bytes, int which,
-                                  struct nh_loop_tables &tables) {
+NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const nh_halo &halo, int slot, int bytes, int which,
+                                  nh_loop_tables &tables) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     for (int i = (int)threadIdx.x; i < NH_COLUMNS + 4; i += NH_THREADS) {
         int again = i - NH_COLUMNS;
@@ -76,7 +79,7 @@ NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const struct nh_halo
 
 /* The state of the loop: pointers to the thread's places in the current tile, or to the tile's first statistics. */
 struct nh_kv_loop {
-    struct nh_cursor cursor;
+    nh_cursor cursor;
     /* tiles left, including this one; the query head */
     int left, head;
     const char *at[NH_LOOP_TENSORS];
@@ -86,7 +89,7 @@ struct nh_kv_loop {
  * that divides its units: what a thread adds to its pointer is then a constant, or the same for all threads. */
 template <int WIDTH> struct nh_share {
     enum {
-        REGULAR = NH_UNIT * NH_ELEMENT_BYTES == 16,
+        REGULAR = NH_UNIT_BYTES == 16,
         UNITS = WIDTH / NH_UNIT,
         LANES = (UNITS & -UNITS) < NH_THREADS ? (UNITS & -UNITS) : NH_THREADS,
         ROWS = NH_THREADS / LANES
@@ -98,14 +101,14 @@ template <int WIDTH> NH_DEVICE long long nh_share_offset(const long long *row) {
     typedef nh_share<WIDTH> share;
     if (!share::REGULAR) return 0;
     return row[(int)threadIdx.x / share::LANES % NH_COLUMNS] +
-           (int)threadIdx.x % share::LANES * (NH_UNIT * NH_ELEMENT_BYTES);
+           (int)threadIdx.x % share::LANES * (NH_UNIT_BYTES);
 }
 
-NH_DEVICE struct nh_cursor nh_loop_origin(const struct nh_halo &halo) {
+NH_DEVICE nh_cursor nh_loop_origin(const nh_halo &halo) {
     return {{halo.begin[0], halo.begin[1], halo.begin[2]}};
 }
 
-NH_DEVICE const char *nh_loop_start(const nh_cuda_args &args, const struct nh_block &block, const struct nh_halo &halo,
+NH_DEVICE const char *nh_loop_start(const nh_cuda_args &args, const nh_block &block, const nh_halo &halo,
                                     int slot, int head, int bytes) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     long long offset = block.batch * tensor.batch + head * tensor.head;
@@ -115,18 +118,17 @@ NH_DEVICE const char *nh_loop_start(const nh_cuda_args &args, const struct nh_bl
     return (const char *)tensor.data + offset * bytes;
 }
 
-#if NH_PERIODIC
 /* How many laps a position of the halo is ahead of the lap in which the loop starts; a halo is at most two laps
  * long. */
-NH_DEVICE int nh_laps_ahead(const struct nh_block &block, const struct nh_loop_bounds &bounds, int axis, int position) {
+NH_DEVICE int nh_laps_ahead(const auto &block, const auto &bounds, int axis, int position) {
     const int ahead = position - bounds.lap[axis], length = block.grid[axis];
     return (ahead >= length) + (ahead >= 2 * length);
 }
 
 /* Byte offset from where the loop's steps would lead for a column of the current tile to where the tensor has it, on
  * periodic axes. Sets `there` to false if the tensor does not have it. */
-NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &block,
-                               const struct nh_loop_bounds &bounds, const struct nh_cursor &tile, int slot, int bytes,
+NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const auto &block,
+                               const auto &bounds, const nh_cursor &tile, int slot, int bytes,
                                unsigned place, bool &there) {
     long long offset = 0;
 #pragma unroll
@@ -142,8 +144,8 @@ NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const struct nh_block &
 }
 
 /* Whether the part of a tile that is in the halo lies in one lap, and tensors have all of it. */
-NH_DEVICE bool nh_in_one_lap(const struct nh_block &block, const struct nh_loop_bounds &bounds,
-                             const struct nh_cursor &tile) {
+NH_DEVICE bool nh_in_one_lap(const auto &block, const auto &bounds,
+                             const nh_cursor &tile) {
     bool one = true;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -155,10 +157,9 @@ NH_DEVICE bool nh_in_one_lap(const struct nh_block &block, const struct nh_loop_
     }
     return one;
 }
-#endif
 
-NH_DEVICE void nh_next(struct nh_kv_loop &loop, const struct nh_loop_bounds &bounds,
-                       const struct nh_loop_tables &tables) {
+NH_DEVICE void nh_next(nh_kv_loop &loop, const nh_loop_bounds &bounds,
+                       const nh_loop_tables &tables) {
     int again = nh_advance(loop.cursor, bounds.halo);
     loop.left--;
     if (again == 3) loop.head++;
@@ -181,12 +182,12 @@ NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, cons
         unsigned room = whole ? ~0u : limits - nh_place_of_column(row);
 #pragma unroll
         for (int r = 0; r < NH_COLUMNS; r += share::ROWS) {
-            const char *source = from + nh_column_bytes(args, slot, r, NH_ELEMENT_BYTES);
+            const char *source = from + nh_column_bytes(args, slot, r, C.element_bytes);
             bool valid = whole || nh_within(room, nh_place_of_column(r));
 #pragma unroll
             for (int u = 0; u < share::UNITS; u += share::LANES)
-                nh_copy16_at(to + (r * PITCH + u * NH_UNIT) * NH_ELEMENT_BYTES,
-                             source + u * (NH_UNIT * NH_ELEMENT_BYTES), valid);
+                nh_copy16_at(to + (r * PITCH + u * NH_UNIT) * C.element_bytes,
+                             source + u * (NH_UNIT_BYTES), valid);
         }
     } else {
 #pragma unroll 8
@@ -199,11 +200,10 @@ NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, int slot, cons
     }
 }
 
-#if NH_PERIODIC
 /* Copies a tile that crosses a seam, row by row. from: its pointer, without the thread's own place. */
 template <int WIDTH, int PITCH>
-NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const struct nh_block &block,
-                            const struct nh_loop_bounds &bounds, const struct nh_cursor &cursor, int slot,
+NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const auto &block,
+                            const auto &bounds, const nh_cursor &cursor, int slot,
                             const char *from, const long long *row_offset) {
     const int units = WIDTH / NH_UNIT;
     const unsigned limits = nh_limits(bounds.halo, cursor);
@@ -212,11 +212,10 @@ NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const struct n
         const int row = i / units, column = i % units * NH_UNIT;
         const unsigned place = nh_place_of_column(row);
         bool there = nh_within(limits, place);
-        const long long moved = nh_wrapped(args, block, bounds, cursor, slot, NH_ELEMENT_BYTES, place, there);
+        const long long moved = nh_wrapped(args, block, bounds, cursor, slot, C.element_bytes, place, there);
         nh_copy_unit(tile + row * PITCH + column, (const elem *)(from + row_offset[row] + moved) + column, there);
     }
 }
-#endif
 
 /* Copies `count` rows of extra tokens, `stride` elements apart. */
 template <int WIDTH, int PITCH>
@@ -229,7 +228,7 @@ NH_DEVICE void nh_copy_extra(elem *tile, const elem *global, long long stride, l
     }
 }
 
-NH_DEVICE const elem *nh_extra_row(const nh_cuda_args &args, const struct nh_block &block, int slot,
+NH_DEVICE const elem *nh_extra_row(const nh_cuda_args &args, const nh_block &block, int slot,
                                    long long token) {
     const nh_cuda_tensor &extra = args.tensor[slot];
     return (const elem *)extra.data + block.batch * extra.batch + block.kv_head * extra.head +
@@ -238,9 +237,9 @@ NH_DEVICE const elem *nh_extra_row(const nh_cuda_args &args, const struct nh_blo
 
 /* Starts the copy of the loop's current tile of one tensor, be it of the halo or of extra tokens. */
 template <int WIDTH, int PITCH, int TENSOR>
-NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_block &block,
-                            const struct nh_loop_bounds &bounds, const struct nh_loop_tables &tables,
-                            const struct nh_kv_loop &loop) {
+NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const nh_block &block,
+                            const nh_loop_bounds &bounds, const nh_loop_tables &tables,
+                            const nh_kv_loop &loop) {
     const char *from = loop.at[TENSOR];
     const int slot = TENSOR == NH_LOOP_FIRST ? (NH_INVERSE ? NH_Q : NH_K) : (NH_INVERSE ? NH_D_O : NH_V);
     const int extra_slot = TENSOR == NH_LOOP_FIRST ? NH_EXTRA_K : NH_EXTRA_V;
@@ -250,15 +249,15 @@ NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_
                                     args.tensor[extra_slot].axis[3 - args.rank], bounds.extra_tokens - first);
         return;
     }
-#if NH_PERIODIC
-    if (!nh_in_one_lap(block, bounds, loop.cursor)) {
-        nh_copy_seam<WIDTH, PITCH>(to, args, block, bounds, loop.cursor, slot,
-                                   from - nh_share_offset<WIDTH>(tables.row[TENSOR]), tables.row[TENSOR]);
-        return;
+    if constexpr (NH_PERIODIC) {
+        if (!nh_in_one_lap(block, bounds, loop.cursor)) {
+            nh_copy_seam<WIDTH, PITCH>(to, args, block, bounds, loop.cursor, slot,
+                                       from - nh_share_offset<WIDTH>(tables.row[TENSOR]), tables.row[TENSOR]);
+            return;
+        }
+        bool there = true;
+        from += nh_wrapped(args, block, bounds, loop.cursor, slot, C.element_bytes, 0, there);
     }
-    bool there = true;
-    from += nh_wrapped(args, block, bounds, loop.cursor, slot, NH_ELEMENT_BYTES, 0, there);
-#endif
     if (nh_share<WIDTH>::REGULAR && nh_is_whole(bounds.halo, loop.cursor)) {
         nh_copy_tile<WIDTH, PITCH>(to, args, slot, from, tables.row[TENSOR], true, ~0u);
     } else {
@@ -266,3 +265,5 @@ NH_DEVICE void nh_copy_next(elem *to, const nh_cuda_args &args, const struct nh_
                                    nh_limits(bounds.halo, loop.cursor));
     }
 }
+
+} // namespace nh_mma80

@@ -5,6 +5,8 @@
 
 #include "softmax.cuh"
 
+namespace nh_mma80 {
+
 enum {
     /* tiles with 128 columns together, half of what nh_cuda_define_long_sums allows in one chain */
     NH_CHAIN_TILES = NH_COLUMNS < 128 ? 128 / NH_COLUMNS : 1
@@ -16,7 +18,7 @@ template <int WIDTH> struct nh_totals {
     volatile float sum[NH_BLOCKS][WIDTH / 8][4];
 };
 
-template <int WIDTH> NH_DEVICE void nh_totals_start(struct nh_totals<WIDTH> &totals) {
+template <int WIDTH> NH_DEVICE void nh_totals_start(nh_totals<WIDTH> &totals) {
 #pragma unroll
     for (int i = 0; i < NH_BLOCKS * WIDTH / 2; i++)
         totals.sum[i / (WIDTH / 2)][i / 4 % (WIDTH / 8)][i % 4] = 0.f;
@@ -24,7 +26,7 @@ template <int WIDTH> NH_DEVICE void nh_totals_start(struct nh_totals<WIDTH> &tot
 
 /* Adds the totals to the sums, times a factor per row of the thread. */
 template <int WIDTH>
-NH_DEVICE void nh_totals_take(const struct nh_totals<WIDTH> &totals, const float (&factor)[2 * NH_BLOCKS],
+NH_DEVICE void nh_totals_take(const nh_totals<WIDTH> &totals, const float (&factor)[2 * NH_BLOCKS],
                               float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
 #pragma unroll
     for (int m = 0; m < NH_BLOCKS; m++)
@@ -37,7 +39,7 @@ NH_DEVICE void nh_totals_take(const struct nh_totals<WIDTH> &totals, const float
 
 /* Stores the sums as totals, and clears them. */
 template <int WIDTH>
-NH_DEVICE void nh_totals_put(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
+NH_DEVICE void nh_totals_put(nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
 #pragma unroll
     for (int m = 0; m < NH_BLOCKS; m++)
 #pragma unroll
@@ -51,7 +53,7 @@ NH_DEVICE void nh_totals_put(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BL
 
 /* The same as nh_totals_take with factors of 1. */
 template <int WIDTH>
-NH_DEVICE void nh_totals_add(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
+NH_DEVICE void nh_totals_add(nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
     float one[2 * NH_BLOCKS];
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++)
@@ -61,18 +63,18 @@ NH_DEVICE void nh_totals_add(struct nh_totals<WIDTH> &totals, float (&sum)[NH_BL
 
 /* The totals of a softmax: outputs and sums of weights, relative to the largest scores at that time. */
 struct nh_softmax_totals {
-    struct nh_totals<NH_DIM_V_PADDED> output;
+    nh_totals<NH_DIM_V_PADDED> output;
     volatile float top[2 * NH_BLOCKS], sum[2 * NH_BLOCKS];
 };
 
-NH_DEVICE void nh_softmax_totals_start(struct nh_softmax_totals &totals) {
+NH_DEVICE void nh_softmax_totals_start(nh_softmax_totals &totals) {
     nh_totals_start(totals.output);
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++)
         totals.top[r] = NH_LOWEST, totals.sum[r] = 0.f;
 }
 
-NH_DEVICE void nh_softmax_totals_take(struct nh_softmax_totals &totals, struct nh_softmax &state, nh_output &output) {
+NH_DEVICE void nh_softmax_totals_take(nh_softmax_totals &totals, nh_softmax &state, nh_output &output) {
     float shrink[2 * NH_BLOCKS];
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
@@ -82,7 +84,7 @@ NH_DEVICE void nh_softmax_totals_take(struct nh_softmax_totals &totals, struct n
     nh_totals_take(totals.output, shrink, output);
 }
 
-NH_DEVICE void nh_softmax_totals_put(struct nh_softmax_totals &totals, struct nh_softmax &state, nh_output &output) {
+NH_DEVICE void nh_softmax_totals_put(nh_softmax_totals &totals, nh_softmax &state, nh_output &output) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         totals.top[r] = state.top[r], totals.sum[r] = state.sum[r];
@@ -90,3 +92,5 @@ NH_DEVICE void nh_softmax_totals_put(struct nh_softmax_totals &totals, struct nh
     }
     nh_totals_put(totals.output, output);
 }
+
+} // namespace nh_mma80

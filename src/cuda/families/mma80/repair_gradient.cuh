@@ -2,13 +2,16 @@
  * This is for rows that a NaN or infinity outside their windows has reached. */
 #pragma once
 
-#include "repair_pair.cuh"
 #include "query_stats.cuh"
 #include "tile_scores.cuh"
 
+#include "repair_pair.cuh"
+
+namespace nh_mma80 {
+
 /* Offset in a tensor of a row of the block, or of a column. */
 template <bool COLUMN>
-NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block,
+NH_DEVICE long long nh_at(const nh_cuda_args &args, const nh_block &block,
                           const nh_cuda_tensor &tensor, int head, const int at[3]) {
     long long offset = block.batch * tensor.batch + head * tensor.head;
     for (int a = 0; a < 3; a++)
@@ -19,15 +22,15 @@ NH_DEVICE long long nh_at(const nh_cuda_args &args, const struct nh_block &block
 
 /* Adds the pair of a row of the block and a column of its window, in the roles that NH_INVERSE gives them. head: of the
  * query. */
-NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block &block, int head,
+NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const nh_block &block, int head,
                                 int tile_row, const int query[3], const int column[3],
-                                const struct nh_lane_rows &row, struct nh_lane_rows &gradient) {
+                                const nh_lane_rows &row, nh_lane_rows &gradient) {
     const nh_cuda_tensor &first = args.tensor[NH_INVERSE ? NH_Q : NH_K];
     const nh_cuda_tensor &second = args.tensor[NH_INVERSE ? NH_D_O : NH_V];
     int column_head = NH_INVERSE ? head : block.kv_head;
     float bias = 0.f;
-    if (NH_BIASED) {
-        const struct nh_cursor cursor = {{column[0], column[1], column[2]}};
+    if (C.biased) {
+        const nh_cursor cursor = {{column[0], column[1], column[2]}};
         bias = nh_load(*nh_bias_row(args, block, head, cursor, tile_row));
     }
     const nh_lane_rows partner =
@@ -39,9 +42,9 @@ NH_DEVICE void nh_repair_partner(const nh_cuda_args &args, const struct nh_block
 }
 
 /* Adds the pairs of a query with the extra tokens. */
-NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &block,
-                              const int query[3], const struct nh_lane_rows &row,
-                              struct nh_lane_rows &gradient) {
+NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const nh_block &block,
+                              const int query[3], const nh_lane_rows &row,
+                              nh_lane_rows &gradient) {
     const nh_stats stats =
         nh_stats_at(args, nh_at<false>(args, block, args.tensor[NH_DELTA], block.head, query));
     for (long long e = 0; e < args.extra_tokens; e++) {
@@ -54,10 +57,10 @@ NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &
 /* Computes the gradients of a row of the work tile into first[0 .. NH_DIM) and, of a key, second[0 .. NH_DIM_V). */
 static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args, unsigned work_tile, int tile_row,
                                                        elem *first, elem *second) {
-    struct nh_block block;
-    nh_block_locate(args, work_tile, NH_INVERSE ? args.kv_heads : args.heads, block);
+    nh_block block;
+    nh_block_locate(args, work_tile, block);
     nh_lane_rows gradient = {};
-    struct nh_range range[3];
+    nh_range range[3];
     int position[3];
     const nh_cuda_tensor &a = args.tensor[NH_INVERSE ? NH_K : NH_Q];
     const nh_cuda_tensor &a2 = args.tensor[NH_INVERSE ? NH_V : NH_D_O];
@@ -80,7 +83,9 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args,
     if (!NH_INVERSE) nh_repair_extra(args, block, position, row, gradient);
     for (int i = 0; i < NH_LANE_ELEMENTS; i++) {
         const int element = (int)(threadIdx.x % 32) + 32 * i;
-        if (NH_SUM_FIRST && element < NH_DIM) first[element] = nh_store(gradient.first[i] * (float)args.scale);
-        if (NH_SUM_SECOND && element < NH_DIM_V) second[element] = nh_store(gradient.second[i]);
+        if (C.sum_first && element < NH_DIM) first[element] = nh_store(gradient.first[i] * (float)args.scale);
+        if (C.sum_second && element < NH_DIM_V) second[element] = nh_store(gradient.second[i]);
     }
 }
+
+} // namespace nh_mma80

@@ -7,12 +7,14 @@
 
 #include "repair_key.cuh"
 
-NH_DEVICE void nh_repair_window(const nh_cuda_args &args, const struct nh_block &block,
+namespace nh_mma80 {
+
+NH_DEVICE void nh_repair_window(const nh_cuda_args &args, const nh_block &block,
                                const int position[3], float scale, nh_repair &row) {
     const nh_cuda_tensor &k = args.tensor[NH_K], &v = args.tensor[NH_V];
     const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
     const elem *values = (const elem *)v.data + block.batch * v.batch + block.kv_head * v.head;
-    struct nh_range range[3];
+    nh_range range[3];
     for (int a = 0; a < 3; a++)
         range[a] = nh_partners(args, block, a, position[a]);
     for (long long x = range[0].begin; x < range[0].end; x++)
@@ -27,12 +29,12 @@ NH_DEVICE void nh_repair_window(const nh_cuda_args &args, const struct nh_block 
                               args.axis[a].window - 1;
                 }
                 float bias = 0.f;
-                if (NH_BIASED) bias = nh_load(((const elem *)args.tensor[NH_BIAS].data)[to_bias]);
+                if (C.biased) bias = nh_load(((const elem *)args.tensor[NH_BIAS].data)[to_bias]);
                 nh_repair_key(row, keys + to_key, values + to_value, scale, bias * (float)NH_LOG2E);
             }
 }
 
-NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &block, float scale,
+NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const nh_block &block, float scale,
                               nh_repair &row) {
     const nh_cuda_tensor &k = args.tensor[NH_EXTRA_K], &v = args.tensor[NH_EXTRA_V];
     const elem *keys = (const elem *)k.data + block.batch * k.batch + block.kv_head * k.head;
@@ -45,8 +47,8 @@ NH_DEVICE void nh_repair_extra(const nh_cuda_args &args, const struct nh_block &
 /* Writes the row to output[0 .. NH_DIM_V); returns its LSE. */
 static __device__ __noinline__ float nh_repair_query(const nh_cuda_args &args, int tile_row,
                                                     elem *output) {
-    struct nh_block block;
-    nh_block_locate(args, blockIdx.x, args.heads, block);
+    nh_block block;
+    nh_block_locate(args, blockIdx.x, block);
     nh_repair row;
     int position[3];
     for (int a = 0; a < 3; a++)
@@ -59,3 +61,5 @@ static __device__ __noinline__ float nh_repair_query(const nh_cuda_args &args, i
     nh_repair_extra(args, block, scale, row);
     return nh_repair_finish(row, [&](int i, elem element) { output[i] = element; });
 }
+
+} // namespace nh_mma80

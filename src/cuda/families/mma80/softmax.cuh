@@ -9,12 +9,14 @@
 #include "lanes.cuh"
 #include "tile_product.cuh"
 
+namespace nh_mma80 {
+
 /* Per thread: rows g and g + 8 of each block, at index 2 * block + half. The sum is over this thread's columns only. */
 struct nh_softmax {
     float top[2 * NH_BLOCKS], sum[2 * NH_BLOCKS];
 };
 
-NH_DEVICE void nh_softmax_start(struct nh_softmax &state) {
+NH_DEVICE void nh_softmax_start(nh_softmax &state) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         state.top[r] = NH_LOWEST;
@@ -23,7 +25,7 @@ NH_DEVICE void nh_softmax_start(struct nh_softmax &state) {
 }
 
 /* Raises the maxima to these scores. shrink: the factor of earlier weights, row by row. scale > 0, in base 2. */
-NH_DEVICE void nh_softmax_raise(struct nh_softmax &state, const nh_scores &scores, float scale,
+NH_DEVICE void nh_softmax_raise(nh_softmax &state, const nh_scores &scores, float scale,
                                 float (&shrink)[2 * NH_BLOCKS]) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
@@ -39,7 +41,7 @@ NH_DEVICE void nh_softmax_raise(struct nh_softmax &state, const nh_scores &score
 
 /* Scales earlier sums to the raised maximum. If no row's maximum changed there is nothing to do, which soon is the
  * common case. */
-NH_DEVICE void nh_softmax_shrink(struct nh_softmax &state, nh_output &output,
+NH_DEVICE void nh_softmax_shrink(nh_softmax &state, nh_output &output,
                                  const float (&shrink)[2 * NH_BLOCKS]) {
     bool moved = false;
 #pragma unroll
@@ -56,7 +58,7 @@ NH_DEVICE void nh_softmax_shrink(struct nh_softmax &state, nh_output &output,
 }
 
 /* Turns scores into weights. */
-NH_DEVICE void nh_softmax_weights(struct nh_softmax &state, nh_scores &scores, float scale) {
+NH_DEVICE void nh_softmax_weights(nh_softmax &state, nh_scores &scores, float scale) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         float sum = 0.f;
@@ -69,3 +71,5 @@ NH_DEVICE void nh_softmax_weights(struct nh_softmax &state, nh_scores &scores, f
         state.sum[r] += sum;
     }
 }
+
+} // namespace nh_mma80

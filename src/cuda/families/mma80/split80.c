@@ -17,35 +17,38 @@
 enum { BY_QUERY = ROW_0, BY_KEY = BY_KEY_ROW_0, MOST_SIDES = 3, MOST_CANDIDATES = 6 };
 
 static struct nh_tiled80_kernel kernel_of(const struct nh_problem *problem,
-                                          const struct nh_cuda_device *cuda, bool inverse,
+                                          const struct nh_cuda_device *cuda, enum mma80_pass pass,
                                           const int32_t *knob) {
-    struct nh_tiled80_kernel kernel = {.problem = problem,
-                                       .cuda = cuda,
-                                       .pass = inverse ? NH_TILED80_BY_KEY : NH_TILED80_BY_QUERY,
-                                       .stages = 2};
-    memcpy(kernel.knob, knob, sizeof kernel.knob);
-    return kernel;
+    enum { STAGES = 2 };
+    return nh_tiled80_kernel(problem, cuda, pass, knob, STAGES);
 }
 
-/* The kernel for extra tokens, derived from the one by keys: rows lie along one axis, no more than needed. */
-static struct nh_tiled80_kernel extra_kernel(const struct nh_tiled80_kernel *keys) {
-    struct nh_tiled80_kernel extra = *keys;
-    int32_t rows = (int32_t)nh_box_volume(keys->knob), *warps = &extra.knob[NH_TILED80_WARPS];
-    for (; *warps % 2 == 0 && rows / 2 >= keys->problem->extra_tokens; rows /= 2)
-        *warps /= 2;
-    extra.pass = NH_TILED80_EXTRA;
-    extra.knob[0] = extra.knob[1] = 1;
-    extra.knob[2] = rows;
-    return extra;
+/* The pass of a side, of queries or of keys. */
+static enum mma80_pass pass_of(bool inverse) {
+    return inverse ? MMA80_BY_KEY : MMA80_BY_QUERY;
+}
+
+/* The kernel for extra tokens, derived from the one by keys: rows lie along one axis, no more than needed. knob: of the
+ * launch by keys. */
+static struct nh_tiled80_kernel extra_kernel(const struct nh_problem *problem,
+                                             const struct nh_cuda_device *cuda,
+                                             const int32_t *knob) {
+    int32_t own[NH_TILED80_KNOBS], rows = (int32_t)nh_box_volume(knob);
+    memcpy(own, knob, sizeof own);
+    for (; own[NH_TILED80_WARPS] % 2 == 0 && rows / 2 >= problem->extra_tokens; rows /= 2)
+        own[NH_TILED80_WARPS] /= 2;
+    own[0] = own[1] = 1;
+    own[2] = rows;
+    return kernel_of(problem, cuda, MMA80_EXTRA, own);
 }
 
 /* Blocks of extra tokens loop over all queries; tiles that the end of the grid cuts need masks. */
 static struct nh_tiling_count count_extra(const struct nh_tiled80_kernel *extra) {
     const struct nh_problem *problem = extra->problem;
-    double rows = (double)nh_ceil_div(problem->extra_tokens, nh_box_volume(extra->knob));
+    double rows = (double)nh_ceil_div(problem->extra_tokens, mma80_row_count(&extra->config));
     double all = 1, dense = 1;
     for (int a = 0; a < NH_AXES; a++) {
-        int64_t length = problem->axis[a].query.length, tile = extra->knob[NH_TILED80_COLUMN + a];
+        int64_t length = problem->axis[a].query.length, tile = extra->config.columns[a];
         all *= (double)nh_ceil_div(length, tile);
         dense *= (double)(length / tile);
     }
@@ -59,7 +62,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (reason) return reason;
     for (int inverse = 0; inverse < 2; inverse++) {
         const struct nh_tiled80_kernel kernel =
-            kernel_of(problem, device->backend, inverse, smallest);
+            kernel_of(problem, device->backend, pass_of(inverse), smallest);
         if (!nh_tiled80_residents(&kernel))
             return "not even small tiles of such head dims fit into shared memory";
     }
@@ -78,10 +81,11 @@ static void start_work(const struct nh_problem *problem, struct nh_work *work) {
 static bool add_side(const struct nh_problem *problem, const struct nh_device *device, bool inverse,
                      const int32_t *knob, const struct nh_tiling_count *count,
                      struct nh_work *work) {
-    const struct nh_tiled80_kernel kernel = kernel_of(problem, device->backend, inverse, knob);
+    const struct nh_tiled80_kernel kernel =
+        kernel_of(problem, device->backend, pass_of(inverse), knob);
     if (!nh_tiled80_add_work(&kernel, count, work)) return false;
     if (!inverse || !problem->extra_tokens) return true;
-    const struct nh_tiled80_kernel extra = extra_kernel(&kernel);
+    const struct nh_tiled80_kernel extra = extra_kernel(problem, device->backend, knob);
     const struct nh_tiling_count extra_count = count_extra(&extra);
     return nh_tiled80_add_work(&extra, &extra_count, work);
 }
@@ -187,60 +191,56 @@ static void own_extra(const struct nh_tiled80_kernel *kernel, struct nh_cuda_ste
         step->args.axis[a].dilation = 1;
     step->periodic = 0;
     step->grid[0] = problem->batch * problem->kv_heads *
-                    nh_ceil_div(problem->extra_tokens, nh_box_volume(kernel->knob));
+                    nh_ceil_div(problem->extra_tokens, mma80_row_count(&kernel->config));
 }
 
-/* Adds a launch of a kernel. sums: the gradients that it sums up, as bits; stats: workspace offset of the queries' LSE
- * and delta. */
-enum { FIRST = 1, SECOND = 2 };
+/* Adds a launch of a kernel. stats: workspace offset of the queries' LSE and delta. */
 static nhood_status add_launch(struct nh_cuda_operation *operation,
-                               const struct nh_tiled80_kernel *kernel, int sums, size_t stats) {
+                               const struct nh_tiled80_kernel *kernel, size_t stats) {
     static const uint32_t first[] = {0, NH_BIT(D_Q), NH_BIT(D_K), NH_BIT(D_EXTRA_K)},
                           second[] = {0, 0, NH_BIT(D_V), NH_BIT(D_EXTRA_V)};
-    static const int rows[] = {0, NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY, NH_SUMS_OVER_ALL};
     const struct nh_problem *problem = kernel->problem;
-    bool queries = kernel->pass == NH_TILED80_BY_QUERY, extra = kernel->pass == NH_TILED80_EXTRA;
-    bool biased = problem->has_bias && !extra;
+    const struct mma80_config *config = &kernel->config;
     struct nh_kernel_spec spec = {.source = "split80_backward.cu"};
     struct nh_cuda_step step;
-    nh_tiled80_step(kernel, knobs, &step, &spec);
-    nh_kernel_define(&spec, "NH_INVERSE", !queries);
-    nh_kernel_define(&spec, "NH_SUM_FIRST", (sums & FIRST) != 0);
-    nh_kernel_define(&spec, "NH_SUM_SECOND", (sums & SECOND) != 0);
-    nh_kernel_define(&spec, "NH_EXTRA_ROWS", extra);
-    nh_cuda_define_long_sums(&spec, problem, rows[kernel->pass]);
-    nh_kernel_define(&spec, "NH_EXTRA_TOKENS", queries && problem->extra_tokens > 0);
-    nh_kernel_define(&spec, "NH_BIASED", biased);
-    nh_kernel_define(&spec, "NH_PRESCALE", biased || !(problem->scale > 0));
+    nh_tiled80_step(kernel, &step, &spec);
     nh_cuda_bind_workspace(&step, problem, NH_DELTA, stats, 4);
     step.overlaps = true;
-    step.outputs =
-        (sums & FIRST ? first[kernel->pass] : 0) | (sums & SECOND ? second[kernel->pass] : 0);
-    if (extra) own_extra(kernel, &step);
-    if (!queries || !problem->has_bias) return nh_cuda_step_add(operation, &step, &spec);
+    step.outputs = (config->sum_first ? first[config->pass] : 0) |
+                   (config->sum_second ? second[config->pass] : 0);
+    if (config->pass == MMA80_EXTRA) own_extra(kernel, &step);
+    if (!mma80_sums_bias(config)) return nh_cuda_step_add(operation, &step, &spec);
     nhood_status status = add_tables(operation, kernel, &step);
     if (!status) status = nh_cuda_step_add(operation, &step, &spec);
     return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
 }
 
+/* Adds the launches of a kernel: if registers do not hold both of its sums, the second sum has its own. */
+static nhood_status add_launches(struct nh_cuda_operation *operation,
+                                 const struct nh_tiled80_kernel *kernel, size_t stats) {
+    nhood_status status = add_launch(operation, kernel, stats);
+    if (status || nh_tiled80_launches(kernel) == 1) return status;
+    struct nh_tiled80_kernel second = *kernel;
+    second.config.sum_first = 0;
+    second.config.sum_second = 1;
+    return add_launch(operation, &second, stats);
+}
+
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
+    const struct nh_cuda_device *cuda = operation->device;
+    const int32_t *keys = config->value + BY_KEY;
     size_t rows = (size_t)(problem->batch * problem->query_tokens * problem->heads);
     size_t stats = nh_cuda_reserve(operation, rows * 4 * sizeof(float));
-    struct nh_tiled80_kernel kernel[3];
+    const struct nh_tiled80_kernel kernel[] = {
+        kernel_of(problem, cuda, MMA80_BY_QUERY, config->value + BY_QUERY),
+        kernel_of(problem, cuda, MMA80_BY_KEY, keys), extra_kernel(problem, cuda, keys)};
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     nh_cuda_bind_workspace(&step, problem, NH_DELTA, stats, 4);
     nhood_status status = nh_cuda_add_stats(operation, &step, problem, 0);
-    kernel[0] = kernel_of(problem, operation->device, false, config->value + BY_QUERY);
-    kernel[1] = kernel_of(problem, operation->device, true, config->value + BY_KEY);
-    kernel[2] = extra_kernel(&kernel[1]);
-    for (int k = 0; k < (problem->extra_tokens ? 3 : 2); k++) {
-        bool both = k > 0 && nh_tiled80_launches(&kernel[k]) == 1;
-        if (!status)
-            status = add_launch(operation, &kernel[k], both ? FIRST | SECOND : FIRST, stats);
-        if (!status && k > 0 && !both) status = add_launch(operation, &kernel[k], SECOND, stats);
-    }
+    for (int k = 0; k < (problem->extra_tokens ? 3 : 2) && !status; k++)
+        status = add_launches(operation, &kernel[k], stats);
     return status;
 }
 

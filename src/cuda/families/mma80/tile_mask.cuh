@@ -8,33 +8,31 @@
 
 #include "block_rows.cuh"
 
+namespace nh_mma80 {
+
 static_assert(NH_COLUMNS <= 128, "a thread's columns fit 32 bits");
 
-enum {
-    /* entries of the tables per coordinate of the rows, and per coordinate of the columns and one more, of all axes */
-    NH_AXIS_ROWS = NH_TILE_Q0 + NH_TILE_Q1 + NH_TILE_Q2,
-    NH_AXIS_PREFIXES = NH_TILE_K0 + NH_TILE_K1 + NH_TILE_K2 + 3
-};
+enum { NH_AXIS_ROWS = mma80_axis_rows(&C), NH_AXIS_PREFIXES = mma80_axis_prefixes(&C) };
 
 struct nh_prefix_tables {
     unsigned prefix[NH_AXIS_PREFIXES][4];
 };
 
 struct nh_mask_tables {
-    struct nh_prefix_tables columns;
+    nh_prefix_tables columns;
     /* for each coordinate of the query tile, axis after axis: the range of keys that it sees */
     int begin[NH_AXIS_ROWS], end[NH_AXIS_ROWS];
 };
 
 NH_DEVICE constexpr int nh_rows_before(int axis) {
-    return axis == 0 ? 0 : axis == 1 ? NH_TILE_Q0 : NH_TILE_Q0 + NH_TILE_Q1;
+    return axis == 0 ? 0 : axis == 1 ? C.rows[0] : C.rows[0] + C.rows[1];
 }
 NH_DEVICE constexpr int nh_prefixes_before(int axis) {
-    return axis == 0 ? 0 : axis == 1 ? NH_TILE_K0 + 1 : NH_TILE_K0 + NH_TILE_K1 + 2;
+    return axis == 0 ? 0 : axis == 1 ? C.columns[0] + 1 : C.columns[0] + C.columns[1] + 2;
 }
 
-NH_DEVICE constexpr struct nh_prefix_tables nh_prefixes_of_tile() {
-    struct nh_prefix_tables tables = {};
+NH_DEVICE constexpr nh_prefix_tables nh_prefixes_of_tile() {
+    nh_prefix_tables tables = {};
     for (int axis = 0; axis < 3; axis++)
         for (int column = 0; column < NH_COLUMNS; column++) {
             int bit = column / 8 * 2 + column % 2, t = column % 8 / 2;
@@ -43,26 +41,25 @@ NH_DEVICE constexpr struct nh_prefix_tables nh_prefixes_of_tile() {
         }
     return tables;
 }
-static __device__ const struct nh_prefix_tables nh_tile_prefixes = nh_prefixes_of_tile();
+static __device__ const nh_prefix_tables nh_tile_prefixes = nh_prefixes_of_tile();
 
 /* The positions along an axis that a row sees: a query's keys, with NH_INVERSE the queries of a key, and for an extra
  * token all. */
-NH_DEVICE struct nh_range nh_partners(const nh_cuda_args &args, const struct nh_block &block,
-                                      int axis, int position) {
+NH_DEVICE nh_range nh_partners(const nh_cuda_args &args, const auto &block, int axis, int position) {
     const nh_cuda_axis &a = args.axis[axis];
-#if NH_REGIONS
-    if (NH_EXTRA_ROWS) return block.columns[axis];
-    const nh_range seen = nh_seen_of_grid(a, nh_wraps(axis), NH_INVERSE, block.grid[axis], position);
-    return nh_covered_part(seen, block.columns[axis], block.grid[axis], nh_wraps(axis));
-#else
-    if (NH_EXTRA_ROWS) return {0, (NH_POSITION)a.length};
-    return nh_seen_range(block.length[axis], a.window, a.stride, a.causal, false, NH_INVERSE, position);
-#endif
+    if constexpr (NH_REGIONS) {
+        if (NH_EXTRA_ROWS) return block.columns[axis];
+        const nh_range seen = nh_seen_of_grid(a, nh_wraps(axis), NH_INVERSE, block.grid[axis], position);
+        return nh_covered_part(seen, block.columns[axis], block.grid[axis], nh_wraps(axis));
+    } else {
+        if (NH_EXTRA_ROWS) return {0, (NH_POSITION)a.length};
+        return nh_seen_range(block.length[axis], a.window, a.stride, a.causal, false, NH_INVERSE, position);
+    }
 }
 
 /* Called by the whole block; a barrier must follow. */
-NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const struct nh_block &block,
-                                   struct nh_mask_tables &tables) {
+NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const nh_block &block,
+                                   nh_mask_tables &tables) {
     const unsigned *prefix = &nh_tile_prefixes.prefix[0][0];
     for (int i = (int)threadIdx.x; i < NH_AXIS_PREFIXES * 4; i += NH_THREADS)
         (&tables.columns.prefix[0][0])[i] = prefix[i];
@@ -70,15 +67,15 @@ NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const struct nh_blo
     for (int a = 0; a < 3; a++) {
         for (int i = (int)threadIdx.x; i < nh_tile_q(a); i += NH_THREADS) {
             int last = block.length[a] - 1, position = block.origin[a] + i;
-            struct nh_range range = nh_partners(args, block, a, position < last ? position : last);
+            nh_range range = nh_partners(args, block, a, position < last ? position : last);
             tables.begin[nh_rows_before(a) + i] = (int)range.begin;
             tables.end[nh_rows_before(a) + i] = (int)range.end;
         }
     }
 }
 
-NH_DEVICE struct nh_halo nh_halo_of(const struct nh_mask_tables &tables) {
-    struct nh_halo halo;
+NH_DEVICE nh_halo nh_halo_of(const nh_mask_tables &tables) {
+    nh_halo halo;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         halo.begin[a] = tables.begin[nh_rows_before(a)];
@@ -97,7 +94,7 @@ NH_DEVICE constexpr bool nh_axis_needs_mask(int axis) {
 }
 
 /* The columns of a tile that a row sees, as bits. */
-NH_DEVICE unsigned nh_row_mask(const struct nh_mask_tables &tables, const struct nh_cursor &tile,
+NH_DEVICE unsigned nh_row_mask(const nh_mask_tables &tables, const nh_cursor &tile,
                                int row) {
     unsigned mask = ~0u;
     int t = (int)threadIdx.x % 4;
@@ -112,3 +109,5 @@ NH_DEVICE unsigned nh_row_mask(const struct nh_mask_tables &tables, const struct
     }
     return mask;
 }
+
+} // namespace nh_mma80

@@ -4,9 +4,11 @@
 
 #include "repair_row.cuh"
 
+namespace nh_mma80 {
+
 /* Writes the warp's rows, divided by their sums, over its queries in shared memory, and stores LSE. */
-NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &block,
-                              struct nh_softmax &state, nh_output &output, int first_row,
+NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const nh_block &block,
+                              nh_softmax &state, nh_output &output, int first_row,
                               elem *rows) {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const nh_cuda_tensor &lse = args.tensor[NH_LSE];
@@ -40,7 +42,7 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const struct nh_block &b
     }
 }
 
-NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const struct nh_block &block, int first_row,
+NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const nh_block &block, int first_row,
                              const elem *rows) {
     const nh_cuda_tensor &o = args.tensor[NH_O];
     const int units = NH_DIM_V / NH_UNIT;
@@ -52,3 +54,5 @@ NH_DEVICE void nh_store_rows(const nh_cuda_args &args, const struct nh_block &bl
                           rows + row * NH_PITCH_Q + column);
     }
 }
+
+} // namespace nh_mma80

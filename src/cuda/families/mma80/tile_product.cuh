@@ -7,17 +7,13 @@
 
 #include "tile_copy.cuh"
 
-enum {
-    /* 16-row blocks of a warp */
-    NH_BLOCKS = NH_WARP_ROWS / 16
-};
+namespace nh_mma80 {
 
 typedef float nh_scores[NH_BLOCKS][NH_COLUMNS / 8][4];
 typedef float nh_output[NH_BLOCKS][NH_DIM_V_PADDED / 8][4];
 
-#if NH_DTYPE == NH_F32
-/* A product of f32: of one TF32 term with NH_TF32, else of three. */
-NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) {
+/* A product of f32: of one TF32 term with C.tf32, else of three. */
+NH_DEVICE void nh_product32(float c[4], const unsigned a[4], const unsigned b[2]) {
     unsigned a_high[4], a_low[4], b_high[2], b_low[2];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -25,22 +21,21 @@ NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) 
 #pragma unroll
     for (int i = 0; i < 2; i++)
         nh_split_tf32(__uint_as_float(b[i]), &b_high[i], &b_low[i]);
-#if !NH_TF32
-    nh_mma_tf32(c, a_low, b_high);
-    nh_mma_tf32(c, a_high, b_low);
-#endif
+    if (!C.tf32) {
+        nh_mma_tf32(c, a_low, b_high);
+        nh_mma_tf32(c, a_high, b_low);
+    }
     nh_mma_tf32(c, a_high, b_high);
 }
-#else
-NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) {
-#if NH_DTYPE == NH_F16
-    nh_mma_f16(c, a, b);
-#else
-    nh_mma_bf16(c, a, b);
-#endif
-}
 
-#endif
+NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) {
+    if (NH_DTYPE == NH_F32)
+        nh_product32(c, a, b);
+    else if (NH_DTYPE == NH_F16)
+        nh_mma_f16(c, a, b);
+    else
+        nh_mma_bf16(c, a, b);
+}
 
 /* Multiplies the warp's rows a with columns b, both of DEPTH elements. ONTO: adds to the scores, which else start at 0.
  * Operands are loaded one step ahead of the products that use them; left to itself, the compiler loads most of them
@@ -80,9 +75,8 @@ NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_
     }
 }
 
-#if NH_DTYPE == NH_F32
 template <int WIDTH, int PITCH>
-NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
+NH_DEVICE void nh_accumulate32(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
                              const elem *values) {
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     values += 2 * t * PITCH + g;
@@ -104,7 +98,6 @@ NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_
         }
     }
 }
-#else
 /* The weights of keys 16k .. 16k + 15 in the accumulators' layout are an operand once they are packed. */
 NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMNS / 8][4], int k) {
 #pragma unroll
@@ -113,7 +106,7 @@ NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMN
 }
 
 template <int WIDTH, int PITCH>
-NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
+NH_DEVICE void nh_accumulate16(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
                              const elem *values) {
     const int steps = WIDTH / 16;
     int lane = (int)threadIdx.x % 32;
@@ -139,13 +132,22 @@ NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_
         }
     }
 }
-#endif
+
+/* output += weights times the values of the tile's columns. */
+template <int WIDTH, int PITCH>
+NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights, const elem *values) {
+    if constexpr (NH_DTYPE == NH_F32)
+        nh_accumulate32<WIDTH, PITCH>(output, weights, values);
+    else
+        nh_accumulate16<WIDTH, PITCH>(output, weights, values);
+}
 
 /* Two neighbouring elements to shared memory. */
 NH_DEVICE void nh_store_pair(elem *to, float first, float second) {
-#if NH_DTYPE == NH_F32
-    *(float2 *)to = make_float2(first, second);
-#else
-    *(unsigned *)to = nh_pack(first, second);
-#endif
+    if (NH_DTYPE == NH_F32)
+        *(float2 *)to = make_float2(first, second);
+    else
+        *(unsigned *)to = nh_pack(first, second);
 }
+
+} // namespace nh_mma80

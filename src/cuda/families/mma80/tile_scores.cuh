@@ -7,6 +7,8 @@
 #include "softmax.cuh"
 #include "kv_loop_copy.cuh"
 
+namespace nh_mma80 {
+
 /* Entries of the bias table per step along an axis. */
 NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
     long long stride = 1;
@@ -37,8 +39,8 @@ NH_DEVICE long long nh_bias_entries(const nh_cuda_args &args) {
 }
 
 /* Index into all heads' bias tables, for a query head's row and the column at a box's origin. */
-NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_block &block,
-                                   int head, const struct nh_cursor &tile, int row) {
+NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const nh_block &block,
+                                   int head, const nh_cursor &tile, int row) {
     long long offset = head * nh_bias_entries(args);
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -50,8 +52,8 @@ NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const struct nh_blo
 
 /* Points to the bias of a row and the column at a box's origin. This may be outside of the table, unlike what is
  * read. */
-NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const struct nh_block &block, int head,
-                                  const struct nh_cursor &tile, int row) {
+NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const nh_block &block, int head,
+                                  const nh_cursor &tile, int row) {
     return (const elem *)args.tensor[NH_BIAS].data + nh_bias_of_row(args, block, head, tile, row);
 }
 
@@ -59,12 +61,12 @@ NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const struct nh_bloc
  * at the box's origin, or NULL for columns without bias; column: what each column adds to the index. */
 NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned mask, float scale,
                                    const elem *row_bias, const long long *column) {
-    if (NH_PRESCALE) {
+    if (C.prescale) {
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 4; i++)
             scores[m][i / 2][2 * half + i % 2] *= scale;
     }
-    if (NH_BIASED && row_bias) {
+    if (C.biased && row_bias) {
         column += 2 * ((int)threadIdx.x % 4);
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 4; i++)
@@ -80,27 +82,30 @@ NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned 
 /* Tables for masks and bias of a block's tiles. */
 struct nh_score_tables {
     long long bias[NH_COLUMNS];
-    struct nh_mask_tables masks;
-    struct nh_dense_box dense[NH_WARPS];
+    nh_mask_tables masks;
+    nh_dense_box dense[C.warps];
 };
+static_assert(sizeof(nh_score_tables) == mma80_score_table_bytes(&C), "the host's count");
 
 /* Applies scale, bias and masks to a tile's scores. A warp whose rows all see all columns skips the masks. */
-NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const struct nh_block &block,
-                                const struct nh_score_tables &tables, const struct nh_loop_bounds &bounds,
-                                const struct nh_kv_loop &now, int first_row, float scale, nh_scores &scores) {
-    const struct nh_view view =
+NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const nh_block &block,
+                                const nh_score_tables &tables, const nh_loop_bounds &bounds,
+                                const nh_kv_loop &now, int first_row, float scale, nh_scores &scores) {
+    const nh_view view =
         nh_view_of(tables.dense[first_row / NH_WARP_ROWS], bounds, now.cursor, now.left);
     if (NH_NOTED && threadIdx.x % 32 == 0)
         nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0,
                      view.partial && !view.extra);
-    if (!NH_PRESCALE && !view.partial) return;
+    if (!C.prescale && !view.partial) return;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int row = first_row + 8 * r + (int)threadIdx.x % 32 / 4;
         unsigned mask = nh_view_mask(view, tables.masks, now.cursor, row);
         const elem *row_bias = 0;
-        if (NH_BIASED && !view.extra)
+        if (C.biased && !view.extra)
             row_bias = nh_bias_row(args, block, now.head, now.cursor, row);
         nh_finish_score_row(scores, r / 2, r % 2, mask, scale, row_bias, tables.bias);
     }
 }
+
+} // namespace nh_mma80

@@ -38,7 +38,7 @@ void nh_tiled80_set_knobs(const struct nh_box_choice *choice, int32_t knob[NH_TI
 /* ---- what a kernel needs ---- */
 
 static bool by_key(const struct nh_tiled80_kernel *kernel) {
-    return kernel->pass >= NH_TILED80_BY_KEY;
+    return mma80_owns_keys(&kernel->config);
 }
 
 int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel) {
@@ -46,39 +46,40 @@ int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel) {
     return by_key(kernel) && problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE ? 2 : 1;
 }
 
-/* Rows and columns of the tiles, bytes of an element, and head dims in shared memory: rounded up to one tensor core
- * step, 32 bytes. */
+struct nh_tiled80_kernel nh_tiled80_kernel(const struct nh_problem *problem,
+                                           const struct nh_cuda_device *cuda, enum mma80_pass pass,
+                                           const int32_t knob[NH_TILED80_KNOBS], int32_t stages) {
+    const bool biased = problem->has_bias && pass != MMA80_EXTRA;
+    struct nh_tiled80_kernel kernel = {
+        .problem = problem,
+        .cuda = cuda,
+        .config = {.pass = (int)pass,
+                   .element_bytes = (int)nh_dtype_bytes(problem->dtype),
+                   .dim = (int)problem->dim,
+                   .dim_v = (int)problem->dim_v,
+                   .warps = knob[NH_TILED80_WARPS],
+                   .stages = stages,
+                   .extra = problem->extra_tokens > 0 && pass < MMA80_BY_KEY,
+                   .biased = biased,
+                   .prescale = biased || !(problem->scale > 0),
+                   .tf32 = problem->dtype == NHOOD_DTYPE_F32 &&
+                           (problem->flags & NHOOD_FLAG_ALLOW_TF32),
+                   .sum_first = pass != MMA80_FORWARD}};
+    kernel.config.sum_second = by_key(&kernel) && nh_tiled80_launches(&kernel) == 1;
+    memcpy(kernel.config.rows, knob + NH_TILED80_ROW, sizeof kernel.config.rows);
+    memcpy(kernel.config.columns, knob + NH_TILED80_COLUMN, sizeof kernel.config.columns);
+    return kernel;
+}
+
+/* Rows and columns of the tiles, and head dims in shared memory. */
 struct sizes {
-    int64_t rows, columns, element_bytes, dim, dim_v;
+    int64_t rows, columns, dim, dim_v;
 };
 
 static struct sizes sizes_of(const struct nh_tiled80_kernel *kernel) {
-    const struct nh_problem *problem = kernel->problem;
-    int64_t bytes = (int64_t)nh_dtype_bytes(problem->dtype), step = 32 / bytes;
-    return (struct sizes){nh_box_volume(kernel->knob + NH_TILED80_ROW),
-                          nh_box_volume(kernel->knob + NH_TILED80_COLUMN), bytes,
-                          nh_ceil_div(problem->dim, step) * step,
-                          nh_ceil_div(problem->dim_v, step) * step};
-}
-
-/* The size of struct nh_shared of the kernels, which assert it. The forward stores its output where the queries were;
- * the backward has statistics of the queries and a tile of the bias's gradient, or 8 bytes in its place. Masks have
- * words per coordinate of the columns, and ranges per coordinate of the rows. */
-static int64_t shared_bytes(const struct nh_tiled80_kernel *kernel) {
-    const struct sizes s = sizes_of(kernel);
-    const int32_t *row = kernel->knob + NH_TILED80_ROW, *column = kernel->knob + NH_TILED80_COLUMN;
-    int64_t masks = (column[0] + column[1] + column[2] + 3) * 16 + (row[0] + row[1] + row[2]) * 8;
-    int64_t key = s.dim * s.element_bytes + 16, value = s.dim_v * s.element_bytes + 16;
-    int64_t loop = (by_key(kernel) ? 3 : 2) * (s.columns + 4) * 8, bias = s.columns * 8;
-    int64_t own = nh_max(key, value), backward = 0;
-    if (kernel->pass != NH_TILED80_FORWARD) {
-        bool sums_bias = kernel->problem->has_bias && !by_key(kernel);
-        own = key + value;
-        backward = kernel->stages * s.columns * 8 + (sums_bias ? s.rows * (s.columns + 8) * 4 : 8);
-    }
-    int64_t bytes = s.rows * own + kernel->stages * s.columns * (key + value) + loop + bias +
-                    masks + kernel->knob[NH_TILED80_WARPS] * 24 + backward;
-    return nh_ceil_div(bytes, 8) * 8;
+    const struct mma80_config *config = &kernel->config;
+    return (struct sizes){mma80_row_count(config), mma80_column_count(config),
+                          mma80_padded(config, config->dim), mma80_padded(config, config->dim_v)};
 }
 
 /* An estimate of a thread's registers: sums, scores and, backward, their gradients, plus 64 for addresses, operands and
@@ -88,28 +89,27 @@ static int64_t registers_of(const struct nh_tiled80_kernel *kernel) {
     const int64_t by_keys =
         nh_tiled80_launches(kernel) == 2 ? nh_max(s.dim, s.dim_v) : s.dim + s.dim_v;
     const int64_t sums[] = {s.dim_v, s.dim, by_keys, by_keys};
-    int64_t blocks = s.rows / kernel->knob[NH_TILED80_WARPS] / 16,
-            scores = kernel->pass == NH_TILED80_FORWARD ? s.columns / 2 : s.columns;
-    return blocks * (sums[kernel->pass] / 2 + scores) + 64;
+    int64_t blocks = s.rows / kernel->config.warps / 16,
+            scores = kernel->config.pass == MMA80_FORWARD ? s.columns / 2 : s.columns;
+    return blocks * (sums[kernel->config.pass] / 2 + scores) + 64;
 }
 
 int64_t nh_tiled80_residents(const struct nh_tiled80_kernel *kernel) {
     enum { GRANTED = 8, MOST_GRANTED = 256 }; /* registers of a thread are granted in units of 8 */
-    const int64_t spilled = kernel->pass == NH_TILED80_FORWARD ? 8 : 32;
+    const int64_t spilled = kernel->config.pass == MMA80_FORWARD ? 8 : 32;
     int64_t registers = registers_of(kernel);
     if (registers > MOST_REGISTERS + spilled) return 0;
-    int64_t by_shared = nh_cuda_residents_by_shared(kernel->cuda, shared_bytes(kernel));
+    int64_t by_shared =
+        nh_cuda_residents_by_shared(kernel->cuda, mma80_shared_bytes(&kernel->config));
     if (!by_shared) return 0;
     int64_t granted = nh_ceil_div(nh_min(registers, MOST_GRANTED), GRANTED) * GRANTED;
-    return nh_max(
-        1, nh_min(by_shared, NH_CUDA_REGISTERS / (32 * kernel->knob[NH_TILED80_WARPS] * granted)));
+    return nh_max(1, nh_min(by_shared, NH_CUDA_REGISTERS / (32 * kernel->config.warps * granted)));
 }
 
 int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel) {
     int64_t tiles = kernel->problem->batch;
     for (int a = 0; a < NH_AXES; a++)
-        tiles *= nh_row_tiles(&kernel->problem->axis[a], kernel->knob[NH_TILED80_ROW + a],
-                              by_key(kernel));
+        tiles *= nh_row_tiles(&kernel->problem->axis[a], kernel->config.rows[a], by_key(kernel));
     return tiles;
 }
 
@@ -119,8 +119,8 @@ int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel) {
 static double product_dims(const struct nh_tiled80_kernel *kernel) {
     const struct sizes s = sizes_of(kernel);
     double dim = (double)s.dim, dim_v = (double)s.dim_v;
-    if (kernel->pass == NH_TILED80_FORWARD) return dim + dim_v;
-    if (kernel->pass == NH_TILED80_BY_QUERY) return 2 * dim + dim_v;
+    if (kernel->config.pass == MMA80_FORWARD) return dim + dim_v;
+    if (kernel->config.pass == MMA80_BY_QUERY) return 2 * dim + dim_v;
     return nh_tiled80_launches(kernel) == 2 ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
@@ -139,9 +139,8 @@ static struct loops loops_of(const struct nh_tiled80_kernel *kernel,
                passes * (double)(keys ? problem->kv_heads : problem->heads) * count->work_tiles,
            each = passes * (double)problem->heads;
     double shared = keys ? (double)(problem->heads / problem->kv_heads) : 1;
-    double extra = keys ? 0
-                        : (double)nh_ceil_div(problem->extra_tokens,
-                                              nh_box_volume(kernel->knob + NH_TILED80_COLUMN));
+    double extra =
+        keys ? 0 : (double)nh_ceil_div(problem->extra_tokens, mma80_column_count(&kernel->config));
     return (struct loops){blocks, each * count->visited + blocks * extra, each * count->partial,
                           shared * count->longest + extra};
 }
@@ -150,8 +149,7 @@ static struct loops loops_of(const struct nh_tiled80_kernel *kernel,
  * registers, and spill what does not fit. The compiler takes a few more than registers_of counts. */
 static double lacking(const struct nh_tiled80_kernel *kernel, double residents) {
     enum { SPARE = 16 };
-    double share =
-        floor(NH_CUDA_REGISTERS / (32 * kernel->knob[NH_TILED80_WARPS] * residents) / 8) * 8;
+    double share = floor(NH_CUDA_REGISTERS / (32 * kernel->config.warps * residents) / 8) * 8;
     share = fmin(share, MOST_REGISTERS);
     return fmax(0, (double)registers_of(kernel) + SPARE - share) / share;
 }
@@ -160,7 +158,7 @@ static double lacking(const struct nh_tiled80_kernel *kernel, double residents) 
  * summed. */
 static double other_instructions(const struct nh_tiled80_kernel *kernel, const struct sizes *s) {
     enum { READ = 3, READ_AND_SUM = 10 };
-    if (kernel->pass == NH_TILED80_FORWARD) return (double)(s->rows * s->dim_v);
+    if (kernel->config.pass == MMA80_FORWARD) return (double)(s->rows * s->dim_v);
     if (!kernel->problem->has_bias) return 0;
     return (double)(s->rows * s->columns) * (by_key(kernel) ? READ : READ_AND_SUM);
 }
@@ -169,9 +167,9 @@ static void set_units(const struct nh_tiled80_kernel *kernel, double masked,
                       struct nh_launch_work *launch) {
     const struct nh_cuda_device *cuda = kernel->cuda;
     const struct sizes s = sizes_of(kernel);
-    const bool forward = kernel->pass == NH_TILED80_FORWARD;
+    const bool forward = kernel->config.pass == MMA80_FORWARD;
     double rows = (double)s.rows, columns = (double)s.columns, scores = rows * columns;
-    double dims = (double)(s.dim + s.dim_v), bytes = (double)s.element_bytes;
+    double dims = (double)(s.dim + s.dim_v), bytes = (double)kernel->config.element_bytes;
     double depth = product_dims(kernel), products = scores * depth, tiles = launch->steps;
     /* the inner dimension of a product instruction; f32 takes three of TF32 */
     double step = kernel->problem->dtype == NHOOD_DTYPE_F32 ? 8 / 3.0 : 16;
@@ -202,10 +200,10 @@ bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
     double residents = (double)nh_tiled80_residents(kernel);
     if (residents <= 0) return false;
     struct nh_launch_work *launch =
-        nh_work_add(work, kind[kernel->pass][kernel->problem->dtype == NHOOD_DTYPE_F32]);
+        nh_work_add(work, kind[kernel->config.pass][kernel->problem->dtype == NHOOD_DTYPE_F32]);
     launch->blocks = loops.blocks;
     launch->residents = launch->in_flight = residents;
-    launch->warps = kernel->knob[NH_TILED80_WARPS];
+    launch->warps = kernel->config.warps;
     launch->steps = loops.tiles / loops.blocks;
     launch->longest = loops.longest / launch->steps;
     launch->serial = 1 / launch->warps;
@@ -217,21 +215,28 @@ bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
 
 /* ---- launches ---- */
 
-void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, const struct nh_knob *macros,
-                     struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
+void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step,
+                     struct nh_kernel_spec *spec) {
+    static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(MMA80_CONFIG);
+    static const char *const passes[] = {
+        [MMA80_FORWARD] = "MMA80_FORWARD",
+        [MMA80_BY_QUERY] = "MMA80_BY_QUERY",
+        [MMA80_BY_KEY] = "MMA80_BY_KEY",
+        [MMA80_EXTRA] = "MMA80_EXTRA",
+    };
+    static const int sums[] = {NH_SUMS_OF_QUERY, NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY,
+                               NH_SUMS_OVER_ALL};
     const struct nh_problem *problem = kernel->problem;
+    struct mma80_config config = kernel->config;
+    config.vector = nh_cuda_vector(problem, UINT32_MAX);
+    config.min_blocks = (int)nh_tiled80_residents(kernel);
+    config.long_sums = nh_cuda_sums_are_long(problem, sums[config.pass]);
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_configure(spec, fields, &config);
+    nh_kernel_name_value(spec, "pass", passes[config.pass]);
     nh_cuda_step_init(step, problem);
-    step->threads = 32 * kernel->knob[NH_TILED80_WARPS];
-    step->shared_bytes = shared_bytes(kernel);
+    step->threads = 32 * config.warps;
+    step->shared_bytes = mma80_shared_bytes(&config);
     step->grid[0] =
         (by_key(kernel) ? problem->kv_heads : problem->heads) * nh_tiled80_head_tiles(kernel);
-    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(spec, "NH_DIM", problem->dim);
-    nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(spec, "NH_VECTOR", nh_cuda_vector(problem, UINT32_MAX));
-    nh_kernel_define(spec, "NH_STAGES", kernel->stages);
-    nh_kernel_define(spec, "NH_MIN_BLOCKS", nh_tiled80_residents(kernel));
-    nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
-    nh_kernel_define(spec, "NH_SHARED_BYTES", step->shared_bytes);
-    nh_kernel_define_knobs(spec, macros, NH_TILED80_KNOBS, kernel->knob);
 }

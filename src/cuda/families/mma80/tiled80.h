@@ -6,25 +6,22 @@
 #include "tile_count.h"
 #include "box_search.h"
 #include "launch.h"
-
-/* What a kernel computes. Rows are queries and columns their keys; backward by keys it is the other way round; rows of
- * extra tokens have all queries for columns. */
-enum nh_tiled80_pass {
-    NH_TILED80_FORWARD,
-    NH_TILED80_BY_QUERY,
-    NH_TILED80_BY_KEY,
-    NH_TILED80_EXTRA
-};
+#include "mma80_config.h"
 
 /* Indices of a kernel's knobs: extents of its row tile, extents of its column tile, warps. */
 enum { NH_TILED80_ROW, NH_TILED80_COLUMN = 3, NH_TILED80_WARPS = 6, NH_TILED80_KNOBS };
 
+/* A kernel for a problem and device. What only its launch needs to know, nh_tiled80_step adds to the configuration. */
 struct nh_tiled80_kernel {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
-    enum nh_tiled80_pass pass;
-    int32_t knob[NH_TILED80_KNOBS], stages;
+    struct mma80_config config;
 };
+
+/* The kernel of a pass with these knobs. */
+struct nh_tiled80_kernel nh_tiled80_kernel(const struct nh_problem *problem,
+                                           const struct nh_cuda_device *cuda, enum mma80_pass pass,
+                                           const int32_t knob[NH_TILED80_KNOBS], int32_t stages);
 
 /* Sets the knobs to those of a choice. */
 void nh_tiled80_set_knobs(const struct nh_box_choice *choice, int32_t knob[NH_TILED80_KNOBS]);
@@ -46,9 +43,8 @@ int64_t nh_tiled80_head_tiles(const struct nh_tiled80_kernel *kernel);
 bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
                          const struct nh_tiling_count *count, struct nh_work *work);
 
-/* Sets up the kernel's launch, whose blocks have a row tile each, and the macros that all kernels have. macros: the
- * solver's table, which begins with those of a kernel's knobs. */
-void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, const struct nh_knob *macros,
-                     struct nh_cuda_step *step, struct nh_kernel_spec *spec);
+/* Sets up the kernel's launch, whose blocks have a row tile each, and what the kernel is compiled with. */
+void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step,
+                     struct nh_kernel_spec *spec);
 
 #endif
