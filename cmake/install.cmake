@@ -1,4 +1,4 @@
-# make install: header, library, pkg-config file, CMake package, tool, man page.
+# make install: header, library, pkg-config file, CMake package, tool, man page, completion in shells.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS nhood EXPORT nhood-targets
@@ -31,4 +31,10 @@ if(NHOOD_TOOL)
     install(TARGETS nhood_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     configure_file(tools/nhood/nhood.1.in ${PROJECT_BINARY_DIR}/nhood.1 @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/nhood.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    if(nhood_completions)
+        set(completion ${PROJECT_BINARY_DIR}/completion)
+        install(FILES ${completion}/nhood.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME nhood)
+        install(FILES ${completion}/nhood.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _nhood)
+        install(FILES ${completion}/nhood.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+    endif()
 endif()

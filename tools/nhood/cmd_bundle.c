@@ -217,7 +217,8 @@ int cmd_bundle(int argc, char **argv) {
         {.name = "arch",
          .text = &work.target.describe,
          .argument = "NAME",
-         .help = "sm_80, sm_90 or sm_100, or one GPU: a100, h100, h200, b200"},
+         .help = "sm_80, sm_90 or sm_100, or one GPU: a100, h100, h200, b200",
+         .values = "sm_80 sm_90 sm_100 a100 h100 h200 b200"},
         {.name = "output", .text = &work.output, .argument = "FILE", .help = "where it goes"},
         {.name = "backward",
          .flag = &work.backward,
@@ -227,7 +228,7 @@ int cmd_bundle(int argc, char **argv) {
          .argument = "NAME",
          .help = "only this solver (the one that plans would take)"},
         {.name = "json", .flag = &work.json, .help = "print one object"},
-        {.name = NULL}};
+        {.name = NULL, .argument = "FILE"}};
     const struct usage usage = {
         "bundle", "--arch NAME --output FILE [options] <problem or file>...",
         "Compiles the CUDA kernels that plans of these problems take, into one file, which a "

@@ -276,7 +276,8 @@ int cmd_calibrate(int argc, char **argv) {
         {.name = "gpu",
          .text = &calibrate.target.describe,
          .argument = "NAME",
-         .help = "with --timings: a GPU that need not be here, as in 'nhood simulate'"},
+         .help = "with --timings: a GPU that need not be here, as in 'nhood simulate'",
+         .values = "a100 h100 h200 b200"},
         {.name = "dry-run", .flag = &calibrate.dry_run, .help = "write no calibration"},
         {.name = "json", .flag = &calibrate.json, .help = "print one object"},
         {.name = NULL}};

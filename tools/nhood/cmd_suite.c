@@ -22,25 +22,29 @@ int cmd_suite(int argc, char **argv) {
     const char *op = "fwd", *dtype = "f16";
     struct paper_options wanted = {.sample = 0};
     struct suite suite = {.count = 0};
-    const struct option options[] = {
-        {.name = "sample",
-         .integer = &wanted.sample,
-         .low = 1,
-         .high = 1e6,
-         .argument = "N",
-         .help = "only N of them; the same in every larger sample"},
-        {.name = "most-gflop",
-         .number = &wanted.most_gflop,
-         .low = 1e-6,
-         .high = 1e9,
-         .argument = "G",
-         .help = "leave out those with more operations than G * 10^9"},
-        {.name = "op", .text = &op, .argument = "NAME", .help = "fwd, bwd, pn, nn or in (fwd)"},
-        {.name = "dtype",
-         .text = &dtype,
-         .argument = "NAME",
-         .help = "f64, f32, f16 or bf16 (f16)"},
-        {.name = NULL}};
+    const struct option options[] = {{.name = "sample",
+                                      .integer = &wanted.sample,
+                                      .low = 1,
+                                      .high = 1e6,
+                                      .argument = "N",
+                                      .help = "only N of them; the same in every larger sample"},
+                                     {.name = "most-gflop",
+                                      .number = &wanted.most_gflop,
+                                      .low = 1e-6,
+                                      .high = 1e9,
+                                      .argument = "G",
+                                      .help = "leave out those with more operations than G * 10^9"},
+                                     {.name = "op",
+                                      .text = &op,
+                                      .argument = "NAME",
+                                      .help = "fwd, bwd, pn, nn or in (fwd)",
+                                      .values = "fwd bwd pn nn in"},
+                                     {.name = "dtype",
+                                      .text = &dtype,
+                                      .argument = "NAME",
+                                      .help = "f64, f32, f16 or bf16 (f16)",
+                                      .values = "f64 f32 f16 bf16"},
+                                     {.name = NULL, .values = "paper-1d paper-2d paper-3d"}};
     static const struct option none[] = {{.name = NULL}};
     const struct usage usage = {
         "suite", "[options] paper-1d|paper-2d|paper-3d",

@@ -260,7 +260,7 @@ int cmd_wisdom(int argc, char **argv) {
          .help = "this file instead of the cache folder's"},
         {.name = "all", .flag = &wisdom.all, .help = "forget: everything"},
         {.name = "json", .flag = &wisdom.json, .help = "show: print one object per candidate"},
-        {.name = NULL}};
+        {.name = NULL, .argument = "FILE", .values = "show export import merge forget"}};
     const struct usage usage = {"wisdom",
                                 "[options] show [problem...] | export | import FILE... | merge OUT "
                                 "FILE... | forget problem...",

@@ -8,10 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *name, *summary;
-    int (*run)(int argc, char **argv);
-} commands[] = {
+const struct command commands[] = {
     {"info", "the library, its devices and its solvers", cmd_info},
     {"plan", "how a problem would be solved, and what else was considered", cmd_plan},
     {"simulate", "tiles, waste and time that a GPU would take, without one", cmd_simulate},
@@ -23,8 +20,9 @@ static const struct {
     {"bundle", "compile the CUDA kernels of problems ahead of time", cmd_bundle},
     {"kernel", "the CUDA kernels of problems: configuration, registers, code", cmd_kernel},
     {"suite", "print sets of problems", cmd_suite},
+    {"completion", "print what completes commands in bash, zsh and fish", cmd_completion},
+    {NULL, NULL, NULL},
 };
-enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static const char problem_help[] =
     "A problem is one line of text:\n"
@@ -47,8 +45,8 @@ static void print_help(void) {
     printf("usage: nhood <command> [options] [problems]\n"
            "       nhood <command> --help | nhood --version\n\n"
            "Neighborhood attention on 1-D, 2-D and 3-D grids.\n\ncommands:\n");
-    for (int i = 0; i < COMMANDS; i++)
-        printf("  %-11s%s\n", commands[i].name, commands[i].summary);
+    for (const struct command *command = commands; command->name; command++)
+        printf("  %-12s%s\n", command->name, command->summary);
     printf("\n%s\n"
            "Exit status: 0 done, 1 failed, 2 wrong command line or problem, 130 interrupted.\n",
            problem_help);
@@ -68,8 +66,8 @@ static int run(int argc, char **argv) {
         printf("nhood %s\n", nhood_version());
         return EXIT_SUCCESS;
     }
-    for (int i = 0; i < COMMANDS; i++)
-        if (strcmp(name, commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
+    for (const struct command *command = commands; command->name; command++)
+        if (strcmp(name, command->name) == 0) return command->run(argc - 2, argv + 2);
     return complain(EXIT_USAGE, "unknown command '%s'; see 'nhood --help'", name);
 }
 

@@ -88,9 +88,20 @@ static int take_option(const struct usage *usage, int argc, char **argv, int *at
     return set_value(usage, option, argv[++*at]);
 }
 
+static usage_visitor *visitor;
+
+void options_visit(usage_visitor *visit) {
+    visitor = visit;
+}
+
 int options_parse(const struct usage *usage, int argc, char **argv, int *exit_status) {
     int count = 0;
     bool options_end = false;
+    if (visitor) {
+        visitor(usage);
+        *exit_status = EXIT_SUCCESS;
+        return -1;
+    }
     for (int i = 0; i < argc; i++) {
         if (options_end || argv[i][0] != '-' || argv[i][1] == '\0') {
             argv[count++] = argv[i];

@@ -19,6 +19,9 @@ struct option {
     /* what the help calls the value; NULL for a flag */
     const char *argument;
     const char *help;
+    /* for completion: the words between spaces that are legal, where they are known; of the row that ends a table, those that the
+     * command takes beside options (and argument is FILE if it takes files) */
+    const char *values;
 };
 
 struct usage {
@@ -31,7 +34,11 @@ struct usage {
  * to do, because help was printed or the command line is wrong, returns -1 and sets *exit_status. */
 int options_parse(const struct usage *usage, int argc, char **argv, int *exit_status);
 
-/* The same for commands that need at least one problem. */
+/* Until it is called with NULL, options_parse reads nothing but calls `visit`, and returns as if help had been printed. */
+typedef void usage_visitor(const struct usage *usage);
+void options_visit(usage_visitor *visit);
+
+/* The same as options_parse for commands that need at least one problem. */
 int options_parse_problems(const struct usage *usage, int argc, char **argv, int *exit_status);
 
 #endif
