@@ -37,11 +37,58 @@ struct measurement {
     size_t count, capacity;
 };
 
+/* Of members that different solvers compute, no one is named. */
 static void note_choice(void *user, const nhood_candidate *candidate) {
     struct measurement *measurement = user;
     if (!candidate->chosen) return;
-    snprintf(measurement->solver, sizeof measurement->solver, "%s", candidate->solver);
-    snprintf(measurement->config, sizeof measurement->config, "%s", candidate->config);
+    const bool first = !*measurement->solver;
+    if (first || strcmp(measurement->solver, candidate->solver))
+        snprintf(measurement->solver, sizeof measurement->solver, "%s",
+                 first ? candidate->solver : "several");
+    if (first || strcmp(measurement->config, candidate->config))
+        snprintf(measurement->config, sizeof measurement->config, "%s",
+                 first ? candidate->config : "");
+}
+
+/* The problem, or the members of the group that begins with it, in memory. */
+struct work {
+    size_t members;
+    nhood_problem *problem;
+    struct problem_data *data;
+    nhood_io *io; /* by member */
+    nhood_plan *plan;
+};
+
+static void free_work(struct work *work) {
+    nhood_plan_release(work->plan);
+    for (size_t i = 0; work->data && i < work->members; i++)
+        data_free(&work->data[i]);
+    free(work->problem);
+    free(work->data);
+    free(work->io);
+}
+
+/* Fills the tensors; a backward pass needs the O and LSE of its inputs. Returns 0, or the exit status after a message. */
+static int create_work(const struct target *target, const struct suite_problem *first,
+                       struct work *work) {
+    const size_t members = first->members;
+    *work = (struct work){.members = members,
+                          .problem = calloc(members, sizeof *work->problem),
+                          .data = calloc(members, sizeof *work->data),
+                          .io = calloc(members, sizeof *work->io)};
+    if (!work->problem || !work->data || !work->io)
+        return complain(EXIT_FAILURE, "no memory for %zu problems", members);
+    for (size_t i = 0; i < members; i++) {
+        struct problem_data *data = &work->data[i];
+        work->problem[i] = first[i].problem;
+        if (!data_create(data, &target->info, &first[i].problem) || !data_fill(data, DATA_SEED))
+            return EXIT_FAILURE;
+        int failed = 0;
+        if (data->problem.op == NHOOD_OP_BWD)
+            failed = data_run(data, target->context, target->device, NHOOD_OP_FWD, NULL);
+        if (failed) return failed;
+    }
+    return 0;
 }
 
 /* Measures the peak rates and keeps the largest values, since other programs and lower clocks can only reduce them. */
@@ -75,31 +122,37 @@ static bool add_sample(struct measurement *measurement, double ns) {
 }
 
 /* Times one call. On CUDA that is the time between two events on the device, after its caches were overwritten. */
-static nhood_status time_call(const struct bench *bench, const nhood_plan *plan, const nhood_io *io,
-                              double *ns) {
+static nhood_status time_call(const struct bench *bench, const struct work *work, double *ns) {
+    const nhood_io *io = work->io;
+    const nhood_group_io group = {.struct_size = sizeof group,
+                                  .count = (int64_t)work->members,
+                                  .member = io,
+                                  .workspace = io->workspace,
+                                  .workspace_bytes = io->workspace_bytes};
     bool cuda = bench->target.info.kind == NHOOD_DEVICE_CUDA;
     double start = clock_ns();
     if (cuda) {
         cuda_flush();
         cuda_timer_begin();
     }
-    nhood_status status = nhood_plan_execute(plan, io);
+    nhood_status status = work->members > 1 ? nhood_plan_execute_group(work->plan, &group)
+                                            : nhood_plan_execute(work->plan, io);
     *ns = clock_ns() - start;
     if (cuda && !cuda_timer_end(ns) && !status) status = NHOOD_ERR_DEVICE;
     return status;
 }
 
 static int time_calls(const struct bench *bench, const struct suite_problem *problem,
-                      const nhood_plan *plan, const nhood_io *io, struct measurement *measurement) {
+                      const struct work *work, struct measurement *measurement) {
     double start = clock_ns(), now = start, limit_ns = bench->min_time_s * 1e9;
     nhood_status status;
     double ns;
     do {
-        status = time_call(bench, plan, io, &ns);
+        status = time_call(bench, work, &ns);
     } while (!status && clock_ns() - start < WARM_UP_NS);
     start = clock_ns();
     for (int64_t calls = 0; !status && (calls < LEAST_CALLS || now - start < limit_ns); calls++) {
-        status = time_call(bench, plan, io, &ns);
+        status = time_call(bench, work, &ns);
         now = clock_ns();
         if (!status && !add_sample(measurement, ns)) return EXIT_FAILURE;
         double part = fmin(1, (now - start) / limit_ns);
@@ -108,8 +161,18 @@ static int time_calls(const struct bench *bench, const struct suite_problem *pro
     return status ? complain_library(status, problem->text) : 0;
 }
 
+static nhood_status create_plan(const struct bench *bench, struct work *work,
+                                const nhood_plan_options *options) {
+    const struct target *target = &bench->target;
+    if (work->members == 1)
+        return nhood_plan_create(target->context, target->device, work->problem, options,
+                                 &work->plan);
+    return nhood_plan_create_group(target->context, target->device, work->problem,
+                                   (int64_t)work->members, options, &work->plan);
+}
+
 static int time_plan(const struct bench *bench, const struct suite_problem *problem,
-                     struct problem_data *data, struct measurement *measurement) {
+                     struct work *work, struct measurement *measurement) {
     const struct target *target = &bench->target;
     nhood_plan_options options = {
         .struct_size = sizeof options,
@@ -117,42 +180,33 @@ static int time_plan(const struct bench *bench, const struct suite_problem *prob
         .effort = bench->tune_s > 0 ? NHOOD_EFFORT_MEASURE : NHOOD_EFFORT_ESTIMATE,
         .budget_s = bench->tune_s,
     };
-    nhood_plan *plan = NULL;
     double start = clock_ns();
-    nhood_status status =
-        nhood_plan_create(target->context, target->device, &problem->problem, &options, &plan);
+    nhood_status status = create_plan(bench, work, &options);
     measurement->plan_ns = clock_ns() - start;
     /* Ask after planning, as measuring may have changed the choice. */
-    if (!status)
-        status = nhood_plan_explain(target->context, target->device, &problem->problem, &options,
+    *measurement->solver = '\0';
+    for (size_t i = 0; !status && i < work->members; i++)
+        status = nhood_plan_explain(target->context, target->device, &work->problem[i], &options,
                                     note_choice, measurement);
-    if (status) {
-        nhood_plan_release(plan);
-        return complain_library(status, problem->text);
-    }
-    measurement->workspace_bytes = (double)nhood_plan_workspace_bytes(plan);
-    int failed = EXIT_FAILURE;
-    if (data_prepare(data, plan)) failed = time_calls(bench, problem, plan, &data->io, measurement);
-    nhood_plan_release(plan);
-    return failed;
+    if (status) return complain_library(status, problem->text);
+    measurement->workspace_bytes = (double)nhood_plan_workspace_bytes(work->plan);
+    if (!data_prepare(&work->data[0], work->plan)) return EXIT_FAILURE;
+    for (size_t i = 0; i < work->members; i++)
+        work->io[i] = work->data[i].io;
+    return time_calls(bench, problem, work, measurement);
 }
 
 /* One round of one problem, between two measurements of the peak rates. */
 static int measure(const struct bench *bench, const struct suite_problem *problem,
                    struct measurement *measurement) {
     const struct target *target = &bench->target;
-    struct problem_data data;
+    struct work work;
     progress_show(bench->parts_done / bench->parts, problem->text);
-    int failed = EXIT_FAILURE;
-    if (data_create(&data, &target->info, &problem->problem) && data_fill(&data, DATA_SEED)) {
-        failed = raise_ceilings(target, &problem->problem, &measurement->ceilings);
-        /* The backward pass needs the O and LSE of its inputs. */
-        if (!failed && problem->problem.op == NHOOD_OP_BWD)
-            failed = data_run(&data, target->context, target->device, NHOOD_OP_FWD, NULL);
-        if (!failed) failed = time_plan(bench, problem, &data, measurement);
-        if (!failed) failed = raise_ceilings(target, &problem->problem, &measurement->ceilings);
-    }
-    data_free(&data);
+    int failed = create_work(target, problem, &work);
+    if (!failed) failed = raise_ceilings(target, &problem->problem, &measurement->ceilings);
+    if (!failed) failed = time_plan(bench, problem, &work, measurement);
+    if (!failed) failed = raise_ceilings(target, &problem->problem, &measurement->ceilings);
+    free_work(&work);
     return failed;
 }
 
@@ -167,7 +221,12 @@ struct result {
 static struct result evaluate(const struct suite_problem *problem,
                               struct measurement *measurement) {
     double flops = 0, bytes = 0;
-    nhood_problem_cost(&problem->problem, &flops, &bytes);
+    for (size_t i = 0; i < problem->members; i++) {
+        double own_flops = 0, own_bytes = 0;
+        nhood_problem_cost(&problem[i].problem, &own_flops, &own_bytes);
+        flops += own_flops;
+        bytes += own_bytes;
+    }
     struct result result = {.time = summarise(measurement->sample_ns, measurement->count),
                             .calls = measurement->count};
     double seconds = result.time.median * 1e-9;
@@ -185,6 +244,7 @@ static void print_result_json(const struct bench *bench, const struct suite_prob
                               const struct measurement *measurement, const struct result *result) {
     json_begin();
     json_text("problem", problem->text);
+    if (problem->members > 1) json_integer("members", (int64_t)problem->members);
     json_text("device", bench->target.info.name);
     json_text("description", bench->target.info.description);
     json_integer("workers", bench->target.info.workers);
@@ -221,6 +281,7 @@ static void print_result(const struct bench *bench, const struct suite_problem *
                          const struct measurement *measurement, const struct result *result) {
     char peak[16], copy[16];
     progress_hide();
+    if (problem->members > 1) printf("group of %zu, first\n", problem->members);
     printf("%-*s  %-12s %10.4g %9.2g %8.2f %7s %7.2f %7s\n", bench->text_width, problem->text,
            *measurement->solver ? measurement->solver : "-", result->time.median * 1e-6,
            result->time.mad * 1e-6, result->flops_per_s * 1e-9, percent(result->flops_share, peak),
@@ -237,12 +298,14 @@ static void print_result(const struct bench *bench, const struct suite_problem *
 static int measure_all(struct bench *bench, const struct suite *suite,
                        struct measurement *measurements) {
     int failed = 0;
-    bench->parts = (double)suite->count * (double)bench->repeat;
+    for (size_t i = 0; i < suite->count; i++)
+        bench->parts += suite->problem[i].members ? (double)bench->repeat : 0;
     if (!bench->json) print_header(bench);
     progress_start();
     for (int64_t round = 0; round < bench->repeat; round++) {
         for (size_t i = 0; i < suite->count; i++) {
             const struct suite_problem *problem = &suite->problem[i];
+            if (!problem->members) continue; /* it was measured with its group */
             bool dropped = round > 0 && measurements[i].count == 0;
             int status = dropped ? 0 : measure(bench, problem, &measurements[i]);
             if (status) {
@@ -313,7 +376,8 @@ int cmd_bench(int argc, char **argv) {
         "least bytes per second, and their shares of the device's ceilings (fused multiply-adds\n"
         "in registers, copying), which are measured before and after each problem. On CUDA a "
         "call's\n"
-        "time is that between two events on the device, with its caches emptied before.",
+        "time is that between two events on the device, with its caches emptied before. A group,\n"
+        "<op>:<dtype>:<b..h..d..>;<member>;.., is one call for all members.",
         options, bench.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;

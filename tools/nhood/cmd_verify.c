@@ -6,6 +6,7 @@
 #include "progress.h"
 #include "random_problem.h"
 #include "shared_config.h"
+#include "verify_group.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,10 +18,10 @@ enum { MOST_SOLVERS = 64 };
 struct verify {
     struct target target;
     const char *solver;
-    int64_t random, per_kernel, seed;
+    int64_t random, groups, per_kernel, seed;
     bool json;
     /* counts so far */
-    int64_t problems, runs[MOST_SOLVERS], failures;
+    int64_t problems, group_runs, runs[MOST_SOLVERS], failures;
     double worst_share;
     char worst_problem[PROBLEM_BYTES];
 };
@@ -185,17 +186,95 @@ static int verify_case(struct verify *verify, struct test_case *test) {
     return failed;
 }
 
+/* ---- groups ---- */
+
+static void print_group(const struct verify *verify, const struct suite *suite, bool random,
+                        uint64_t seed, size_t index, const struct comparison *worst) {
+    const bool ok = passed(worst);
+    const char *solver = verify->solver ? verify->solver : "as chosen";
+    if (verify->json) {
+        json_begin();
+        json_integer("members", (int64_t)suite->count);
+        json_text("worst_member", suite->problem[index].text);
+        json_integer("index", (int64_t)index);
+        json_integer("seed", (int64_t)seed);
+        json_flag("random", random);
+        json_text("solver", solver);
+        json_flag("passed", ok);
+        json_number("share_of_limit", worst->share);
+        json_end();
+        return;
+    }
+    if (ok && random && !verify->target.verbose) return;
+    progress_hide();
+    printf("%-5s%-14sgroup of %zu, worst error %.3g of the limit, in member %zu, %s\n",
+           ok ? "ok" : "FAIL", solver, suite->count, worst->share, index,
+           suite->problem[index].text);
+    if (worst->spoiled >= 0)
+        printf("     wrote outside the elements of %s\n", tensor_name(worst->spoiled));
+    if (!ok && random)
+        printf("     reproduce: nhood verify --seed %llu --groups 1\n", (unsigned long long)seed);
+}
+
+/* All members in one call, by the planner's choices or, with --solver, by that solver. */
+static int verify_group(struct verify *verify, const struct suite *suite, bool random,
+                        uint64_t seed) {
+    struct group_case group;
+    struct comparison worst;
+    size_t index = 0;
+    int failed = group_case_create(&group, &verify->target, suite->problem, seed);
+    if (!failed) failed = group_case_run(&group, &verify->target, verify->solver, &worst, &index);
+    group_case_free(&group);
+    if (failed) return failed;
+    print_group(verify, suite, random, seed, index, &worst);
+    verify->problems++;
+    verify->group_runs++;
+    verify->failures += !passed(&worst);
+    if (worst.share >= verify->worst_share) {
+        verify->worst_share = worst.share;
+        memcpy(verify->worst_problem, suite->problem[index].text, PROBLEM_BYTES);
+    }
+    return 0;
+}
+
+static int verify_group_text(struct verify *verify, const char *text) {
+    struct suite suite = {.count = 0};
+    int failed = suite_add(&suite, text, text);
+    if (!failed) failed = verify_group(verify, &suite, false, (uint64_t)verify->seed);
+    suite_free(&suite);
+    return failed;
+}
+
+static int verify_random_groups(struct verify *verify, double total) {
+    int failed = 0;
+    for (int64_t i = 0; !failed && i < verify->groups; i++) {
+        struct suite suite = {.count = 0};
+        const uint64_t seed = (uint64_t)(verify->seed + i);
+        failed = random_group(&suite, seed);
+        if (!failed) failed = verify_group(verify, &suite, true, seed);
+        if (!failed) progress_show((double)verify->problems / total, suite.problem[0].text);
+        suite_free(&suite);
+    }
+    return failed;
+}
+
+static int verify_text(struct verify *verify, const char *text) {
+    struct test_case test = {.seed = (uint64_t)verify->seed};
+    if (strchr(text, ';')) return verify_group_text(verify, text);
+    nhood_status status = nhood_problem_parse(text, &test.problem);
+    return status ? complain_library(status, text) : verify_case(verify, &test);
+}
+
 static int verify_all(struct verify *verify, int count, char **texts) {
     struct test_case test;
     int failed = 0;
-    double total = (double)count + (double)verify->random;
+    double total = (double)count + (double)verify->random + (double)verify->groups;
     progress_start();
     for (int i = 0; !failed && i < count; i++) {
-        test = (struct test_case){.seed = (uint64_t)verify->seed};
-        nhood_status status = nhood_problem_parse(texts[i], &test.problem);
-        failed = status ? complain_library(status, texts[i]) : verify_case(verify, &test);
-        progress_show((double)verify->problems / total, test.text);
+        failed = verify_text(verify, texts[i]);
+        progress_show((double)verify->problems / total, texts[i]);
     }
+    if (!failed) failed = verify_random_groups(verify, total);
     int64_t drawn = 0, left = verify->random;
     while (!failed && left > 0 && drawn < verify->random * MOST_DRAWS) {
         test = (struct test_case){.seed = (uint64_t)(verify->seed + drawn++), .random = true};
@@ -210,7 +289,7 @@ static int verify_all(struct verify *verify, int count, char **texts) {
 }
 
 static int64_t run_count(const struct verify *verify) {
-    int64_t runs = 0;
+    int64_t runs = verify->group_runs;
     for (int i = 0; i < MOST_SOLVERS; i++)
         runs += verify->runs[i];
     return runs;
@@ -231,6 +310,7 @@ static void print_summary(const struct verify *verify) {
     for (int32_t i = 0; i < MOST_SOLVERS; i++)
         if (verify->runs[i])
             printf(" %s %lld,", nhood_solver_name(i, NULL), (long long)verify->runs[i]);
+    if (verify->group_runs) printf(" groups %lld,", (long long)verify->group_runs);
     printf(" %lld failed", (long long)verify->failures);
     if (run_count(verify))
         printf("; worst error %.2g of its limit, in %s", verify->worst_share,
@@ -247,6 +327,11 @@ int cmd_verify(int argc, char **argv) {
          .high = 1e9,
          .argument = "N",
          .help = "random problems (100, if none is given); with --solver, ones that it takes"},
+        {.name = "groups",
+         .integer = &verify.groups,
+         .high = 1e9,
+         .argument = "N",
+         .help = "random groups, each in one call (0)"},
         {.name = "per-kernel",
          .integer = &verify.per_kernel,
          .low = 1,
@@ -269,12 +354,14 @@ int cmd_verify(int argc, char **argv) {
         "Runs every solver that takes a problem on random data and compares each output element\n"
         "with the f64 reference. The limit of an error follows from the storage type, the length\n"
         "of the sums and how the reference reacts to roundings of its inputs. Memory beside the\n"
-        "outputs must stay untouched. Exit status 1 if anything is wrong. The i-th random problem\n"
+        "outputs must stay untouched. A group, <op>:<dtype>:<b..h..d..>;<member>;.., is one call "
+        "for\n"
+        "all members. Exit status 1 if anything is wrong. The i-th random problem\n"
         "depends on S + i and M alone, so a failure names the one seed that reproduces it.",
         options, verify.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
-    if (verify.random < 0) verify.random = count ? 0 : 100;
+    if (verify.random < 0) verify.random = count || verify.groups ? 0 : 100;
     status = target_open(&verify.target);
     if (!status && verify.solver && target_find_solver(&verify.target, verify.solver) < 0)
         status = EXIT_USAGE;

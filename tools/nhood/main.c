@@ -39,6 +39,10 @@ static const char problem_help[] =
     "  rpb     relative bias    det  bit-equal results    tf32  products may be rounded to TF32\n"
     "  clamp   windows larger than their axis shrink      zfill  pn: 0 in unused slots\n"
     "  unaligned  tensors may start at any element (CUDA)\n"
+    "A group has a head and members: <op>:<dtype>:b<B>h<H>..d<D>..;<member>;<member>;.., each the "
+    "rest of a\n"
+    "problem, or all of it behind the dtype. verify and bench run it in one call, tune its "
+    "members.\n"
     "for example fwd:f32:b1h4d64:128x128:w13x13 or bwd:bf16:b1h8k2d128:4096:w512:c1\n";
 
 static void print_help(void) {

@@ -3,11 +3,12 @@
 #include "message.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int suite_add(struct suite *suite, const char *text, const char *origin) {
+static int add_problem(struct suite *suite, const char *text, const char *origin) {
     if (suite->count == suite->capacity) {
         size_t capacity = suite->capacity ? 2 * suite->capacity : 16;
         struct suite_problem *problem = realloc(suite->problem, capacity * sizeof *problem);
@@ -19,8 +20,51 @@ int suite_add(struct suite *suite, const char *text, const char *origin) {
     nhood_status status = nhood_problem_parse(text, &added->problem);
     if (!status) status = nhood_problem_format(&added->problem, added->text, PROBLEM_BYTES, NULL);
     if (status) return complain_library(status, origin);
+    added->members = 1;
     suite->count++;
     return 0;
+}
+
+/* Writes a member's whole text. `dtype_end` and `head_end` are where these end in the text of the group. */
+static void write_member(const char *group, size_t dtype_end, size_t head_end, const char *member,
+                         size_t length, char *text, size_t capacity) {
+    const bool grid_first = *member >= '0' && *member <= '9';
+    const size_t head = grid_first ? head_end : dtype_end;
+    snprintf(text, capacity, "%.*s:%.*s", (int)head, group, (int)length, member);
+}
+
+static int add_group(struct suite *suite, const char *group, const char *origin) {
+    const size_t head_end = strcspn(group, ";"), op_end = strcspn(group, ":"), first = suite->count;
+    const size_t dtype_end = op_end + 1 + strcspn(group + op_end + 1, ":;");
+    if (op_end >= head_end || dtype_end >= head_end ||
+        memchr(group + dtype_end + 1, ':', head_end - dtype_end - 1))
+        return complain(
+            EXIT_USAGE,
+            "%s: the head of a group is <op>:<dtype>:b<B>h<H>[k<Hkv>]d<D>[v<Dv>], before "
+            "the first ';'",
+            origin);
+    int failed = 0;
+    for (const char *at = group + head_end; !failed && *at;) {
+        char text[PROBLEM_BYTES], name[PROBLEM_BYTES];
+        at += 1 + strspn(at + 1, " \t\n");
+        const size_t length = strcspn(at, "; \t\n");
+        snprintf(name, sizeof name, "%s: member %zu", origin, suite->count - first);
+        if (length + head_end + 2 > sizeof text)
+            return complain(EXIT_USAGE, "%s has more than %zu bytes", name, sizeof text - head_end);
+        write_member(group, dtype_end, head_end, at, length, text, sizeof text);
+        at += length;
+        at += strspn(at, " \t\n");
+        failed = add_problem(suite, text, name);
+        if (!failed && *at && *at != ';')
+            failed = complain(EXIT_USAGE, "%s ends with '%s', expected ';'", name, at);
+        if (!failed) suite->problem[suite->count - 1].members = 0;
+    }
+    if (!failed) suite->problem[first].members = suite->count - first;
+    return failed;
+}
+
+int suite_add(struct suite *suite, const char *text, const char *origin) {
+    return (strchr(text, ';') ? add_group : add_problem)(suite, text, origin);
 }
 
 /* The line without its comment and without blanks around it. */

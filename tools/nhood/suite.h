@@ -11,6 +11,9 @@ struct suite_problem {
     nhood_problem problem;
     /* as the library prints it */
     char text[PROBLEM_BYTES];
+    /* The members of a group follow each other: of its first one, how many there are; of the others 0. Of a problem that is no
+     * member, 1. */
+    size_t members;
 };
 
 struct suite {
@@ -18,7 +21,8 @@ struct suite {
     size_t count, capacity;
 };
 
-/* Both return 0, or the exit status after a message, which names `origin`. */
+/* Adds a problem, or the members of a group: <op>:<dtype>:<b..h..d..>;<member>;.., where a member is the rest of a problem's text,
+ * or all of it behind the dtype. Returns 0, or the exit status after a message, which names `origin`. */
 int suite_add(struct suite *suite, const char *text, const char *origin);
 /* Calls the function for the problem on each line of a list, until a call does not return 0. Returns its result, or the exit
  * status after a message. */
