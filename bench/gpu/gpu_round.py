@@ -42,10 +42,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from study import ROOT, find_commit, find_driver, make_folder
-
 sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
 import round_report  # noqa: E402
+from report import ROOT, find_commit, find_driver, make_folder  # noqa: E402
 
 KNOWN = ROOT / "bench" / "model" / "choices-h200.jsonl.xz"
 RECORD = ROOT / "tests" / "gpu" / "record.txt"

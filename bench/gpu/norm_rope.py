@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nhood.torch
 import torch
-from study import find_commit, find_driver
 from timing import medians_in_turn
 from torch import Tensor
+
+sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
+from report import find_commit, find_driver  # noqa: E402
 
 
 class Shape(NamedTuple):

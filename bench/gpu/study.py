@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import math
 import multiprocessing
 import os
@@ -33,62 +32,18 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Optional
 
 sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
-from study_report import Problem, Result, Where, write_report  # noqa: E402
+from report import DTYPES, ROOT, Records, Where, find_commit, find_driver, make_folder, read_lines, where_all  # noqa: E402
+from study_report import Problem, Result, write_report  # noqa: E402
 
-
-ROOT = Path(__file__).parents[2]
-DTYPES = ("f16", "bf16", "f32")
 FORWARD = ("fwd", "pn", "nn")
 TIMEOUT_S = 120  # of one `nhood bench`
 LEAST_CALLS, WARM_UP_S = 3, 0.02  # as `nhood bench` does it
-
-
-def read_lines(path: Path) -> Iterator[Result]:
-    if not path.exists():
-        return
-    text = lzma.open(path, "rt").read() if path.suffix == ".xz" else path.read_text()
-    for line in text.splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            print(f"{path}: passed over a line that is not whole", file=sys.stderr)
-
-
-def where_all(lines: list[Result]) -> Where:
-    """Where lines come from; there may be several devices, drivers or commits."""
-    return Where(*(", ".join(sorted({line[key] for line in lines})) for key in ("description", "driver", "commit")))
-
-
-def make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SystemExit(f"--output {path}: {error.strerror}") from error
-
-
-class Records:
-    """The file of results. Each line is whole: an interrupted one is passed over, and measured again."""
-
-    def __init__(self, path: Path, where: Where) -> None:
-        self.path, self.where = path, where
-        self.lines = [line for line in read_lines(path) if all(line.get(k) == v for k, v in asdict(where).items())]
-        self.known = {(line["problem"], line["contender"]) for line in self.lines}
-
-    def append(self, problem: str, contender: str, result: Result) -> None:
-        line = {**result, "problem": problem, "contender": contender, **asdict(self.where)}
-        with self.path.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-            torn = file.read(1) not in (b"", b"\n")
-            file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
-        self.lines.append(line)
-        self.known.add((problem, contender))
 
 
 @dataclass(frozen=True)
@@ -282,22 +237,6 @@ def measure_all(
         if time.monotonic() >= end:
             print("the budget is spent; the same command goes on", file=sys.stderr)
             return
-
-
-def find_commit() -> str:
-    git = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*")
-    try:
-        return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def find_driver() -> str:
-    query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    try:
-        return subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()[0]
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown (no nvidia-smi)"
 
 
 def find_where(tool: Tool) -> Where:

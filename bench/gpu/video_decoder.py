@@ -44,12 +44,12 @@ import torch
 from decoder_ways import WAYS, Absent, Compiled, Way, WayProcessor, blocks_of, by_mask
 from diffusers import LTX2VideoDiffusionDecoderModel
 from nhood.integrations.diffusers import _positions, use_nhood
-from study import find_commit, find_driver
 from timing import medians_in_turn, seconds_of
 from torch import Tensor
 
 sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
 import decoder_report  # noqa: E402
+from report import find_commit, find_driver  # noqa: E402
 
 SMALL = dict(
     latent_channels=8,

@@ -28,8 +28,8 @@ from pathlib import Path
 from choices import Compilers, Worker, add_sample_options, check_sample_options, rank_of, sample
 
 sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
-from study import Records, Tool, find_where, make_folder  # noqa: E402
-from study_report import Result, Where  # noqa: E402
+from report import Records, Row, Where, make_folder, table  # noqa: E402
+from study import Tool, find_where  # noqa: E402
 
 TURNS = 3
 DOUBTFUL = 1.05  # a ratio of that, or one over that: more turns decide
@@ -38,7 +38,7 @@ CHOICE_ALONE = 0.0  # build/choices' CUT
 TREES = ("before", "after")
 
 
-def choice_of(answer: Result) -> tuple[str, float]:
+def choice_of(answer: Row) -> tuple[str, float]:
     """Solver and config, and nanoseconds. ValueError if it was not timed."""
     if not answer.get("candidates") or not answer["candidates"][0][4]:
         raise ValueError(answer.get("why", "the choice could not be timed"))
@@ -46,7 +46,7 @@ def choice_of(answer: Result) -> tuple[str, float]:
     return f"{solver} {config}".strip(), median_ns
 
 
-def race(problem: str, clocks: dict[str, Worker]) -> Result:
+def race(problem: str, clocks: dict[str, Worker]) -> Row:
     times: dict[str, list[float]] = {name: [] for name in TREES}
     chosen: dict[str, str] = {}
     turns = TURNS
@@ -98,7 +98,7 @@ def contender(options: argparse.Namespace) -> str:
     return f"beside {options.base}"
 
 
-def groups_of(lines: Iterable[Result]) -> dict[str, list[float]]:
+def groups_of(lines: Iterable[Row]) -> dict[str, list[float]]:
     """Ratios by rank, and by rank and operation."""
     groups: dict[str, list[float]] = defaultdict(list)
     for line in lines:
@@ -110,33 +110,34 @@ def groups_of(lines: Iterable[Result]) -> dict[str, list[float]]:
     return dict(sorted(groups.items()))
 
 
-def slower(lines: Iterable[Result]) -> list[Result]:
+def slower(lines: Iterable[Row]) -> list[Row]:
     """Problems that take notably longer than before, the worst first."""
     return sorted((line for line in lines if line.get("ratio", 1) < SLOWER), key=lambda line: line["ratio"])
 
 
-def table(lines: list[Result]) -> list[str]:
-    rows = ["| before over after | problems | geometric mean | least | most |", "|---|---|---|---|---|"]
+def by_group(lines: list[Row]) -> list[str]:
+    rows = []
     for name, ratios in groups_of(lines).items():
         cells = [f"{f(ratios):.3f}" for f in (statistics.geometric_mean, min, max)]
-        rows.append(f"| {name} | {len(ratios)} | {' | '.join(cells)} |")
-    return [*rows, ""]
+        rows.append((name, len(ratios), *cells))
+    return [*table(("before over after", "problems", "geometric mean", "least", "most"), rows), ""]
 
 
-def list_slower(lines: list[Result]) -> list[str]:
-    rows = ["| problem | ratio | before | us | after | us |", "|---|---|---|---|---|---|"]
+def list_slower(lines: list[Row]) -> list[str]:
+    rows = []
     for line in slower(lines):
         cells = [f"`{line['problem']}`", f"{line['ratio']:.2f}"]
         for name in TREES:
             cells += [f"`{line['chosen'][name]}`", f"{statistics.median(line['ns'][name]) / 1e3:.1f}"]
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(cells)
+    found = table(("problem", "ratio", "before", "us", "after", "us"), rows)
     absent = [f"- `{line['problem']}`: {line['absent']}" for line in lines if "absent" in line]
-    return [*(rows if len(rows) > 2 else [f"No problem has a ratio below {SLOWER}."]), "", *absent]
+    return [*(found if rows else [f"No problem has a ratio below {SLOWER}."]), "", *absent]
 
 
-def write_report(lines: list[Result], where: Where, folder: Path) -> None:
+def write_report(lines: list[Row], where: Where, folder: Path) -> None:
     text = ["# Before and after", "", f"{where.description}; driver {where.driver}; commit {where.commit}.", ""]
-    (folder / "before_after.md").write_text("\n".join(text + table(lines) + list_slower(lines)) + "\n")
+    (folder / "before_after.md").write_text("\n".join(text + by_group(lines) + list_slower(lines)) + "\n")
 
 
 def main() -> None:

@@ -34,20 +34,8 @@ from queue import SimpleQueue
 from typing import Any, Optional
 
 sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
-from study import (  # noqa: E402
-    DTYPES,
-    ROOT,
-    Records,
-    Tool,
-    find_commit,
-    find_where,
-    make_folder,
-    read_lines,
-    share_of,
-    take_share,
-    where_all,
-)
-from study_report import Result, Where  # noqa: E402
+from report import DTYPES, ROOT, Records, Row, Where, find_commit, make_folder, read_lines, table, where_all  # noqa: E402
+from study import Tool, find_where, share_of, take_share  # noqa: E402
 
 
 # Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
@@ -75,7 +63,7 @@ class Worker:
             bufsize=1,
         )
 
-    def ask(self, command: str) -> Result:
+    def ask(self, command: str) -> Row:
         print(command, file=self.process.stdin)
         answer = self.process.stdout.readline()
         if not answer:
@@ -129,7 +117,7 @@ def group_of(problem: str) -> tuple[str, ...]:
     return op, dtype, head_dim(problem), str(rank_of(problem))
 
 
-def kernels(line: Result) -> Kernels:
+def kernels(line: Row) -> Kernels:
     """What has to be compiled for a problem, as far as configs tell: some hold the tiles of two launches."""
     op, dtype, _, _, window, *others = line["problem"].split(":")
     dilated = any(other.startswith("d") for other in others)
@@ -220,7 +208,7 @@ def measure_all(options: argparse.Namespace, records: Records, problems: list[st
 # ---- other estimates ----
 
 
-def again(line: Result, planner: Worker) -> Result:
+def again(line: Row, planner: Worker) -> Row:
     """The line with its candidates as the estimates of `planner` would list them; a choice without a time, too."""
     times = {(solver, config): [*times] for solver, config, _, *times in line["candidates"]}
     listed = planner.ask(f"list {line['problem']}")["candidates"]
@@ -233,9 +221,9 @@ def again(line: Result, planner: Worker) -> Result:
     return {**line, "candidates": candidates + gone, "measured": -1}
 
 
-def supersede(lines: Iterable[Result]) -> list[Result]:
+def supersede(lines: Iterable[Row]) -> list[Row]:
     """One line for each problem: later lines take the place of earlier ones, of solvers that both have."""
-    found: dict[str, Result] = {}
+    found: dict[str, Row] = {}
     for line in filter(timed, lines):
         solvers = {candidate[0] for candidate in line["candidates"]}
         earlier = found.get(line["problem"], {"candidates": []})["candidates"]
@@ -244,7 +232,7 @@ def supersede(lines: Iterable[Result]) -> list[Result]:
     return list(found.values())
 
 
-def choose_again(options: argparse.Namespace) -> tuple[list[Result], Where]:
+def choose_again(options: argparse.Namespace) -> tuple[list[Row], Where]:
     """Every time in the file, whatever its commit, and the choices of build/choices."""
     planner = Worker((options.choices, math.inf, options.again), {})
     lines = list(read_lines(options.output / "choices.jsonl"))
@@ -259,11 +247,11 @@ def choose_again(options: argparse.Namespace) -> tuple[list[Result], Where]:
 # ---- the report ----
 
 
-def timed(line: Result) -> list[list[Any]]:
+def timed(line: Row) -> list[list[Any]]:
     return [candidate for candidate in line.get("candidates", []) if candidate[4]]
 
 
-def behind(line: Result, choice: int) -> Optional[float]:
+def behind(line: Row, choice: int) -> Optional[float]:
     """How many times slower than the fastest one is."""
     if choice < 0 or not line["candidates"][choice][4]:
         return None
@@ -274,17 +262,17 @@ def share(ratios: list[float], limit: float) -> str:
     return f"{100 * sum(ratio <= limit for ratio in ratios) / len(ratios):.1f} %"
 
 
-def table(title: str, groups: dict[str, list[float]]) -> list[str]:
-    lines = [f"| {title} | problems | {' | '.join(f'within {100 * (x - 1):.0f} %' for x in LIMITS)} | median | worst |"]
-    lines.append("|---" * (len(LIMITS) + 4) + "|")
+def shares(title: str, groups: dict[str, list[float]]) -> list[str]:
+    titles = (title, "problems", *(f"within {100 * (x - 1):.0f} %" for x in LIMITS), "median", "worst")
+    rows = []
     for name, ratios in groups.items():
-        cells = [str(len(ratios)), *(share(ratios, limit) for limit in LIMITS)]
+        cells = [name, len(ratios), *(share(ratios, limit) for limit in LIMITS)]
         cells += [f"{100 * (x - 1):+.1f} %" for x in (statistics.median(ratios), max(ratios))]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return [*lines, ""]
+        rows.append(cells)
+    return [*table(titles, rows), ""]
 
 
-def by_rank(lines: list[Result], choices: dict[str, int]) -> dict[str, list[float]]:
+def by_rank(lines: list[Row], choices: dict[str, int]) -> dict[str, list[float]]:
     groups: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         ratio = behind(line, choices[line["problem"]])
@@ -296,21 +284,21 @@ def by_rank(lines: list[Result], choices: dict[str, int]) -> dict[str, list[floa
     return dict(sorted(groups.items()))
 
 
-def errors(lines: list[Result]) -> list[str]:
+def errors(lines: list[Row]) -> list[str]:
     logs: dict[tuple[str, str], list[float]] = defaultdict(list)
     for line in lines:
         for solver, _, estimate_ns, median_ns, _ in timed(line):
             kind = "f32" if ":f32:" in line["problem"] else "f16, bf16"
             logs[f"{solver}, {line['problem'][:3]}", kind].append(math.log(estimate_ns / median_ns))
-    rows = ["| solver | dtypes | candidates | median error | root mean square |", "|---|---|---|---|---|"]
+    rows = []
     for (solver, kind), values in sorted(logs.items()):
         typical = math.sqrt(statistics.fmean(x * x for x in values))
         median = 100 * (math.exp(statistics.median(values)) - 1)
-        rows.append(f"| {solver} | {kind} | {len(values)} | {median:+.0f} % | {100 * typical:.0f} % |")
-    return [*rows, ""]
+        rows.append((solver, kind, len(values), f"{median:+.0f} %", f"{100 * typical:.0f} %"))
+    return [*table(("solver", "dtypes", "candidates", "median error", "root mean square"), rows), ""]
 
 
-def exceptions(lines: list[Result]) -> list[tuple[float, Result, list[Any], list[Any]]]:
+def exceptions(lines: list[Row]) -> list[tuple[float, Row, list[Any], list[Any]]]:
     """How many times slower the choice is, the line, the choice and the fastest candidate; the worst first."""
     found = []
     for line in lines:
@@ -321,33 +309,33 @@ def exceptions(lines: list[Result]) -> list[tuple[float, Result, list[Any], list
     return sorted(found, key=lambda exception: -exception[0])
 
 
-def count_exceptions(found: list[tuple[float, Result, list[Any], list[Any]]]) -> list[str]:
+def count_exceptions(found: list[tuple[float, Row, list[Any], list[Any]]]) -> list[str]:
     counts = Counter((*line["problem"].split(":")[:2], chosen[0], best[0]) for _, line, chosen, best in found)
-    rows = [f"| {' | '.join(kind)} | {count} |" for kind, count in counts.most_common()]
-    return ["| op | dtype | chosen | fastest | problems |", "|---|---|---|---|---|", *rows, ""]
+    rows = ((*kind, count) for kind, count in counts.most_common())
+    return [*table(("op", "dtype", "chosen", "fastest", "problems"), rows), ""]
 
 
-def list_exceptions(found: list[tuple[float, Result, list[Any], list[Any]]]) -> list[str]:
+def list_exceptions(found: list[tuple[float, Row, list[Any], list[Any]]]) -> list[str]:
     titles = ("problem", "slower", "chosen", "estimate, us", "time, us", "fastest", "estimate, us", "time, us")
-    rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    rows = []
     for ratio, line, *both in found[:MOST_EXCEPTIONS]:
         cells = [f"`{line['problem']}`", f"{100 * (ratio - 1):.0f} %"]
         for solver, config, estimate_ns, median_ns, _ in both:
             cells += [f"{solver} `{config}`", f"{estimate_ns / 1e3:.1f}", f"{median_ns / 1e3:.1f}"]
-        rows.append(f"| {' | '.join(cells)} |")
-    return [*rows, ""]
+        rows.append(cells)
+    return [*table(titles, rows), ""]
 
 
-def write_report(lines: list[Result], where: Where, folder: Path) -> None:
+def write_report(lines: list[Row], where: Where, folder: Path) -> None:
     lines = [line for line in lines if timed(line)]
     text = ["# How good the choices are", "", f"{where.description}; driver {where.driver}; commit {where.commit}.", ""]
     unknown = sum(behind(line, 0) is None for line in lines)
     text += [f"Timed: {sum(len(timed(line)) for line in lines)} candidates of {len(lines)} problems.", ""]
     text += [f"Of {unknown} problems the choice has no time; they are left out below.", ""] if unknown else []
-    text += table("choice by estimate", by_rank(lines, defaultdict(int)))
+    text += shares("choice by estimate", by_rank(lines, defaultdict(int)))
     measured = {line["problem"]: line["measured"] for line in lines}
     if any(choice >= 0 for choice in measured.values()):
-        text += table("choice by MEASURE", by_rank(lines, measured))
+        text += shares("choice by MEASURE", by_rank(lines, measured))
     found = exceptions(lines)
     text += errors(lines) + count_exceptions(found) + list_exceptions(found)
     (folder / "choices.md").write_text("\n".join(text))

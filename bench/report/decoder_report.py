@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
 
-Row = dict[str, Any]
+from report import Row, pyplot, table
+
 GIB = 2**30
 
 
@@ -24,22 +23,22 @@ def attention_ms(rows: list[Row], way: str, mode: str) -> float | None:
     return None if whole is None or rest is None or way == "none" else max(0.0, whole - rest)
 
 
-def table(size: Row) -> str:
+def times_of(size: Row) -> str:
     rows = size["rows"]
     ways = list(dict.fromkeys(row["way"] for row in rows))
     modes = list(dict.fromkeys(row["mode"] for row in rows))
     heads = [size["size"]] + [head for mode in modes for head in (f"{mode}, s", "in attention")]
     heads.append(f"peak memory, GiB: {', '.join(modes)}")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = []
     for way in ways:
         cells = [way]
         for mode in modes:
             cells += [seconds(cell(rows, way, mode, "ms")), seconds(attention_ms(rows, way, mode))]
         peaks = [cell(rows, way, mode, "peak_bytes") for mode in modes]
         cells.append(", ".join("–" if peak is None else f"{peak / GIB:.3g}" for peak in peaks))
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [f"\n{way}: {why}" for way, why in size["absent"].items()]
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    absent = [f"\n{way}: {why}" for way, why in size["absent"].items()]
+    return "\n".join([*table(heads, lines), *absent]) + "\n"
 
 
 def norm_and_rope(size: Row) -> str:
@@ -68,24 +67,19 @@ def write(found: Row, path: Path) -> None:
     where = ", ".join(f"{name} {found[name]}" for name in names if name in found)
     parts = [f"{where}\n"]
     for size in found["sizes"]:
-        parts += [table(size), norm_and_rope(size)]
+        parts += [times_of(size), norm_and_rope(size)]
     path.with_suffix(".md").write_text("\n".join(parts))
     plot(found, path.with_suffix(".png"))
 
 
 def plot(found: Row, path: Path) -> None:
     """Seconds of each way: one group of bars per size and mode, and what no attention at all would take as a line."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no picture: matplotlib is not installed", file=sys.stderr)
+    plots = pyplot()
+    if not plots:
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     groups = [(size, mode) for size in found["sizes"] for mode in dict.fromkeys(row["mode"] for row in size["rows"])]
     ways = list(dict.fromkeys(row["way"] for size in found["sizes"] for row in size["rows"] if row["way"] != "none"))
-    figure, axes = pyplot.subplots(figsize=(2 + 1.6 * len(groups), 4), layout="constrained")
+    figure, axes = plots.subplots(figsize=(2 + 1.6 * len(groups), 4), layout="constrained")
     width = 0.8 / max(1, len(ways))
     for i, way in enumerate(ways):
         heights = [(cell(size["rows"], way, mode, "ms") or 0) / 1e3 for size, mode in groups]
@@ -99,4 +93,4 @@ def plot(found: Row, path: Path) -> None:
     axes.set_xticks(range(len(groups)), [f"{size['size']}\n{mode}" for size, mode in groups])
     figure.legend(loc="outside upper right", ncols=len(ways) + 1, fontsize=7)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    plots.close(figure)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from attention_ways import WAYS
 from model_cases import Case
 from nhood import models
+from report import pyplot, table
 
 
 def append(case: Case, machine: str, path: Path) -> None:
@@ -37,7 +37,7 @@ def rounded(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def row(case: Case, names: list[str]) -> str:
+def row(case: Case, names: list[str]) -> list[str]:
     medians = {name: case.median(name) for name in names}
     cells = [
         "–" if m is None else rounded(1e3 * m if case.training else case.batch / m) for m in medians.values()
@@ -47,17 +47,14 @@ def row(case: Case, names: list[str]) -> str:
     share = "–" if case.share is None else f"{case.share:.0%}"
     setting = [case.model, case.dtype, "yes" if case.bias else "no", str(case.batch)]
     unit = "ms/step" if case.training else "images/s"
-    return "| " + " | ".join((*setting, unit, *cells, ratio, share)) + " |"
+    return [*setting, unit, *cells, ratio, share]
 
 
-def table(cases: list[Case]) -> str:
+def speeds(cases: list[Case]) -> str:
     """Markdown: images/s for forward passes, ms for training steps."""
     names = ways_of(cases)
-    lines = [
-        "| model | dtype | bias | batch | | " + " | ".join(names) + " | best other | in attention |",
-        "|" + "---|" * (7 + len(names)),
-        *(row(case, names) for case in cases),
-    ]
+    titles = ("model", "dtype", "bias", "batch", "", *names, "best other", "in attention")
+    lines = table(titles, (row(case, names) for case in cases))
     reasons = sorted({f"- {case.text}, {way}: {why}" for case in cases for way, why in case.absent.items()})
     return "\n".join([*lines, *([""] if reasons else []), *reasons]) + "\n"
 
@@ -65,25 +62,20 @@ def table(cases: list[Case]) -> str:
 def write(path: Path) -> None:
     """Table and plot beside the lines."""
     cases, machines = load(path)
-    path.with_suffix(".md").write_text(f"{machines}\n\n{table(cases)}")
+    path.with_suffix(".md").write_text(f"{machines}\n\n{speeds(cases)}")
     plot(cases, path.with_suffix(".png"), machines)
 
 
 def plot(cases: list[Case], path: Path, title: str) -> None:
     """Speed of each way relative to nhood: one group of bars per case."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no plot: matplotlib is not installed", file=sys.stderr)
+    plots = pyplot()
+    if not plots:
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     shown = [case for case in cases if case.median("nhood")]
     names = ways_of(shown)
     if not shown:
         return
-    figure, axes = pyplot.subplots(figsize=(max(6, 0.8 * len(shown) + 2), 4.5), layout="constrained")
+    figure, axes = plots.subplots(figsize=(max(6, 0.8 * len(shown) + 2), 4.5), layout="constrained")
     width = 0.8 / len(names)
     for i, name in enumerate(names):
         speeds = [case.median("nhood") / (case.median(name) or float("inf")) for case in shown]
@@ -95,4 +87,4 @@ def plot(cases: list[Case], path: Path, title: str) -> None:
     axes.set_xticks(range(len(shown)), [case.text for case in shown], rotation=60, ha="right", fontsize=7)
     figure.legend(loc="outside upper center", ncols=len(names) + 1, fontsize=7)
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    plots.close(figure)

@@ -35,11 +35,11 @@ from typing import Any
 
 import performance_report
 import study_report
+from report import ROOT, read_lines
 
 sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
 import study  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
 TEMPLATES = ("performance.md.in", "measurements.md.in")
 GRACE_S = 60.0  # beyond its own budget, for the study's processes to end
@@ -228,7 +228,7 @@ def from_study(name: str, share: float, device: str, sample: int, contenders: li
             try:
                 list(objects(command + own, seconds + GRACE_S))
             finally:
-                found += study_rows(list(study.read_lines(Path(folder) / "study.jsonl")))
+                found += study_rows(list(read_lines(Path(folder) / "study.jsonl")))
         if not found:
             raise Failure("no results: the budget of this table was spent")
 

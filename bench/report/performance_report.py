@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import decoder_report
+from report import RANKS, Row, number, table
 
-Row = dict[str, Any]
 # What was set out to be reached, in the order of the tables: below it (above it, for times) a number is in bold.
 LARGE_GOALS = {
     "bf16:b1h24d128:30x48x80:w18x24x24:s16x8x8": (12.1, 10),
@@ -36,7 +36,6 @@ STUDY_GOALS = {
     ("fused", "dense cuDNN", ""): 0.99,
 }
 PASSES = ("forward", "forward + backward")
-RANKS = {1: "1-D", 2: "2-D", 3: "3-D", 0: "all ranks"}
 ISA = {"amx": "AMX", "avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON", "sve256": "SVE", "sve512": "SVE", "generic": "portable"}
 
 
@@ -67,17 +66,12 @@ class Source:
         return "; ".join(parts) + f". `{self.table['command']}`"
 
 
-def number(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
 def bold_if(missed: bool, text: str) -> str:
     return f"**{text}**" if missed else text
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(table(head, rows))
 
 
 def split_op(row: Row) -> tuple[str, str]:
@@ -169,7 +163,7 @@ def norm_rope(sources: list[Source]) -> str:
 
 
 def video_decoder(sources: list[Source]) -> str:
-    return "\n".join(decoder_report.table(size) for size in sources[0].rows).rstrip()
+    return "\n".join(decoder_report.times_of(size) for size in sources[0].rows).rstrip()
 
 
 def sm80(sources: list[Source]) -> str:

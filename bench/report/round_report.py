@@ -14,8 +14,8 @@ import before_after
 import choices
 import decoder_report
 import performance_report
-from performance_report import Row, Source, by_problem, dense_ratio, number
-from study import read_lines
+from performance_report import Source, by_problem, dense_ratio
+from report import Row, number, read_lines, table
 
 # Of choices by estimate: the share within 10 % of the fastest candidate, the worst, and what all lose in geometric mean.
 WITHIN, WORST, LOSS = 0.88, 1.6, 0.03
@@ -105,7 +105,7 @@ def choices_goals(folder: Path) -> Iterator[Goal]:
 def choices_section(folder: Path) -> list[str]:
     lines = timed_lines(folder)
     found = choices.exceptions(lines)
-    return choices.table("choice by estimate", choices.by_rank(lines, defaultdict(int))) + choices.list_exceptions(found)
+    return choices.shares("choice by estimate", choices.by_rank(lines, defaultdict(int))) + choices.list_exceptions(found)
 
 
 def compared_lines(folder: Path) -> list[Row]:
@@ -124,7 +124,7 @@ def before_after_goals(folder: Path) -> Iterator[Goal]:
 
 def before_after_section(folder: Path) -> list[str]:
     lines = compared_lines(folder)
-    return before_after.table(lines) + before_after.list_slower(lines)
+    return before_after.by_group(lines) + before_after.list_slower(lines)
 
 
 # ---- what bench/report/performance.py and docs/performance.md know ----
@@ -213,7 +213,7 @@ def streams_goals(folder: Path) -> Iterator[Goal]:
 
 def decoder_section(folder: Path) -> list[str]:
     sizes = json.loads((folder / "video_decoder.json").read_text())["sizes"]
-    return [decoder_report.table(size) for size in sizes]
+    return [decoder_report.times_of(size) for size in sizes]
 
 
 def sharded_goals(folder: Path) -> Iterator[Goal]:
@@ -269,15 +269,15 @@ def report_of(step: str, folder: Path) -> tuple[list[Goal], list[str]]:
         return [Goal(step, "results", "whole", f"{type(error).__name__}: {error}", False)], []
 
 
-def goal_row(goal: Goal) -> str:
+def goal_row(goal: Goal) -> tuple[str, ...]:
     missed = goal.reached is False
-    return f"| {goal.step} | {goal.what} | {goal.goal} | {f'**{goal.measured}**' if missed else goal.measured} |"
+    return goal.step, goal.what, goal.goal, f"**{goal.measured}**" if missed else goal.measured
 
 
-def step_row(name: str, outcome: dict[str, Any]) -> str:
+def step_row(name: str, outcome: dict[str, Any]) -> tuple[str, ...]:
     seconds = f"{outcome['seconds']:.0f}" if "seconds" in outcome else ""
     why = outcome.get("why", "").replace("|", "\\|")
-    return f"| {name} | {outcome['state']} | {seconds} | {why} |"
+    return name, outcome["state"], seconds, why
 
 
 def markdown(summary: dict[str, Any], goals: list[Goal], sections: dict[str, list[str]]) -> str:
@@ -288,8 +288,8 @@ def markdown(summary: dict[str, Any], goals: list[Goal], sections: dict[str, lis
     lines += [f"{summary.get('device', 'no device yet')}, {summary.get('gpus', 0)} of them; driver {summary.get('driver', '?')}; "
               f"{summary['cores']} CPUs; commit {summary['commit']}; before: {summary['base'] or 'none'}.", ""]  # fmt: skip
     lines += [f"{with_goal - missed} of {with_goal} goals were reached; **bold** is missed.", ""]
-    lines += ["| step | | seconds | |", "|---|---|---|---|", *(step_row(*each) for each in steps.items()), ""]
-    lines += ["## Goals", "", "| step | what | goal | measured |", "|---|---|---|---|", *map(goal_row, goals), ""]
+    lines += [*table(("step", "", "seconds", ""), (step_row(*each) for each in steps.items())), ""]
+    lines += ["## Goals", "", *table(("step", "what", "goal", "measured"), map(goal_row, goals)), ""]
     for name, section in sections.items():
         lines += [f"## {name}", "", f"`{steps[name].get('command', '')}`", "", *section, ""]
     return "\n".join(lines)

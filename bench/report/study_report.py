@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 import statistics
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
+
+from report import DTYPES, RANKS, Row, Where, pyplot, table
 
 PASSES = {"forward": ("fwd",), "forward + backward": ("fwd", "bwd")}
 # What cpu.unfused has to run for a pass, besides the softmax.
@@ -18,21 +19,12 @@ UNFUSED_OPS = {"fwd": ("pn", "nn"), "bwd": ("pn", "nn", "in", "in")}
 DENSE = ("dense", "dense cuDNN", "dense flash", "dense efficient")
 COMPARISONS = [("gemm", "naive"), ("fused", "naive"), ("fused", "gemm"), ("fused", "unfused")]
 COMPARISONS += [("fused", name) for name in DENSE]
-DTYPES = ("f16", "bf16", "f32")
-RANKS = {1: "1-D", 2: "2-D", 3: "3-D", 0: "all ranks"}
 KINDS = [(dtype, rank) for dtype in DTYPES for rank in RANKS]
 COLORS = {name: f"C{i}" for i, name in enumerate(("naive", "gemm", "unfused", "fused", *DENSE))}
 TEXT = re.compile(r"(\w+):(f16|bf16|f32):b(\d+)h(\d+)d(\d+):([\dx]+):w([\dx]+)(?::d([\dx]+))?")
 
 
-Result = dict[str, Any]  # of a problem and a contender: times and rates as of `nhood bench --json`, or "absent" and why
-
-
-@dataclass(frozen=True)
-class Where:
-    description: str
-    driver: str
-    commit: str
+Result = Row  # of a problem and a contender: times and rates as of `nhood bench --json`, or "absent" and why
 
 
 @dataclass(frozen=True)
@@ -153,16 +145,16 @@ def share(times: Times, *which: Any) -> str:
     return share_ahead(speedups, bounded, faster) + (f", {bounded} by bound" if bounded else "")
 
 
-def table(times: Times, cell: Any) -> list[str]:
+def comparisons(times: Times, cell: Any) -> list[str]:
     pairs = [pair for pair in COMPARISONS if any(times.speedups(pair, ("fwd",), *k) for k in KINDS)]
     head = ["", *(f"{one} over {baseline}" for one, baseline in pairs)]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    rows = []
     for pass_name, ops in PASSES.items():
         for dtype, rank in KINDS:
             cells = [cell(times, pair, ops, dtype, rank) for pair in pairs]
             if set(cells) - {"–"}:
-                lines.append(f"| {dtype}, {pass_name}, {RANKS[rank]} | " + " | ".join(cells) + " |")
-    return lines
+                rows.append((f"{dtype}, {pass_name}, {RANKS[rank]}", *cells))
+    return table(head, rows)
 
 
 # The shortest and the longest side of a window, inclusive.
@@ -183,8 +175,8 @@ def by_window(times: Times, pair: tuple[str, str]) -> list[str]:
                 kept = [(text, ratio) for text, ratio, window in ratios if least <= min(window) and max(window) <= most]
                 cells = [cell([ratio for text, ratio in kept if is_of_kind(text, dtype, rank)]) for rank in RANKS]
                 if set(cells) - {"–"}:
-                    rows.append(f"| {dtype}, {pass_name}, windows {name} | {' | '.join(cells)} |")
-    return markdown_table(("", *RANKS.values()), rows)
+                    rows.append((f"{dtype}, {pass_name}, windows {name}", *cells))
+    return table_or_none(("", *RANKS.values()), rows)
 
 
 @dataclass(frozen=True)
@@ -216,8 +208,8 @@ def losses(times: Times) -> list[Loss]:
     return sorted(found, key=lambda loss: loss.speedup)
 
 
-def markdown_table(titles: tuple[str, ...], rows: list[str]) -> list[str]:
-    return [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *rows] if rows else ["None."]
+def table_or_none(titles: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
+    return table(titles, rows) if rows else ["None."]
 
 
 def loss_counts(found: list[Loss]) -> list[str]:
@@ -225,10 +217,10 @@ def loss_counts(found: list[Loss]) -> list[str]:
     for loss in found:
         groups[loss.text.split(":")[0], loss.pass_name, loss.other, loss.solvers].append(loss.speedup)
     rows = [
-        f"| {' | '.join(group)} | {len(speedups)} | {min(speedups):.2f} |"
+        (*group, len(speedups), f"{min(speedups):.2f}")
         for group, speedups in sorted(groups.items(), key=lambda item: -len(item[1]))
     ]
-    return markdown_table(("dtype", "pass", "other", "fused by", "problems", "worst speed-up"), rows)
+    return table_or_none(("dtype", "pass", "other", "fused by", "problems", "worst speed-up"), rows)
 
 
 def exceptions(found: list[Loss]) -> list[str]:
@@ -237,10 +229,10 @@ def exceptions(found: list[Loss]) -> list[str]:
         problem = Problem.parse(f"fwd:{loss.text}")
         cells = [f"`{loss.text}`", problem.tokens, problem.group_tokens, math.prod(problem.window), loss.pass_name]
         cells += [loss.solvers, f"{loss.ms:.4g}", loss.other, f"{loss.other_ms:.4g}", f"{loss.speedup:.2f}"]
-        rows.append(f"| {' | '.join(map(str, cells))} |")
+        rows.append(tuple(cells))
     titles = ("problem", "tokens", "in a dilation group", "in a window")
     titles += ("pass", "by", "fused, ms", "other", "its ms", "speed-up")
-    return [f"Comparisons where fused is slower, the worst first: {len(found)}.", "", *markdown_table(titles, rows)]
+    return [f"Comparisons where fused is slower, the worst first: {len(found)}.", "", *table_or_none(titles, rows)]
 
 
 def absences(lines: list[dict[str, Any]]) -> list[str]:
@@ -260,11 +252,11 @@ def report(lines: list[dict[str, Any]], where: Where) -> str:
         ["# Operator study"],
         ["## Improvement, %: average (least … most)"],
         origin,
-        table(times, improvement),
+        comparisons(times, improvement),
         ["## Share of problems where it is at least as fast"],
         origin,
         ["By bound: dense attention was left out; its operations at the measured peak stand for its time."],
-        table(times, share),
+        comparisons(times, share),
         ["## GEMM over naive, by the sides of windows: improvement, %; share at least as fast"],
         origin,
         by_window(times, ("gemm", "naive")),
@@ -329,18 +321,13 @@ PLOTS = {"speedups": plot_speedups, "roofline": plot_roofline, "windows": plot_w
 
 
 def write_plots(lines: list[dict[str, Any]], where: Where, folder: Path) -> None:
-    try:
-        import matplotlib
-    except ImportError:
-        print("no plots: matplotlib is not installed", file=sys.stderr)
+    plots = pyplot()
+    if not plots:
         return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     times = Times(lines)
     dtypes = [dtype for dtype in DTYPES if any(text.startswith(f"{dtype}:") for text in times.problems)]
     for name, plot in PLOTS.items() if dtypes else ():
-        figure, axes = pyplot.subplots(1, len(dtypes), figsize=(3 + 5 * len(dtypes), 4.5), squeeze=False)
+        figure, axes = plots.subplots(1, len(dtypes), figsize=(3 + 5 * len(dtypes), 4.5), squeeze=False)
         for dtype, each in zip(dtypes, axes[0]):
             plot(each, times, lines, dtype)
             each.set_title(dtype)
@@ -350,7 +337,7 @@ def write_plots(lines: list[dict[str, Any]], where: Where, folder: Path) -> None
         figure.suptitle(f"{where.description}; driver {where.driver}; commit {where.commit}", fontsize="small")
         figure.tight_layout(rect=(0, 0.02 + 0.04 * math.ceil(len(labels) / columns), 1, 1))
         figure.savefig(folder / f"{name}.png", dpi=120)
-        pyplot.close(figure)
+        plots.close(figure)
 
 
 def write_report(lines: list[dict[str, Any]], where: Where, folder: Path) -> None:

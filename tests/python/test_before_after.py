@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path[:0] = map(str, (Path(__file__).parents[2] / "bench").iterdir())
 import before_after  # noqa: E402
-from study_report import Where  # noqa: E402
+from report import Where  # noqa: E402
 
 PROBLEM = "fwd:f16:b1h1d32:64:w7"
 

@@ -10,7 +10,7 @@ import pytest
 
 sys.path[:0] = map(str, (Path(__file__).parents[2] / "bench").iterdir())
 import choices  # noqa: E402
-from study_report import Where  # noqa: E402
+from report import Where  # noqa: E402
 
 WHERE = Where("made-up GPU", "1.2", "abc123")
 

@@ -11,10 +11,11 @@ import pytest
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path[:0] = map(str, BENCH.iterdir())
+import report  # noqa: E402
 import study  # noqa: E402
 import study_report  # noqa: E402
 
-WHERE = study_report.Where("made-up GPU", "1.2", "abc123")
+WHERE = report.Where("made-up GPU", "1.2", "abc123")
 A, B = "b1h1d32:64:w7", "b2h1d32:128:w9:d2"
 PLANE = "b1h2d64:16x16:w5x5"
 
@@ -121,15 +122,15 @@ def test_unfused_is_the_sum_of_its_operators():
 
 def test_records_survive_an_interruption_and_keep_devices_apart(tmp_path):
     path = tmp_path / "study.jsonl"
-    study.Records(path, WHERE).append("fwd:f16:one", "fused", {"median_ns": 1})
+    report.Records(path, WHERE).append("fwd:f16:one", "fused", {"median_ns": 1})
     with path.open("a") as file:
         file.write('{"problem": "fwd:f16:tw')
-    records = study.Records(path, WHERE)
+    records = report.Records(path, WHERE)
     assert records.known == {("fwd:f16:one", "fused")}
     records.append("fwd:f16:two", "fused", {"absent": "why"})
-    assert study.Records(path, WHERE).known == {("fwd:f16:one", "fused"), ("fwd:f16:two", "fused")}
-    elsewhere = study_report.Where("made-up GPU", "1.2", "def456")
-    assert study.Records(path, elsewhere).known == set()
+    assert report.Records(path, WHERE).known == {("fwd:f16:one", "fused"), ("fwd:f16:two", "fused")}
+    elsewhere = report.Where("made-up GPU", "1.2", "def456")
+    assert report.Records(path, elsewhere).known == set()
 
 
 class Measuring:
@@ -145,7 +146,7 @@ class Measuring:
 
 def test_only_what_is_missing_is_measured(tmp_path):
     fused = Measuring(fused=("fwd", "bwd"))
-    records = study.Records(tmp_path / "study.jsonl", WHERE)
+    records = report.Records(tmp_path / "study.jsonl", WHERE)
     records.append(f"fwd:f16:{A}", "fused", {"median_ns": 1})
     study.measure_all(records, [(A, "f16"), (B, "f16")], fused, 1, 60, "command")
     assert fused.asked == [[(f"bwd:f16:{A}", "fused")], [(f"fwd:f16:{B}", "fused"), (f"bwd:f16:{B}", "fused")]]
@@ -155,7 +156,7 @@ def test_only_what_is_missing_is_measured(tmp_path):
 
 def test_several_problems_at_once(tmp_path):
     both = Measuring(fused=("fwd",), naive=("fwd",))
-    records = study.Records(tmp_path / "study.jsonl", WHERE)
+    records = report.Records(tmp_path / "study.jsonl", WHERE)
     study.measure_all(records, [(A, "f16"), (B, "f16"), (PLANE, "f16")], both, 2, 60, "command")
     assert [len(asked) for asked in both.asked] == [4, 2]
     assert {(line["problem"], line["contender"]) for line in records.lines} == records.known
