@@ -44,12 +44,12 @@ Lines = dict[str, Callable[[], Any]]
 @contextlib.contextmanager
 def long_way() -> Iterator[None]:
     """Nothing is remembered."""
-    quick = _quick.call
-    _quick.call = _quick.no_call
+    call, execute = _quick.call, _quick.execute
+    _quick.call = _quick.execute = _quick.no_call
     try:
         yield
     finally:
-        _quick.call = quick
+        _quick.call, _quick.execute = call, execute
 
 
 def the_long_way(call: Callable[[], Any]) -> Callable[[], Any]:
@@ -214,7 +214,7 @@ def print_training(turns: int) -> None:
         for row, which in times:
             times[row, which].append(time_of(rows[row][which], finish))
     name = torch.cuda.get_device_name() if device == "cuda" else nhood.devices()[0].description
-    print(f"nhood {nhood.version()}, {name}, torch {torch.__version__}\n")
+    print(f"nhood {nhood.version()}, {name}, {with_or_without()} nhood_quick, torch {torch.__version__}\n")
     print("| µs, median (fastest turn) | nhood | dense attention | ratio of medians |\n|---|---|---|---|")
     for row in rows:
         medians, cells = [], []
@@ -247,6 +247,10 @@ def time_of(line: Callable[[], Any], finish: Optional[Callable[[], None]] = None
         return (time.perf_counter() - start) / CALLS * 1e6
 
 
+def with_or_without() -> str:
+    return "with" if _quick.call is not _quick.no_call else "without"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=1000, help="per line of the table (default 1000)")
@@ -265,8 +269,8 @@ def main() -> None:
         for _ in range(options.turns):
             for name, line in lines.items():
                 times[name].append(time_of(line))
-    module = "with" if _quick.call is not _quick.no_call else "without"
-    print(f"nhood {nhood.version()}, {nhood.devices()[0].description}, {module} nhood_quick, numpy {np.__version__}\n")
+    description = nhood.devices()[0].description
+    print(f"nhood {nhood.version()}, {description}, {with_or_without()} nhood_quick, numpy {np.__version__}\n")
     print("| µs | fastest turn | median |\n|---|---|---|")
     for name, samples in times.items():
         print(f"| {name} | {min(samples):.2f} | {statistics.median(samples):.2f} |")

@@ -31,13 +31,17 @@ def known(monkeypatch):
     """The names of the calls that were known."""
     names = []
 
-    def call(name, *arguments, **named):
-        result = _quick._module.call(name, *arguments, **named)
-        if result is not None and result is not False:
-            names.append(name)
-        return result
+    def noting(function):
+        def call(name, *arguments, **named):
+            result = function(name, *arguments, **named)
+            if result is not None and result is not False:
+                names.append(name)
+            return result
 
-    monkeypatch.setattr(_quick, "call", call)
+        return call
+
+    monkeypatch.setattr(_quick, "call", noting(_quick._module.call))
+    monkeypatch.setattr(_quick, "execute", noting(_quick._module.execute))
     return names
 
 
@@ -88,7 +92,84 @@ def test_gradients_come_again(known):
     expected = gradients()
     for _ in range(2):
         assert all(map(torch.equal, gradients(), expected))
-    assert known.count("na") == known.count("na_backward") == 2
+    assert known.count("torch.na2d") == known.count("na") == known.count("na_backward") == 2
+
+
+RECORDED = {
+    "lse": lambda q, k, v: nt.na2d(q, k, v, 3, return_lse=True),
+    "keywords": lambda q, k, v: nt.na2d(value=v, query=q, key=k, kernel_size=[3, 5], dilation=1, scale=0.5),
+    "bias": lambda q, k, v, bias: nt.na2d(q, k, v, 3, bias=bias),
+    "extra tokens": lambda q, k, v, keys, values: nt.na2d(q, k, v, 3, additional_keys=keys, additional_values=values),
+    "a part": lambda q, k, v: nt.na2d(q, k, v, 3, grid=(9, 9), query_offset=1, key_offset=(1, 1), is_periodic=True),
+    "a frozen key": lambda q, k, v: nt.na2d(q, k.detach(), v, 3),
+    "of a rank": lambda q, k, v: nt.neighborhood_attention(q, k, v, 3),
+}
+
+
+@needs_module
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_calls_come_again(name, known):
+    """Results and gradients, first and second, are those of the same call in f64 the long way, with other values each time."""
+    call = RECORDED[name]
+    extra = {"bias": [(2, 5, 5)], "extra tokens": [(1, 3, 2, 8)] * 2}.get(name, [])
+
+    def derivatives(given):
+        results = call(*given)
+        results = results if isinstance(results, tuple) else (results,)
+        assert all([result.grad_fn is not None for result in results])
+        total = sum([result.square().sum() for result in results])
+        gradients = torch.autograd.grad(total, given, create_graph=True, allow_unused=True)
+        wanted = [x for x in gradients if x is not None]
+        once = torch.autograd.grad(call(*given)[0].sum() if name == "lse" else call(*given).sum(), given, allow_unused=True)
+        twice = torch.autograd.grad(sum([x.square().sum() for x in wanted]), given, allow_unused=True)
+        return [x for x in (*results, *wanted, *once, *twice) if x is not None]
+
+    for turn in range(3):
+        generator = torch.Generator().manual_seed(turn)
+        given = [torch.randn(shape, generator=generator) for shape in [SHAPE] * 3 + extra]
+        exact = derivatives([x.double().requires_grad_() for x in given])
+        known.clear()
+        got = derivatives([x.requires_grad_() for x in given])
+        assert len(got) == len(exact)
+        for one, right in zip(got, exact):
+            torch.testing.assert_close(one.double(), right, rtol=1e-3, atol=1e-4)
+        assert known.count("torch.na2d") == (2 if turn else 1)  # the second call in derivatives() is as the first
+
+
+@needs_module
+def test_one_tensor_for_all_is_not_taken_for_others(known):
+    alone = tensors()[0].requires_grad_()
+    for _ in range(2):
+        nt.na2d(alone, alone, alone, 3)
+    assert known.count("torch.na2d") == 1
+    given = [x.requires_grad_() for x in tensors(1)]
+    exact = nt.na2d(*[x.detach().double() for x in given], 3)
+    out = nt.na2d(*given, 3)
+    assert known.count("torch.na2d") == 2
+    torch.testing.assert_close(out.double(), exact, rtol=1e-4, atol=1e-5)
+    gradients = torch.autograd.grad(out.sum(), given)
+    assert all([float(x.abs().max()) > 0 for x in gradients])
+
+
+@needs_module
+def test_parameters_come_again(known):
+    """A layer's bias is a Parameter: torch's tensors and these are known, other subclasses are not."""
+    layer = nt.NeighborhoodAttention2D(16, 2, 3, rel_pos_bias=True)
+    x = torch.randn(1, 7, 7, 16)
+    gradients = [torch.autograd.grad(layer(x).square().sum(), layer.parameters()) for _ in range(3)]
+    assert known.count("torch.na2d") == known.count("na") == known.count("na_backward") == 2
+    for one, again in zip(gradients[0], gradients[2]):
+        torch.testing.assert_close(one, again)
+
+
+@needs_module
+def test_below_autograd_nothing_is_recorded(known):
+    given = [x.requires_grad_() for x in tensors()]
+    for _ in range(2):
+        nt.na2d(*given, 3)
+    assert known.count("torch.na2d") == 1
+    with torch._C._AutoDispatchBelowAutograd():
+        assert nt.na2d(*given, 3).grad_fn is None
 
 
 def test_gradients_are_not_lost(warm):

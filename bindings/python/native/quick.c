@@ -10,10 +10,9 @@
 #define Py_LIMITED_API 0x03090000
 #include <Python.h>
 
-#include "nhood.h"
+#include "quick_table.h"
 #include "tensor_keys.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,242 +21,14 @@
 #define METH_FASTCALL 0x0080
 #endif
 
-/* A new reference. Counts are changed by functions only: the header's macros are those of one version. */
-static PyObject *another(PyObject *object) {
-    Py_IncRef(object);
-    return object;
-}
-
-_Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "numpy's extents are read as DLPack's");
-
-/* The table is looked through entry by entry. */
-enum { ENTRIES = 64, MOST_ARGUMENTS = 28, MOST_RESULTS = 6, MOST_AXES = 6, MOST_TYPES = 4 };
-
-/* ---- arrays ---- */
-
-/* What tells one array from another. Extents are borrowed from the array. */
-struct layout {
-    void *data;
-    int64_t axes;
-    const int64_t *shape, *strides; /* strides: in the unit of the array's kind */
-    uint64_t dtype;                 /* equal for equal dtypes of one kind */
-};
-
-/* numpy's arrays, behind the head of every object. Its C API is compiled into extensions: this stays. */
-struct numpy_array {
-    void *data;
-    int axes;
-    const int64_t *shape, *strides; /* strides: in bytes */
-    PyObject *base, *dtype;
-};
-
-/* DLPack, version 1: a tensor, and the table of functions by which a type hands its objects to C. */
-struct dl_tensor {
-    void *data;
-    int32_t device_type, device_id, axes;
-    uint8_t type_code, type_bits;
-    uint16_t type_lanes;
-    const int64_t *shape, *strides; /* strides: in elements */
-    uint64_t byte_offset;
-};
-struct dl_exchange {
-    uint32_t major, minor;
-    void *previous, *allocate, *from_object, *to_object;
-    int (*view)(void *object, struct dl_tensor *view); /* -1: an exception is set */
-};
-enum { DL_CPU = 1 };
-
-/* Exact types: what a subclass means by its memory is not known. */
-static struct type {
-    PyTypeObject *type;
-    const struct dl_exchange *exchange; /* torch's; NULL: the type is numpy's */
-} types[MOST_TYPES];
-
-static Py_ssize_t head_bytes; /* of every object: object.__basicsize__ */
-
-static const struct type *type_of(PyObject *object) {
-    for (int i = 0; i < MOST_TYPES && types[i].type; i++)
-        if (types[i].type == Py_TYPE(object)) return &types[i];
-    return NULL;
-}
-
-/* Reads an array in CPU memory; false for what is none, without an exception, and for tensors that torch would have to see. */
-static bool read_layout(const struct type *type, PyObject *object, struct layout *layout) {
-    if (!type->exchange) {
-        const struct numpy_array *array =
-            (const void *)((const char *)(const void *)object + head_bytes);
-        *layout = (struct layout){array->data, array->axes, array->shape, array->strides,
-                                  (uintptr_t)array->dtype};
-        return true;
-    }
-    if (!tensor_is_plain(object, true)) return false;
-    struct dl_tensor tensor;
-    if (type->exchange->view(object, &tensor)) {
-        PyErr_Clear();
-        return false;
-    }
-    if (tensor.device_type != DL_CPU || !tensor.data || !tensor.strides) return false;
-    *layout = (struct layout){
-        (char *)tensor.data + tensor.byte_offset, tensor.axes, tensor.shape, tensor.strides,
-        (uint64_t)tensor.type_code << 32 | (uint64_t)tensor.type_bits << 16 | tensor.type_lanes};
-    return true;
-}
-
-/* ---- the table ---- */
-
-struct argument {
-    PyObject *value; /* an immutable value; NULL: an array as follows */
-    bool is_list;    /* value is a tuple of what a list held */
-    const struct type *type;
-    int64_t axes, shape[MOST_AXES], strides[MOST_AXES];
-    uint64_t dtype;
-    PyObject *owner; /* numpy's dtype, whose address stays its own as long as this refers to it */
-};
-
-struct entry {
-    PyObject *plan; /* what owns the plan; NULL: the entry is free */
-    PyObject
-        *results; /* a tuple, for each result: (what makes it, the tuple of arguments to that) */
-    const nhood_plan *handle;
-    size_t workspace_bytes;
-    PyObject *names; /* a tuple: of the last arguments, those given by keyword */
-    int arguments;
-    struct argument argument[MOST_ARGUMENTS];
-    /* The tensor slot of each array among the arguments, then of each result. */
-    int slot[MOST_ARGUMENTS + MOST_RESULTS];
-};
-
-static struct entry table[ENTRIES];
-static int newest, last_hit;
 static unsigned long long generation; /* how often everything was forgotten */
 
 static nhood_status (*execute)(const nhood_plan *plan, const nhood_io *io);
 static PyObject *check; /* raises what a status means */
 
-/* Whether two arguments are the same value of the same type: 1 == True == 1.0, but only the first is an integer. Strings are
- * names, of which there is one object each. */
-static bool same_value(PyObject *a, PyObject *b) {
-    if (a == b) return true;
-    if (Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyTuple_CheckExact(a)) {
-        const Py_ssize_t count = PyTuple_Size(a);
-        bool same = count == PyTuple_Size(b);
-        for (Py_ssize_t i = 0; same && i < count; i++)
-            same = same_value(PyTuple_GetItem(a, i), PyTuple_GetItem(b, i));
-        return same;
-    }
-    if (!PyLong_CheckExact(a) && !PyFloat_CheckExact(a)) return false;
-    return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
-}
+/* ---- execution ---- */
 
-/* Whether a value cannot change, so that it can be compared with later. */
-static bool is_lasting(PyObject *value) {
-    if (PyTuple_CheckExact(value)) {
-        bool lasting = true;
-        for (Py_ssize_t i = 0; lasting && i < PyTuple_Size(value); i++)
-            lasting = is_lasting(PyTuple_GetItem(value, i));
-        return lasting;
-    }
-    return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) ||
-           PyFloat_CheckExact(value) || PyUnicode_CheckExact(value);
-}
-
-/* Lists are compared by what they hold: they may change, but not while that is done. */
-static bool same_entries(PyObject *tuple, PyObject *list) {
-    const Py_ssize_t count = PyTuple_Size(tuple);
-    bool same = PyList_CheckExact(list) && count == PyList_Size(list);
-    for (Py_ssize_t i = 0; same && i < count; i++)
-        same = same_value(PyTuple_GetItem(tuple, i), PyList_GetItem(list, i));
-    return same;
-}
-
-static bool argument_matches(const struct argument *argument, PyObject *given, void **data) {
-    if (argument->is_list) return same_entries(argument->value, given);
-    if (argument->value) return same_value(argument->value, given);
-    if (Py_TYPE(given) != argument->type->type) return false;
-    struct layout layout;
-    if (!read_layout(argument->type, given, &layout)) return false;
-    const size_t bytes = (size_t)argument->axes * sizeof(int64_t);
-    *data = layout.data;
-    return layout.dtype == argument->dtype && layout.axes == argument->axes &&
-           !memcmp(layout.shape, argument->shape, bytes) &&
-           !memcmp(layout.strides, argument->strides, bytes);
-}
-
-/* Describes an argument, with references. False for one that cannot be remembered. */
-static bool describe(PyObject *given, struct argument *argument) {
-    if (PyList_CheckExact(given)) {
-        PyObject *held = PyList_AsTuple(given);
-        if (!held || !is_lasting(held)) {
-            Py_DecRef(held);
-            return false;
-        }
-        argument->value = held;
-        argument->is_list = true;
-        return true;
-    }
-    if (is_lasting(given)) {
-        argument->value = another(given);
-        return true;
-    }
-    struct layout layout;
-    argument->type = type_of(given);
-    if (!argument->type || !read_layout(argument->type, given, &layout) || layout.axes > MOST_AXES)
-        return false;
-    argument->axes = layout.axes;
-    argument->dtype = layout.dtype;
-    if (!argument->type->exchange) {
-        argument->owner = another((PyObject *)(uintptr_t)layout.dtype);
-    }
-    memcpy(argument->shape, layout.shape, (size_t)layout.axes * sizeof(int64_t));
-    memcpy(argument->strides, layout.strides, (size_t)layout.axes * sizeof(int64_t));
-    return true;
-}
-
-static bool entry_matches(const struct entry *entry, PyObject *const *given, Py_ssize_t count,
-                          PyObject *names, nhood_io *io) {
-    if (!entry->plan || entry->arguments != count) return false;
-    if (names ? !same_value(entry->names, names) : PyTuple_Size(entry->names) > 0) return false;
-    int slot = 0;
-    bool same = true;
-    for (int i = 0; same && i < entry->arguments; i++) {
-        void *data = NULL;
-        same = argument_matches(&entry->argument[i], given[i], &data);
-        if (same && !entry->argument[i].value) io->data[entry->slot[slot++]] = data;
-    }
-    if (!same && slot) memset(io->data, 0, sizeof io->data);
-    return same;
-}
-
-/* Finds the entry of a call and writes the addresses of its arrays; all others stay NULL. */
-static const struct entry *find(PyObject *const *given, Py_ssize_t count, PyObject *names,
-                                nhood_io *io) {
-    for (int look = 0; look < ENTRIES; look++) {
-        const int i = (last_hit + look) % ENTRIES;
-        if (!entry_matches(&table[i], given, count, names, io)) continue;
-        last_hit = i;
-        return &table[i];
-    }
-    return NULL;
-}
-
-/* Empties an entry. Its objects go last: what they run may come back here. */
-static void free_entry(struct entry *entry) {
-    const struct entry old = *entry;
-    *entry = (struct entry){0};
-    if (!old.plan) return;
-    for (int i = 0; i < old.arguments; i++) {
-        Py_DecRef(old.argument[i].value);
-        Py_DecRef(old.argument[i].owner);
-    }
-    Py_DecRef(old.names);
-    Py_DecRef(old.plan);
-    Py_DecRef(old.results);
-}
-
-/* ---- calls ---- */
-
-/* The workspace that no call uses at the moment. */
+/* The workspace in CPU memory that no call uses at the moment. */
 static char *spare;
 static size_t spare_bytes;
 
@@ -281,37 +52,51 @@ static void give_workspace(char *memory, size_t bytes) {
     spare_bytes = bytes;
 }
 
-/* What a call needs of its entry, with references: the table may change while it makes results and computes. */
+/* What an execution needs of its entry, with references: the table may change while it makes results and computes. */
 struct taken {
-    PyObject *plan, *results;
+    PyObject *owner, *results, *stream, *workspace;
     const nhood_plan *handle;
     size_t workspace_bytes;
+    int device;
     int slot[MOST_RESULTS];
 };
 
-static struct taken take(const struct entry *entry) {
-    struct taken taken = {entry->plan, entry->results, entry->handle, entry->workspace_bytes, {0}};
+/* Writes the addresses of the arrays, too. */
+static struct taken take(const struct entry *entry, const struct call *call, nhood_io *io) {
+    struct taken taken = {another(entry->owner),
+                          another(entry->results),
+                          another(entry->launch.stream),
+                          another(entry->launch.workspace),
+                          entry->handle,
+                          entry->workspace_bytes,
+                          entry->device,
+                          {0}};
     int arrays = 0;
     for (int i = 0; i < entry->arguments; i++)
-        arrays += !entry->argument[i].value;
+        if (!entry->argument[i].value) io->data[entry->slot[arrays++]] = call->given[i].layout.data;
     memcpy(taken.slot, entry->slot + arrays, sizeof taken.slot);
-    Py_IncRef(taken.plan);
-    Py_IncRef(taken.results);
     return taken;
 }
 
-/* Makes one result and writes its address. NULL: an exception is set. */
-static PyObject *make_result(PyObject *maker, void **data) {
-    PyObject *result = PyObject_CallObject(PyTuple_GetItem(maker, 0), PyTuple_GetItem(maker, 1));
-    if (!result) return NULL;
-    const struct type *type = type_of(result);
+static void give_back(struct taken *taken) {
+    Py_DecRef(taken->owner);
+    Py_DecRef(taken->results);
+    Py_DecRef(taken->stream);
+    Py_DecRef(taken->workspace);
+}
+
+/* Makes an array on the device and writes its address. NULL: an exception is set. */
+static PyObject *make_array(PyObject *maker, int device, void **data) {
+    PyObject *array = PyObject_CallObject(PyTuple_GetItem(maker, 0), PyTuple_GetItem(maker, 1));
+    if (!array) return NULL;
+    const struct array_type *type = array_type_of(array);
     struct layout layout;
-    if (type && read_layout(type, result, &layout)) {
+    if (type && array_read(type, array, &layout) && layout.device == device) {
         *data = layout.data;
-        return result;
+        return array;
     }
-    Py_DecRef(result);
-    PyErr_SetString(PyExc_RuntimeError, "a result that is no array in CPU memory");
+    Py_DecRef(array);
+    PyErr_SetString(PyExc_RuntimeError, "a result that is no array in memory of its device");
     return NULL;
 }
 
@@ -319,11 +104,12 @@ static PyObject *make_result(PyObject *maker, void **data) {
 static PyObject *make_results(const struct taken *taken, nhood_io *io) {
     const Py_ssize_t count = PyTuple_Size(taken->results);
     if (count == 1)
-        return make_result(PyTuple_GetItem(taken->results, 0), &io->data[taken->slot[0]]);
+        return make_array(PyTuple_GetItem(taken->results, 0), taken->device,
+                          &io->data[taken->slot[0]]);
     PyObject *results = PyTuple_New(count);
     for (Py_ssize_t i = 0; results && i < count; i++) {
-        PyObject *result =
-            make_result(PyTuple_GetItem(taken->results, i), &io->data[taken->slot[i]]);
+        PyObject *result = make_array(PyTuple_GetItem(taken->results, i), taken->device,
+                                      &io->data[taken->slot[i]]);
         if (result && !PyTuple_SetItem(results, i, result)) continue;
         Py_DecRef(results);
         results = NULL;
@@ -331,8 +117,17 @@ static PyObject *make_results(const struct taken *taken, nhood_io *io) {
     return results;
 }
 
-/* Executes with the interpreter's lock released. False: an exception is set. */
-static bool run(const struct taken *taken, nhood_io *io) {
+/* Calls the library with the interpreter's lock released. False: an exception is set. */
+static bool run(const struct taken *taken, const nhood_io *io) {
+    PyThreadState *thread = PyEval_SaveThread();
+    const nhood_status status = execute(taken->handle, io);
+    PyEval_RestoreThread(thread);
+    if (!status) return true;
+    Py_DecRef(PyObject_CallFunction(check, "i", (int)status));
+    return false;
+}
+
+static bool run_on_cpu(const struct taken *taken, nhood_io *io) {
     size_t bytes = 0;
     char *workspace = NULL;
     if (taken->workspace_bytes && !(workspace = take_workspace(taken->workspace_bytes, &bytes))) {
@@ -341,94 +136,172 @@ static bool run(const struct taken *taken, nhood_io *io) {
     }
     io->workspace = workspace;
     io->workspace_bytes = bytes;
-    PyThreadState *thread = PyEval_SaveThread();
-    nhood_status status = execute(taken->handle, io);
-    PyEval_RestoreThread(thread);
+    const bool done = run(taken, io);
     if (workspace) give_workspace(workspace, bytes);
-    if (!status) return true;
-    Py_DecRef(PyObject_CallFunction(check, "i", (int)status));
-    return false;
+    return done;
+}
+
+/* Enqueues; the workspace goes back to the memory of its stream, as that of every operation of torch. */
+static bool run_on_cuda(const struct taken *taken, nhood_io *io) {
+    PyObject *workspace = NULL;
+    if (taken->workspace &&
+        !(workspace = make_array(taken->workspace, taken->device, &io->workspace)))
+        return false;
+    io->workspace_bytes = taken->workspace_bytes;
+    PyObject *stream = PyObject_CallFunction(taken->stream, "i", taken->device);
+    io->stream = stream ? PyLong_AsVoidPtr(stream) : NULL;
+    Py_DecRef(stream);
+    const bool done = !PyErr_Occurred() && run(taken, io);
+    Py_DecRef(workspace);
+    return done;
+}
+
+static PyObject *execute_plan(const struct entry *entry, const struct call *call) {
+    nhood_io io = {.struct_size = sizeof io};
+    struct taken taken = take(entry, call, &io);
+    PyObject *results = make_results(&taken, &io);
+    if (results && !(taken.stream ? run_on_cuda(&taken, &io) : run_on_cpu(&taken, &io))) {
+        Py_DecRef(results);
+        results = NULL;
+    }
+    give_back(&taken);
+    return results;
+}
+
+/* Calls the function of an entry with the call's arguments and its own. Of a tuple of one result, that. */
+static PyObject *call_function(const struct entry *entry, const struct call *call) {
+    const Py_ssize_t count = PyTuple_Size(entry->constants);
+    PyObject *arguments = PyTuple_New(count);
+    if (!arguments) return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const int place = entry->place[i];
+        PyObject *own = PyTuple_GetItem(entry->constants, i);
+        PyTuple_SetItem(arguments, i, another(place < 0 ? own : call->given[place].object));
+    }
+    PyObject *function = another(entry->owner);
+    PyObject *result = PyObject_CallObject(function, arguments);
+    Py_DecRef(function);
+    Py_DecRef(arguments);
+    if (!result || !PyTuple_CheckExact(result) || PyTuple_Size(result) != 1) return result;
+    PyObject *alone = another(PyTuple_GetItem(result, 0));
+    Py_DecRef(result);
+    return alone;
 }
 
 /* None for a call that can be remembered, False for others. */
-static PyObject *missed(PyObject *const *given, Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        struct layout layout;
-        const struct type *type = type_of(given[i]);
-        if (type && read_layout(type, given[i], &layout)) continue;
-        if (!is_lasting(given[i]) && !PyList_CheckExact(given[i])) return another(Py_False);
-    }
-    return another(Py_None);
+static PyObject *look_up(PyObject *const *given, Py_ssize_t count, PyObject *names, bool executed) {
+    struct call call;
+    if (!table_read_call(&call, given, count, names, executed)) return another(Py_False);
+    const struct entry *entry = table_find(&call);
+    if (!entry) return another(Py_None);
+    return entry->recorded ? call_function(entry, &call) : execute_plan(entry, &call);
 }
 
 static PyObject *call(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     (void)module;
-    nhood_io io = {.struct_size = sizeof io};
-    if (names) count += PyTuple_Size(names);
-    const struct entry *entry = find(given, count, names, &io);
-    if (!entry) return missed(given, count);
-    const struct taken taken = take(entry);
-    PyObject *results = make_results(&taken, &io);
-    if (results && !run(&taken, &io)) {
-        Py_DecRef(results);
-        results = NULL;
-    }
-    Py_DecRef(taken.plan);
-    Py_DecRef(taken.results);
-    return results;
+    return look_up(given, count, names, false);
+}
+
+static PyObject *execute_call(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    (void)module;
+    return look_up(given, count, NULL, true);
 }
 
 /* ---- what the package tells ---- */
 
-/* Fills an entry that has its plan and results. False if the call cannot be remembered. */
-static bool fill_entry(struct entry *entry, PyObject *given, PyObject *slots) {
-    const Py_ssize_t count = PyTuple_Size(given), results = PyTuple_Size(entry->results);
-    if (count > MOST_ARGUMENTS || results < 1 || results > MOST_RESULTS) return false;
-    Py_ssize_t used = results;
-    for (; entry->arguments < count; entry->arguments++) {
-        struct argument *argument = &entry->argument[entry->arguments];
-        if (!describe(PyTuple_GetItem(given, entry->arguments), argument)) return false;
-        used += !argument->value;
+/* Reads a call that is to be remembered. */
+static bool read_remembered(struct call *call, PyObject *arguments) {
+    PyObject *given[MOST_ARGUMENTS];
+    const Py_ssize_t count = PyTuple_Size(arguments);
+    if (count > MOST_ARGUMENTS) return false;
+    for (Py_ssize_t i = 0; i < count; i++)
+        given[i] = PyTuple_GetItem(arguments, i);
+    return table_read_call(call, given, count, NULL, true);
+}
+
+/* Reads a tuple of at most `most` ints, of which the least and the largest may be `first` and `last`. */
+static bool read_ints(PyObject *tuple, Py_ssize_t most, long first, long last, int *values) {
+    bool right = PyTuple_Size(tuple) <= most;
+    for (Py_ssize_t i = 0; right && i < PyTuple_Size(tuple); i++) {
+        const long value = PyLong_AsLong(PyTuple_GetItem(tuple, i));
+        right = !PyErr_Occurred() && value >= first && value <= last;
+        values[i] = (int)value;
     }
-    if (used != PyTuple_Size(slots)) return false;
-    for (Py_ssize_t i = 0; i < used; i++) {
-        entry->slot[i] = (int)PyLong_AsLong(PyTuple_GetItem(slots, i));
-        if (entry->slot[i] < 0 || entry->slot[i] >= NHOOD_TENSOR_SLOTS) return false;
-    }
+    return right;
+}
+
+/* Reads (stream, workspace or None, setting or None, expected). */
+static bool read_launch(struct launch *launch, PyObject *tuple) {
+    PyObject *parts[4];
+    if (!PyArg_ParseTuple(tuple, "OOOO", &parts[0], &parts[1], &parts[2], &parts[3])) return false;
+    launch->stream = another(parts[0]);
+    if (parts[1] != Py_None) launch->workspace = another(parts[1]);
+    if (parts[2] != Py_None) launch->setting = another(parts[2]);
+    launch->expected = another(parts[3]);
     return true;
+}
+
+/* Adds an entry that is whole, unless everything was forgotten since; frees what then is not in the table. */
+static PyObject *add(struct entry *entry, bool whole, unsigned long long since) {
+    if (whole && since == generation) table_add(entry);
+    table_free(entry);
+    if (PyErr_Occurred()) return NULL;
+    return another(Py_None);
 }
 
 static PyObject *remember(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *given, *slots;
+    PyObject *given, *slots, *launch;
     unsigned long long since, handle, workspace_bytes;
     struct entry entry = {0};
-    if (!PyArg_ParseTuple(arguments, "KO!O!OKKO!O!", &since, &PyTuple_Type, &given, &PyTuple_Type,
-                          &entry.names, &entry.plan, &handle, &workspace_bytes, &PyTuple_Type,
-                          &slots, &PyTuple_Type, &entry.results))
+    if (!PyArg_ParseTuple(arguments, "KO!O!OKKO!O!O", &since, &PyTuple_Type, &given, &PyTuple_Type,
+                          &entry.names, &entry.owner, &handle, &workspace_bytes, &PyTuple_Type,
+                          &slots, &PyTuple_Type, &entry.results, &launch))
         return NULL;
     Py_IncRef(entry.names);
-    Py_IncRef(entry.plan);
+    Py_IncRef(entry.owner);
     Py_IncRef(entry.results);
     entry.handle = (const nhood_plan *)(uintptr_t)handle;
     entry.workspace_bytes = (size_t)workspace_bytes;
-    if (fill_entry(&entry, given, slots) && since == generation) {
-        newest = (newest + 1) % ENTRIES;
-        const struct entry old = table[newest];
-        table[newest] = entry;
-        entry = old;
-    }
-    free_entry(&entry);
-    if (PyErr_Occurred()) return NULL;
-    return another(Py_None);
+    const Py_ssize_t results = PyTuple_Size(entry.results);
+    struct call call;
+    bool whole =
+        results >= 1 && results <= MOST_RESULTS && read_remembered(&call, given) &&
+        table_describe(&entry, &call) &&
+        read_ints(slots, MOST_ARGUMENTS + MOST_RESULTS, 0, NHOOD_TENSOR_SLOTS - 1, entry.slot);
+    Py_ssize_t used = results;
+    for (int i = 0; i < entry.arguments; i++)
+        used += !entry.argument[i].value;
+    whole = whole && used == PyTuple_Size(slots) &&
+            (entry.device == ON_CPU) == (launch == Py_None) &&
+            (launch == Py_None || read_launch(&entry.launch, launch));
+    return add(&entry, whole, since);
+}
+
+static PyObject *remember_function(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *given, *places;
+    unsigned long long since;
+    struct entry entry = {.recorded = true};
+    if (!PyArg_ParseTuple(arguments, "KO!O!OO!O!", &since, &PyTuple_Type, &given, &PyTuple_Type,
+                          &entry.names, &entry.owner, &PyTuple_Type, &entry.constants,
+                          &PyTuple_Type, &places))
+        return NULL;
+    Py_IncRef(entry.names);
+    Py_IncRef(entry.owner);
+    Py_IncRef(entry.constants);
+    struct call call;
+    const bool whole = read_remembered(&call, given) && table_describe(&entry, &call) &&
+                       PyTuple_Size(places) == PyTuple_Size(entry.constants) &&
+                       read_ints(places, MOST_ARGUMENTS, -1, (long)call.count - 1, entry.place);
+    return add(&entry, whole, since);
 }
 
 static PyObject *forget(PyObject *module, PyObject *nothing) {
     (void)module;
     (void)nothing;
     generation++;
-    for (int i = 0; i < ENTRIES; i++)
-        free_entry(&table[i]);
+    table_free_all();
     free(spare);
     spare = NULL;
     return another(Py_None);
@@ -440,41 +313,6 @@ static PyObject *get_generation(PyObject *module, PyObject *nothing) {
     return PyLong_FromUnsignedLongLong(generation);
 }
 
-static bool are_equal(const int64_t *numbers, int64_t count, PyObject *tuple) {
-    bool equal = PyTuple_Size(tuple) == (Py_ssize_t)count;
-    for (int64_t i = 0; equal && i < count; i++)
-        equal = PyLong_AsLongLong(PyTuple_GetItem(tuple, (Py_ssize_t)i)) == numbers[i];
-    return equal;
-}
-
-static PyObject *add_type(PyObject *module, PyObject *arguments) {
-    (void)module;
-    PyObject *array, *capsule, *shape, *strides;
-    unsigned long long address;
-    if (!PyArg_ParseTuple(arguments, "OOKO!O!", &array, &capsule, &address, &PyTuple_Type, &shape,
-                          &PyTuple_Type, &strides))
-        return NULL;
-    struct type added = {Py_TYPE(array), NULL};
-    if (capsule != Py_None) {
-        added.exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-        if (!added.exchange) return NULL;
-        if (added.exchange->major != 1 || !added.exchange->view) return another(Py_False);
-    }
-    struct layout layout;
-    const bool read = read_layout(&added, array, &layout) &&
-                      (uintptr_t)layout.data == (uintptr_t)address &&
-                      are_equal(layout.shape, layout.axes, shape) &&
-                      are_equal(layout.strides, layout.axes, strides);
-    if (PyErr_Occurred()) return NULL;
-    int place = 0;
-    while (place < MOST_TYPES && types[place].type)
-        place++;
-    if (!read || place == MOST_TYPES) return another(Py_False);
-    Py_IncRef((PyObject *)added.type);
-    types[place] = added;
-    return another(Py_True);
-}
-
 static PyObject *start(PyObject *module, PyObject *arguments) {
     (void)module;
     unsigned long long address;
@@ -482,7 +320,7 @@ static PyObject *start(PyObject *module, PyObject *arguments) {
     Py_ssize_t head;
     if (!PyArg_ParseTuple(arguments, "KnO", &address, &head, &given)) return NULL;
     if (execute) return another(Py_False);
-    head_bytes = head;
+    array_set_head(head);
     check = another(given);
     execute = (nhood_status(*)(const nhood_plan *, const nhood_io *))(uintptr_t)address;
     return another(Py_True);
@@ -493,20 +331,27 @@ static PyMethodDef methods[] = {
      "start(address of nhood_plan_execute, object.__basicsize__, check): before anything else. "
      "Returns False where that has "
      "been done: the table is of one interpreter and one copy of the package."},
-    {"add_type", add_type, METH_VARARGS,
+    {"add_type", array_add_type, METH_VARARGS,
      "add_type(array, exchange, address, shape, strides): knows arrays of that exact type from "
-     "here on, by the capsule of the "
-     "type, or numpy's by None. Returns whether it does, which takes that `array` is read right."},
+     "here on, by the capsule of the type, or numpy's by None. Returns whether it does, which "
+     "takes that `array` is read right."},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL | METH_KEYWORDS,
-     "call(*arguments, **named): the results, one alone or a tuple; None for arguments that are "
-     "not "
-     "remembered."},
+     "call(*arguments, **named): the results, one alone or a tuple; None if no such call is "
+     "remembered, False if none can be."},
+    {"execute", (PyCFunction)(void (*)(void))execute_call, METH_FASTCALL,
+     "execute(*arguments): the same of calls that only execute, whatever gradients are recorded."},
     {"remember", remember, METH_VARARGS,
-     "remember(generation, arguments, names, plan, handle, workspace_bytes, slots, results): what "
-     "a call with these arguments "
-     "does, the last of them by these names, unless everything was forgotten since. slots: of the "
-     "arrays among the "
-     "arguments, then of the results; results: a pair (callable, arguments) for each."},
+     "remember(generation, arguments, names, plan, handle, workspace_bytes, slots, results, "
+     "launch): what a call with these arguments does, the last of them by these names, unless "
+     "everything was forgotten since. slots: of the arrays among the arguments, then of the "
+     "results; results: a pair (callable, arguments) for each; launch: None on the CPU, else "
+     "(what tells the stream of an ordinal, a pair that makes the workspace or None, what tells a "
+     "setting or None, its value)."},
+    {"remember_function", remember_function, METH_VARARGS,
+     "remember_function(generation, arguments, names, function, constants, places): that such a "
+     "call is one of `function` if gradients are recorded for it. places: for each of the "
+     "function's arguments, the place of the call's argument that it is, or -1 for the one in "
+     "constants. A tuple of one result is taken for that alone."},
     {"forget", forget, METH_NOARGS, "forget(): everything, and the workspace."},
     {"generation", get_generation, METH_NOARGS,
      "generation(): how often everything was forgotten."},

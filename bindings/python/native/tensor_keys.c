@@ -88,35 +88,39 @@ PyObject *tensor_keys_learn(PyObject *module, PyObject *arguments) {
     return PyBool_FromLong(impl >= 0 && keys >= 0);
 }
 
-/* Whether operations with the tensor are recorded for gradients. */
-static bool is_recorded(PyObject *tensor) {
+bool tensor_wants_gradient(PyObject *tensor) {
     PyObject *wants = PyObject_GetAttr(tensor, requires_grad);
-    PyObject *mode = NULL;
-    bool recorded = wants != Py_False;
-    if (wants == Py_True) {
-        mode = PyObject_CallObject(grad_mode, NULL);
-        recorded = mode != Py_False;
-    }
+    const bool wanted = wants != Py_False;
     Py_DecRef(wants);
+    PyErr_Clear();
+    return wanted;
+}
+
+bool tensor_gradients_are_recorded(void) {
+    PyObject *mode = PyObject_CallObject(grad_mode, NULL);
+    const bool recorded = mode != Py_False;
     Py_DecRef(mode);
     PyErr_Clear();
     return recorded;
 }
 
-bool tensor_is_plain(PyObject *tensor, bool without_gradients) {
+bool tensor_is_plain(PyObject *tensor) {
     if (!tensor_type || !PyType_IsSubtype(Py_TYPE(tensor), tensor_type)) return false;
     const uint64_t keys = keys_of(tensor);
     bool found = false;
     for (Py_ssize_t i = 0; !found && i < plain_count; i++)
         found = keys == plain[i];
-    return found && !(without_gradients && is_recorded(tensor));
+    return found;
 }
 
 PyObject *tensor_keys_are_plain(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     (void)module;
-    bool plain_ones = tensor_type && count > 0;
-    for (Py_ssize_t i = 1; plain_ones && i < count; i++)
-        plain_ones = !PyType_IsSubtype(Py_TYPE(given[i]), tensor_type) ||
-                     tensor_is_plain(given[i], given[0] == Py_True);
-    return PyBool_FromLong(plain_ones);
+    const bool without_gradients = count > 0 && given[0] == Py_True;
+    bool plain_ones = tensor_type && count > 0, wanted = false;
+    for (Py_ssize_t i = 1; plain_ones && i < count; i++) {
+        if (!PyType_IsSubtype(Py_TYPE(given[i]), tensor_type)) continue;
+        plain_ones = tensor_is_plain(given[i]);
+        if (plain_ones && without_gradients && !wanted) wanted = tensor_wants_gradient(given[i]);
+    }
+    return PyBool_FromLong(plain_ones && !(wanted && tensor_gradients_are_recorded()));
 }

@@ -7,9 +7,13 @@
 
 #include <stdbool.h>
 
-/* Whether a tensor has plain keys and, if `without_gradients`, no gradient with respect to it is recorded. False for all tensors
- * before the keys are learnt. No exception is set. */
-bool tensor_is_plain(PyObject *tensor, bool without_gradients);
+/* Whether a tensor has plain keys. False for all tensors before the keys are learnt. */
+bool tensor_is_plain(PyObject *tensor);
+
+/* Whether a tensor asks for gradients (also where it cannot be told), and whether torch records them at all. No exception is
+ * set. */
+bool tensor_wants_gradient(PyObject *tensor);
+bool tensor_gradients_are_recorded(void);
 
 /* Methods of the module; their texts are in its table. */
 PyObject *tensor_keys_learn(PyObject *module, PyObject *arguments);

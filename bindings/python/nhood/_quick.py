@@ -68,6 +68,9 @@ call: Callable[..., Any] = _module.call if _module else no_call
 """(*arguments, **named) -> the results, one alone or a tuple of several; None if such a call is not remembered, False if it
 cannot be"""
 
+execute: Callable[..., Any] = _module.execute if _module else no_call
+"""(*arguments) -> the same of calls that only execute, whatever gradients are recorded"""
+
 if _module:
     atexit.register(_module.forget)  # plans go before the library
 
@@ -79,9 +82,25 @@ def begin(arguments: tuple[Any, ...], named: dict[str, Any], parameters: tuple[s
     return Call(_module.generation(), (*arguments, *named.values()), names, tuple(named))
 
 
-def remember(begun: Call, operation: Operation, plan: Any, makers: Sequence[Maker]) -> None:
-    """That the call is the execution of a plan on its arrays, with results by `makers`, in the order of the outputs."""
-    if plan.workspace_bytes > _MOST_WORKSPACE:
+class Launch(NamedTuple):
+    """How a plan of a CUDA device is enqueued."""
+
+    stream: Callable[[int], int]
+    """of the device's ordinal; its address"""
+    workspace: Optional[Maker]
+    setting: Optional[Callable[[], Any]]
+    """on which the plan depends"""
+    expected: Any
+    """what that was"""
+
+
+def remember(
+    begun: Call, operation: Operation, plan: Any, makers: Sequence[Maker], launch: Optional[Launch] = None
+) -> None:
+    """That the call is the execution of a plan on its arrays, with results by `makers`, in the order of the outputs.
+
+    launch: None for plans of the CPU, with workspaces of the module's own."""
+    if launch is None and plan.workspace_bytes > _MOST_WORKSPACE:
         return
     slot_of = {tensor.name: tensor.slot for tensor in operation.inputs}
     given = zip(begun.names, begun.arguments)
@@ -97,7 +116,17 @@ def remember(begun: Call, operation: Operation, plan: Any, makers: Sequence[Make
         plan.workspace_bytes,
         tuple(slots),
         tuple(makers),
+        launch,
     )
+
+
+def remember_function(begun: Call, function: Callable[..., Any], names: Sequence[str], rest: tuple[Any, ...]) -> None:
+    """That where gradients are recorded for it the call is one of `function`: with its arguments of these names, None for those
+    that it has not, and then the rest. A tuple of one result is taken for that alone."""
+    place_of = {name: place for place, name in enumerate(begun.names)}
+    places = (*[place_of.get(name, -1) for name in names], *[-1] * len(rest))
+    constants = (*[None] * len(names), *rest)
+    _module.remember_function(begun.generation, begun.arguments, begun.keywords, function, constants, places)
 
 
 def forget() -> None:

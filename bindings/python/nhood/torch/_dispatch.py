@@ -37,7 +37,13 @@ except AttributeError:  # a torch that does not tell: always through the dispatc
     _PLAIN_THREADS = set()
     _profiling = _function_modes = lambda: True
 
-_below_autograd, _AUTOGRAD = torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.AutogradFunctionality
+_excluded, _AUTOGRAD = torch._C._dispatch_tls_is_dispatch_key_excluded, torch._C.DispatchKey.AutogradFunctionality
+_grad_mode = torch.is_grad_enabled
+
+
+def _recording() -> bool:
+    """Whether this thread records gradients: kernels of the dispatcher below autograd do not, whatever the mode is."""
+    return _grad_mode() and not _excluded(_AUTOGRAD)
 
 
 # Dynamo traces these calls; export and make_fx have keys of their own in the thread.
@@ -52,7 +58,7 @@ def _ask_torch(without_gradients: bool, *arguments: Any) -> bool:
     """Whether all tensors among the arguments have such keys and, without gradients, none is recorded for them."""
     for argument in arguments:
         if isinstance(argument, Tensor):
-            if without_gradients and argument.requires_grad and torch.is_grad_enabled():
+            if without_gradients and argument.requires_grad and _recording():
                 return False
             if _tensor_keys(argument).raw_repr() not in _PLAIN_TENSORS:
                 return False
@@ -72,11 +78,12 @@ def _asking() -> Callable[..., bool]:
     """_ask_torch, or the same by the module nhood_quick in a tenth of the time, if that reads the keys of samples right."""
     if not _PLAIN_THREADS:
         return _ask_torch
-    known = _quick.tensors_are_plain(Tensor, list(_samples()), tuple(_PLAIN_TENSORS), torch.is_grad_enabled)
+    known = _quick.tensors_are_plain(Tensor, list(_samples()), tuple(_PLAIN_TENSORS), _recording)
     if known is None:
         return _ask_torch
     tried = torch.empty(3, 5, device="cpu")[:, 1:4]
-    _quick.add_type(tried, tried.data_ptr(), tuple(tried.shape), tried.stride())
+    for array in (tried, torch.nn.Parameter(tried)):
+        _quick.add_type(array, array.data_ptr(), tuple(array.shape), array.stride())
     return known
 
 
@@ -107,8 +114,6 @@ def directly(name: str, operator: Any, implementation: Callable[..., Any], tenso
             return implementation(*arguments)
         if not are_plain(False, *given):
             return operator(*arguments)
-        if _below_autograd(_AUTOGRAD):
-            return implementation(*arguments)
         return formulas[name].apply(*given, arguments[tensors:], implementation, False)
 
     return call

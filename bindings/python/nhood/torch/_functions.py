@@ -26,7 +26,7 @@ from .._functions import (
 )
 from .._operations import AV, FORWARD, QK, Operation
 from ._dispatch import are_plain, only_inference_here
-from ._fused import fused_attention, of_operator
+from ._fused import fused_attention, of_operator, remember_recorded
 from ._ops import ask_na
 from ._tensors import deterministic, run
 from ._unfused import Axes, av, qk
@@ -160,6 +160,9 @@ def _attention(rank: int) -> Callable[..., Any]:
             if not inference or not are_plain(True, *args, *named.values()):
                 arguments = attention_arguments(rank, *args, **named)
                 results = fused_attention(*arguments)
+                if known is None:
+                    begun = _quick.begin((name, deterministic(), *args), named, _PARAMETERS)
+                    remember_recorded(begun, *arguments)
                 return tuple(results) if arguments[-1] else results[0]
             begun = None
             if known is None:

@@ -8,6 +8,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from .. import _quick
+from .._operations import FORWARD
 from . import _ops
 from ._transforms import Formula, register_formula
 from ._unfused import Axes, OptionalTensor, Problem
@@ -25,6 +27,20 @@ def of_operator(
 ) -> tuple[Any, ...]:
     """The arguments in the operator's order."""
     return (*inputs, *axes[:4], scale, clamp_window, need_lse, *axes.place)
+
+
+def remember_recorded(
+    begun: _quick.Call,
+    inputs: Sequence[OptionalTensor],
+    axes: Axes,
+    scale: Optional[float],
+    clamp_window: bool,
+    need_lse: bool,
+) -> None:
+    """That the call is fused_attention(..) of its own tensors, with gradients recorded past the dispatcher."""
+    parameters = of_operator((), axes, scale, clamp_window, need_lse)
+    names = FORWARD.input_names[: len(inputs)]
+    _quick.remember_function(begun, Attention.apply, names, (parameters, _ops.compute_na, False))
 
 
 @register_formula(_ops.library, "na", 6)

@@ -120,7 +120,7 @@ def _ask_na_in(*arguments: Any) -> tuple[Request, Sequence[Any]]:
 # Implementations, for CPU and CUDA tensors alike
 
 
-def _na(*arguments: Any) -> list[Tensor]:
+def compute_na(*arguments: Any) -> list[Tensor]:
     return compute("na", ask_na, arguments)
 
 
@@ -230,7 +230,7 @@ def _register(
     return directly(name, packet.default, implementation, tensors)
 
 
-na = _register("na", FORWARD, ask_na, _na, _fake_na)
+na = _register("na", FORWARD, ask_na, compute_na, _fake_na)
 na_backward = _register("na_backward", BACKWARD, _ask_na_backward, _na_backward, _fake_na_backward)
 na_qk = _register("na_qk", QK, _ask_na_qk, _na_qk, _fake_na_qk)
 na_av = _register("na_av", AV, _ask_na_av, _na_av, _fake_na_av)

@@ -151,7 +151,7 @@ def compute(
 ) -> list[Tensor]:
     """run(*ask(*arguments)), where `name` stands for `ask`: at once if there has been such a call."""
     whole = (name, deterministic(), *arguments)
-    known = _quick.call(*whole)
+    known = _quick.execute(*whole)
     if known is not None and known is not False:
         return list(known) if type(known) is tuple else [known]
     request, tensors = ask(*arguments)
@@ -191,27 +191,38 @@ def run(
     results = _allocate(call, first, addresses)
     if ordinal < 0:
         _plans.execute(call.plan, addresses)
-        if begun:
-            makers = [_maker(*output) for output in call.outputs if output]
-            _quick.remember(begun, request.operation, call.plan, makers)
     else:
         size = call.plan.workspace_bytes
         workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
         address = workspace.data_ptr() if size else None
         _plans.enqueue(call.plan, addresses, address, _current_stream(ordinal))
+    if begun:
+        makers = [_maker(*output, first.device) for output in call.outputs if output]
+        launch = None if ordinal < 0 else _launch(call.plan.workspace_bytes, first)
+        _quick.remember(begun, request.operation, call.plan, makers, launch)
     return results
 
 
+def _launch(workspace_bytes: int, first: Tensor) -> _quick.Launch:
+    workspace = _maker((workspace_bytes,), torch.uint8, first.device) if workspace_bytes else None
+    if first.dtype is torch.float32:
+        return _quick.Launch(_current_stream, workspace, tf32_allowed, tf32_allowed())
+    return _quick.Launch(_current_stream, workspace, None, None)
+
+
 try:  # what torch's own generated code calls; the public way takes twice the time
-    from torch._C._dynamo.guards import _empty_strided_cpu
+    from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 except ImportError:
-    _empty_strided_cpu = None
+    _empty_strided_cpu = _empty_strided_cuda = None
 
 
-def _maker(shape: tuple[int, ...], dtype: torch.dtype) -> _quick.Maker:
-    if _empty_strided_cpu:
-        return _empty_strided_cpu, (shape, packed_strides(shape, 1), dtype)
-    return partial(torch.empty, dtype=dtype, device="cpu"), (shape,)
+def _maker(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> _quick.Maker:
+    strided = (shape, packed_strides(shape, 1), dtype)
+    if device.type == "cpu" and _empty_strided_cpu:
+        return _empty_strided_cpu, strided
+    if device.type == "cuda" and _empty_strided_cuda and torch.cuda.device_count() == 1:  # it takes the current device
+        return _empty_strided_cuda, strided
+    return partial(torch.empty, dtype=dtype, device=device), (shape,)
 
 
 def _mixed_devices(request: Request, tensors: Sequence[Optional[Tensor]]) -> ValueError:

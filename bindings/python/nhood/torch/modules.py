@@ -129,7 +129,8 @@ class _NeighborhoodAttention(nn.Module):
 
     def _forward(self, x: Any, stream: Optional[StreamingNeighborhoodAttention]) -> Any:
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-        query, key, value = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=-2)
+        kv_heads = self.num_kv_heads
+        query, key, value = heads.split_with_sizes([self.num_heads, kv_heads, kv_heads], dim=-2)
         attended = stream(query, key, value) if stream else self._attend(query, key, value)
         out = self.proj(attended.flatten(-2))
         return self.proj_drop(out)
@@ -141,17 +142,17 @@ class _NeighborhoodAttention(nn.Module):
         return x.tracer.create_proxy("call_module", name, (x,), {}) if name else self._forward(x, None)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        axes = Axes(self.kernel_size, self.stride, self.dilation, self.is_causal)
-        if any(self.is_periodic):
-            axes = axes._replace(place=(self.is_periodic, (), (), ()))
+        axes = self.kernel_size, self.stride, self.dilation, self.is_causal
+        periodic = True in self.is_periodic
         if self.training and self.attn_drop.p > 0:
+            place = (self.is_periodic, (), (), ()) if periodic else ()
             query, key, value, bias = autocast(query, key, value, self.rpb)
             return unfused_attention(
-                query, key, value, bias, None, None, axes, self.scale, False, self.attn_drop.p
+                query, key, value, bias, None, None, Axes(*axes, place), self.scale, False, self.attn_drop.p
             )[0]
-        is_periodic = self.is_periodic if any(self.is_periodic) else False
+        is_periodic = self.is_periodic if periodic else False
         return attention_of_rank(
-            self.rank, query, key, value, *axes[:4], self.scale, bias=self.rpb, is_periodic=is_periodic
+            self.rank, query, key, value, *axes, self.scale, bias=self.rpb, is_periodic=is_periodic
         )
 
     def extra_repr(self) -> str:

@@ -1,0 +1,89 @@
+/* The table of nhood_quick: calls, by all that their arguments say but the memory of arrays, and what they lead to. */
+#ifndef NHOOD_QUICK_TABLE_H
+#define NHOOD_QUICK_TABLE_H
+
+#include "quick_arrays.h"
+
+#include "nhood.h"
+
+enum { MOST_ARGUMENTS = 28, MOST_RESULTS = 6, MOST_AXES = 6 };
+
+/* An argument of a call as it comes. */
+struct given {
+    PyObject *object;
+    const struct array_type *type; /* NULL: no array */
+    struct layout layout;          /* of an array */
+};
+
+/* A call as it comes. */
+struct call {
+    struct given given[MOST_ARGUMENTS];
+    Py_ssize_t count;
+    PyObject *names; /* a tuple: of the last arguments, those given by keyword; NULL: none */
+    bool recorded;   /* whether gradients are recorded for it */
+};
+
+/* An argument as it was. */
+struct argument {
+    PyObject *value; /* an immutable value; NULL: an array as follows */
+    bool is_list;    /* value is a tuple of what a list held */
+    const struct array_type *type;
+    int64_t axes, shape[MOST_AXES], strides[MOST_AXES];
+    uint64_t dtype;
+    PyObject *owner; /* numpy's dtype, whose address stays its own as long as this refers to it */
+};
+
+/* How the plan of a CUDA device is enqueued. */
+struct launch {
+    PyObject *stream; /* (ordinal) -> the address of the current stream; NULL: a plan of the CPU */
+    PyObject *workspace; /* (what makes it, the tuple of arguments to that); NULL: none is needed */
+    PyObject *setting;   /* () -> a setting that the plan depends on; NULL: it depends on none */
+    PyObject *expected;  /* what that was */
+    bool aligned;        /* whether all arrays began where solvers like it best */
+};
+
+/* What a call leads to: the execution of a plan or, for one that gradients are recorded for, a call of a function. */
+struct entry {
+    PyObject *owner; /* of the plan, or the function; NULL: the entry is free */
+    bool recorded;
+    PyObject *names; /* a tuple: of the last arguments, those given by keyword */
+    int device;      /* of all arrays */
+    int arguments;
+    struct argument argument[MOST_ARGUMENTS];
+
+    /* Of a plan. */
+    const nhood_plan *handle;
+    size_t workspace_bytes;
+    PyObject
+        *results; /* a tuple, for each result: (what makes it, the tuple of arguments to that) */
+    struct launch launch;
+    int slot[MOST_ARGUMENTS +
+             MOST_RESULTS]; /* of each array among the arguments, then of each result */
+
+    /* Of a function. */
+    PyObject *constants; /* a tuple: its arguments, but for those that are arguments of the call */
+    int place[MOST_ARGUMENTS]; /* of each of these among the call's arguments; -1: a constant */
+};
+
+/* A new reference. Counts are changed by functions only: the header's macros are those of one version. */
+PyObject *another(PyObject *object);
+
+/* Reads the arguments of a call; false for one that no entry can have, without an exception.
+ * executed: whether it is a plan's execution, whatever gradients are recorded. */
+bool table_read_call(struct call *call, PyObject *const *given, Py_ssize_t count, PyObject *names,
+                     bool executed);
+
+/* NULL: nothing like it is remembered. */
+const struct entry *table_find(const struct call *call);
+
+/* Describes the arguments of a call in an entry, with references. False if it cannot be remembered. */
+bool table_describe(struct entry *entry, const struct call *call);
+
+/* Replaces the oldest entry and leaves that in `entry`. */
+void table_add(struct entry *entry);
+
+/* Empties an entry. Its objects go last: what they run may come back here. */
+void table_free(struct entry *entry);
+void table_free_all(void);
+
+#endif
