@@ -74,7 +74,7 @@ def labels(svg):
 def test_speed_is_that_of_stored_runs():
     """The first bars of both panels, from the files themselves."""
     found = labels(pictures.speed("light"))
-    for file, table, base in (("h200-large-windows", "large_windows", "cuDNN"), ("epyc-zen5-peers", "cpu_peers", "plain C")):
+    for file, table, base in (("h200-peers", "peers", "cuDNN"), ("epyc-zen5-peers", "cpu_peers", "plain C")):
         row = json.loads((ROOT / f"bench/results/{file}.json").read_text())["tables"][table]["rows"][0]
         assert f"{row['peers_ms'][base] / row['ms']:.2g}× nhood" in found
 
