@@ -12,11 +12,13 @@ const char *nhood_version(void) {
     return VERSION(NHOOD_VERSION_MAJOR, NHOOD_VERSION_MINOR, NHOOD_VERSION_PATCH);
 }
 
+/* from_environment is set if the text is the variable's. */
 static const char *text_or_environment(const char *text, const char *variable,
-                                       char room[NH_PATH_BYTES]) {
+                                       char room[NH_PATH_BYTES], bool *from_environment) {
     if (text) return text;
     const char *value = nh_os_environment(variable, room);
-    return value && *value ? value : NULL;
+    *from_environment = value && *value;
+    return *from_environment ? value : NULL;
 }
 
 static nhood_status read_threads(int32_t *threads) {
@@ -98,11 +100,19 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     if (!status) status = read_line_info(&effective.line_info);
     if (status) return status;
     char cache[NH_PATH_BYTES], isa[NH_PATH_BYTES], nvrtc[NH_PATH_BYTES], bundle[NH_PATH_BYTES];
-    effective.isa = text_or_environment(effective.isa, "NHOOD_ISA", isa);
-    effective.nvrtc = text_or_environment(effective.nvrtc, "NHOOD_NVRTC", nvrtc);
-    effective.bundle = text_or_environment(effective.bundle, "NHOOD_BUNDLE", bundle);
-    struct nh_host host = {effective.user, effective.allocate, effective.release, effective.log,
-                           effective.parallel_for};
+    struct nh_host host = {
+        .user = effective.user,
+        .allocate = effective.allocate,
+        .release = effective.release,
+        .log = effective.log,
+        .parallel_for = effective.parallel_for,
+    };
+    effective.isa =
+        text_or_environment(effective.isa, "NHOOD_ISA", isa, &host.from_environment.isa);
+    effective.nvrtc =
+        text_or_environment(effective.nvrtc, "NHOOD_NVRTC", nvrtc, &host.from_environment.nvrtc);
+    effective.bundle = text_or_environment(effective.bundle, "NHOOD_BUNDLE", bundle,
+                                           &host.from_environment.bundle);
     char no_cache[NH_NO_CACHE_BYTES];
     status = nh_cache_folder_find(effective.cache, &host, cache, no_cache);
     if (status) return status;

@@ -27,6 +27,10 @@ struct nh_host {
     void (*release)(void *user, void *memory);
     void (*log)(void *user, int32_t level, const char *line);
     void (*parallel_for)(void *user, int64_t count, nhood_parallel_body body, void *arg);
+    /* Which options come from the environment: errors name what was given. */
+    struct {
+        bool isa, nvrtc, bundle;
+    } from_environment;
 };
 
 /* Zeroed memory aligned to NH_ALIGNMENT, or NULL with the error text set. */

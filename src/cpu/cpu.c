@@ -84,23 +84,25 @@ static bool has_level(const char *name) {
     return !strcmp(name, levels[LEVELS - 1].name);
 }
 
-static nhood_status unknown_level(const char *cap) {
+static nhood_status unknown_level(const char *cap, const struct nh_host *host) {
     char names[64] = "";
     for (int i = 0; i < LEVELS; i++) {
         size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", levels[i].name);
     }
-    return nh_error(NHOOD_ERR_ARGUMENT, "options.isa = '%s' is not one of %s", cap, names);
+    return nh_error(NHOOD_ERR_ARGUMENT, "%s = '%s' is not one of %s",
+                    host->from_environment.isa ? "NHOOD_ISA" : "options.isa", cap, names);
 }
 
 /* Chooses the best instruction set that the machine has and that is no better than `cap`; NULL is no limit. "generic" stands
  * for the last one on every architecture. */
-static nhood_status choose_level(const char *cap, const struct nh_kernels **kernels) {
+static nhood_status choose_level(const char *cap, const struct nh_host *host,
+                                 const struct nh_kernels **kernels) {
     int first = 0;
     while (cap && first < LEVELS && strcmp(cap, levels[first].name) != 0)
         first++;
     if (first == LEVELS && !strcmp(cap, "generic")) first--;
-    if (first == LEVELS) return unknown_level(cap);
+    if (first == LEVELS) return unknown_level(cap, host);
     while (!has_level(levels[first].name))
         first++;
     *kernels = &levels[first];
@@ -110,7 +112,7 @@ static nhood_status choose_level(const char *cap, const struct nh_kernels **kern
 nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_host *host,
                          struct nh_device *device) {
     const struct nh_kernels *kernels = NULL;
-    nhood_status status = choose_level(options->isa, &kernels);
+    nhood_status status = choose_level(options->isa, host, &kernels);
     if (status) return status;
     struct nh_cpu *cpu = nh_allocate(host, sizeof *cpu);
     if (!cpu) return NHOOD_ERR_MEMORY;

@@ -11,7 +11,11 @@
 #include <unistd.h>
 
 static const char first_key[] = "nhood bundle";
-#define NAMED "bundle '%s' of options.bundle or $NHOOD_BUNDLE: "
+#define NAMED "bundle '%s' of %s: "
+
+static const char *origin_of(const struct nh_bundle *bundle) {
+    return bundle->host->from_environment.bundle ? "NHOOD_BUNDLE" : "options.bundle";
+}
 
 struct nh_bundle_row {
     uint64_t key_hash, offset;
@@ -33,7 +37,8 @@ static nhood_status read_origin(struct nh_bundle *bundle, uint64_t file_bytes, u
     size_t bytes;
     if (!nh_entry_read_header(bundle->file, 0, file_bytes, &header) ||
         !nh_entry_read(bundle->host, bundle->file, 0, &header, first_key, &origin, &bytes))
-        return nh_error(NHOOD_ERR_ARGUMENT, NAMED "not a bundle that nhood wrote", bundle->path);
+        return nh_error(NHOOD_ERR_ARGUMENT, NAMED "not a bundle that nhood wrote", bundle->path,
+                        origin_of(bundle));
     bundle->origin = origin;
     *end = entry_bytes(&header);
     return NHOOD_OK;
@@ -56,7 +61,8 @@ static uint64_t scan(struct nh_bundle *bundle, uint64_t offset, uint64_t file_by
 static nhood_status read_index(struct nh_bundle *bundle) {
     struct stat facts;
     if (fstat(bundle->file, &facts) || !S_ISREG(facts.st_mode))
-        return nh_error(NHOOD_ERR_ARGUMENT, NAMED "not a regular file", bundle->path);
+        return nh_error(NHOOD_ERR_ARGUMENT, NAMED "not a regular file", bundle->path,
+                        origin_of(bundle));
     uint64_t start = 0, file_bytes = (uint64_t)facts.st_size;
     nhood_status status = read_origin(bundle, file_bytes, &start);
     if (status) return status;
@@ -79,7 +85,8 @@ nhood_status nh_bundle_open(struct nh_bundle *bundle, const struct nh_host *host
     *bundle = (struct nh_bundle){.host = host, .file = -1};
     if (!(bundle->path = nh_copy_text(host, path))) return NHOOD_ERR_MEMORY;
     bundle->file = nh_os_open(NH_NO_FOLDER, path, NH_OPEN_READ);
-    if (bundle->file < 0) return nh_error(NHOOD_ERR_ARGUMENT, NAMED "%s", path, strerror(errno));
+    if (bundle->file < 0)
+        return nh_error(NHOOD_ERR_ARGUMENT, NAMED "%s", path, origin_of(bundle), strerror(errno));
     return read_index(bundle);
 }
 

@@ -182,7 +182,7 @@ def test_arrays_that_change_shape_in_place():
     nhood.na2d(query, key, value, 3)
     for array in (query, key, value):
         array.shape = (1, 49, 1, 2, 8)
-    with pytest.raises(ValueError, match=r"axis\[1\].window = 3 exceeds length 1"):
+    with pytest.raises(ValueError, match=r"kernel_size = 3 exceeds the 1 token of axis 1"):
         nhood.na2d(query, key, value, 3)
 
 
@@ -215,7 +215,7 @@ def test_errors_are_those_of_the_library():
             nhood.clear_cache()
         else:
             nhood.na2d(query, key, value, 3)
-        with pytest.raises(ValueError, match=r"io.data\[q\] = 0x[0-9a-f]+ is not aligned to 4 bytes") as raised:
+        with pytest.raises(ValueError, match=r"^query is at 0x[0-9a-f]+, which is not aligned to 4 bytes$") as raised:
             nhood.na2d(odd, key, value, 3)
         texts.append(str(raised.value))
     assert texts[0] == texts[1]

@@ -66,7 +66,7 @@ def test_errors_belong_to_their_thread():
 
     def work(window):
         for _ in range(50):
-            with pytest.raises(ValueError, match=rf"window = {window} exceeds length 64"):
+            with pytest.raises(ValueError, match=rf"kernel_size = {window} exceeds the 64 tokens of axis 0"):
                 nhood.na1d(*arrays, window)
 
     with ThreadPoolExecutor(8) as pool:
@@ -158,7 +158,7 @@ def test_bundles(tmp_path, monkeypatch):
     assert f"bundle {second} (1 kernels" in nhood.notes()
     second.write_text("Dear reader,")
     for wrong, text in (
-        ("/nowhere/bundle", "bundle '/nowhere/bundle' of options.bundle .*No such file"),
+        ("/nowhere/bundle", "bundle '/nowhere/bundle' of bundle: No such file"),
         (second, "not a bundle that nhood wrote"),
         ([first, ""], "the path '', which is empty"),
         (["a:b", "c"], "the path 'a:b', which is empty or has a ':'"),
@@ -175,10 +175,10 @@ def test_bundles(tmp_path, monkeypatch):
 def test_a_refused_setting_changes_nothing():
     nhood.configure(threads=2)
     for settings, text in (
-        (dict(threads=1025), r"options.threads = 1025 is not in \[0, 1024\]"),
-        (dict(threads=-1), r"options.threads = -1"),
+        (dict(threads=1025), r"^threads = 1025 is not in \[0, 1024\]"),
+        (dict(threads=-1), r"^threads = -1"),
         (dict(threads=2**32 + 1), r"threads = 4294967297 does not fit 32 bits"),
-        (dict(isa="mmx"), "mmx"),
+        (dict(isa="mmx"), "^isa = 'mmx' is not one of "),
         (dict(isa="avx2\0"), r"isa = 'avx2\\x00' has a NUL character at index 4"),
         (dict(solver="reference\0"), "NUL character at index 9"),
     ):

@@ -20,7 +20,7 @@ WRONG = [
     (lambda x: nhood.jax.na2d(x, x[..., :3, :], x, 3), ValueError, "value.shape = .*heads is 4, expected 3"),
     (lambda x: nhood.jax.na2d(x, x, x[:, :6], 3), ValueError, "value.shape = .*axis 0 is 6, expected 7"),
     (lambda x: nhood.jax.na2d(x, x, x[:0], 3), ValueError, "value.shape = .*the batch is 0"),
-    (lambda x: nhood.jax.na2d(x[:0], x[:0], x[:0], 8), ValueError, "window = 8"),
+    (lambda x: nhood.jax.na2d(x[:0], x[:0], x[:0], 8), ValueError, "^kernel_size = 8 exceeds the 7 tokens of axis 0"),
     (lambda x: nhood.jax.na2d(x, x, x, 3, bias=x[0, 0]), ValueError, "bias.shape"),
     (lambda x: nhood.jax.na2d(x, x, x, 3, additional_keys=x[:, 0]), ValueError, "give both or neither"),
     (lambda x: nhood.jax.na2d(x, x, x.astype(jnp.float32), 3), ValueError, "value has dtype float32, expected float64"),
@@ -29,8 +29,9 @@ WRONG = [
     (lambda x: nhood.jax.na2d(None, x, x, 3), TypeError, "query is a NoneType, not a jax.Array"),
     (lambda x: nhood.jax.na2d(x, x, x, 3, query_offset=7), ValueError, "query_offset"),
     (lambda x: nhood.jax.na2d(x, x, x, 3, is_periodic=True, is_causal=True), ValueError, "causal"),
-    (lambda x: nhood.jax.na2d_qk(x, x, 8), ValueError, "window = 8"),
+    (lambda x: nhood.jax.na2d_qk(x, x, 8), ValueError, "^kernel_size = 8 exceeds the 7 tokens of axis 0"),
     (lambda x: nhood.jax.na2d_av(x, x, 3), ValueError, "attn.shape = .* window slots is 8, expected 9"),
+    (lambda x: nhood.jax.na2d(x, x, x, 3, window=3), TypeError, r"^na2d\(\) got an unexpected keyword argument 'window'"),
     (lambda x: nhood.jax.neighborhood_attention(x[0, 0], x, x, 3), ValueError, "query.shape = .* has 3 axes"),
 ]
 
@@ -40,6 +41,19 @@ WRONG = [
 def test_errors(call, error, text, transform):
     with pytest.raises(error, match=text):
         transform(call)(X[None] if transform is jax.vmap else X)
+
+
+def test_traced_values():
+    text = ", but a traced value: it is to be a part of the program, static in jax.jit"
+    with pytest.raises(TypeError, match="^kernel_size = .* is not an integer" + text):
+        jax.jit(lambda k: nhood.jax.na2d(X, X, X, k))(3)
+    with pytest.raises(TypeError, match="^scale = .* is not a number" + text):
+        jax.jit(lambda scale: nhood.jax.na2d(X, X, X, 3, scale=scale))(0.5)
+    with pytest.raises(TypeError, match="^is_causal = .* is not a bool" + text):
+        jax.jit(lambda causal: nhood.jax.na2d(X, X, X, 3, is_causal=causal))(True)
+    for transform in (jax.jit, jax.grad):
+        with pytest.raises(TypeError, match="^query is a jax.*Tracer, a value that JAX traces: only nhood.jax takes it"):
+            transform(lambda x: nhood.na2d(x, x, x, 3).sum())(X)
 
 
 def test_solver_that_refuses():

@@ -75,7 +75,7 @@ def test_operators():
 
 
 def test_refused_as_others_are():
-    with pytest.raises(ValueError, match="window = 9 exceeds length 7"):
+    with pytest.raises(ValueError, match="kernel_size = 9 exceeds the 7 tokens"):
         nt.na1d(*[empty(7, 2, 8)] * 3, 9)
     with pytest.raises(ValueError, match=r"key.shape = \(1, 7, 2, 8\): the batch is 1, expected 0"):
         nt.na1d(empty(7, 2, 8), torch.randn(1, 7, 2, 8), empty(7, 2, 8), 3)

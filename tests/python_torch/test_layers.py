@@ -85,7 +85,7 @@ def test_layer_refuses_input():
         nt.NeighborhoodAttention2D(16, 4, 3)(torch.zeros(6, 6, 16))
     with pytest.raises(ValueError, match=r"x.shape = \(1, 16, 6, 6\): 6 channels on the last axis, expected 16"):
         nt.NeighborhoodAttention2D(16, 4, 3)(torch.zeros(1, 16, 6, 6))
-    with pytest.raises(ValueError, match=r"axis\[0\].window = 7 exceeds length 6"):
+    with pytest.raises(ValueError, match=r"^kernel_size = 7 exceeds the 6 tokens of axis 0$"):
         nt.NeighborhoodAttention2D(16, 4, 7)(torch.zeros(1, 6, 6, 16))
 
 
@@ -217,7 +217,7 @@ def test_merging_is_additional_tokens():
 
 def test_merge_refuses():
     out = torch.zeros(1, 4, 1, 2)
-    with pytest.raises(ValueError, match="1 outputs and 2 lse_tensors"):
+    with pytest.raises(ValueError, match="1 output and 2 entries of lse_tensors"):
         nt.merge_attentions([out], [out[..., 0]] * 2)
     with pytest.raises(ValueError, match="one or more pairs"):
         nt.merge_attentions([], [])

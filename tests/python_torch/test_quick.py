@@ -251,7 +251,7 @@ def test_what_is_wrong_is_found(warm):
     wrong = (
         (TypeError, "kernel_size = 3.0 is not an integer", lambda: nt.na2d(query, key, value, 3.0)),
         (TypeError, "key is a numpy.ndarray", lambda: nt.na2d(query, key.numpy(), value, 3)),
-        (ValueError, "window = 9 exceeds length 7", lambda: nt.na2d(query, key, value, 9)),
+        (ValueError, "kernel_size = 9 exceeds the 7 tokens", lambda: nt.na2d(query, key, value, 9)),
         (ValueError, "key has dtype float64", lambda: nt.na2d(query, key.double(), value, 3)),
         (TypeError, "unexpected keyword", lambda: nt.na2d(query, key, value, 3, window=3)),
         (TypeError, "multiple values", lambda: nt.na2d(query, key, value, 3, query=query)),

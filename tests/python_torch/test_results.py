@@ -264,7 +264,7 @@ QUERY = torch.zeros(1, 9, 2, 8)
 @pytest.mark.parametrize(
     "change, error, text",
     [
-        (dict(kernel_size=10), ValueError, r"axis\[0\].window = 10 exceeds length 9"),
+        (dict(kernel_size=10), ValueError, r"^kernel_size = 10 exceeds the 9 tokens of axis 0$"),
         (dict(kernel_size=(3, 3)), ValueError, r"kernel_size = \(3, 3\) has 2 entries, not 1"),
         (dict(kernel_size=3.0), TypeError, r"kernel_size = 3\.0 is not an integer"),
         (dict(stride=4), ValueError, r"axis\[0\].stride = 4"),

@@ -100,7 +100,7 @@ def test_devices_are_not_mixed(devices):
 def test_not_exported():
     layer = nt.NeighborhoodAttention1D(16, 2, 9)
     for strict in (False, True):
-        with pytest.raises(Exception, match="window = 9 exceeds length 5"):
+        with pytest.raises(Exception, match="kernel_size = 9 exceeds the 5 tokens"):
             torch.export.export(layer, (torch.randn(2, 5, 16),), strict=strict)
 
 
@@ -111,5 +111,5 @@ def test_symbols_stay_symbols():
     for length in (5, 6, 9):
         with torch.compiler.set_stance("fail_on_recompile" if length > 5 else "default"):
             assert compiled(torch.randn(length - 2, length, 2, 4)).shape == (length - 2, length, 2, 4)
-    with pytest.raises(ValueError, match="window = 3 exceeds length 2"):
+    with pytest.raises(ValueError, match="kernel_size = 3 exceeds the 2 tokens"):
         compiled(torch.randn(4, 2, 2, 4))

@@ -260,6 +260,7 @@ static int run(struct calibrate *calibrate) {
 int cmd_calibrate(int argc, char **argv) {
     struct calibrate calibrate = {.seconds = 300};
     target_init(&calibrate.target);
+    calibrate.target.describe_option = "gpu";
     calibrate.target.device_name = "cuda:0";
     calibrate.target.options[0].help = "device, by its name in 'nhood info' (cuda:0)";
     const struct option options[] = {

@@ -334,6 +334,7 @@ int cmd_simulate(int argc, char **argv) {
     target_init(&target);
     target.device_name = NULL;
     target.describe = "h200";
+    target.describe_option = "gpu";
     const struct option options[] = {
         {.name = "gpu",
          .text = &target.describe,

@@ -9,7 +9,7 @@
 #include <string.h>
 
 void target_init(struct target *target) {
-    *target = (struct target){.device_name = "cpu"};
+    *target = (struct target){.device_name = "cpu", .describe_option = "arch"};
     const struct option options[] = {{.name = "device",
                                       .text = &target->device_name,
                                       .argument = "NAME",
@@ -62,6 +62,17 @@ static int find_device(struct target *target) {
                     target->device_name, known, nhood_context_notes(target->context));
 }
 
+/* The library names a field of its options, the user gave an option of the command line. */
+static int complain_options(nhood_status failure, const struct target *target) {
+    static const char field[] = "options.", describe[] = "options.describe";
+    const char *text = nhood_last_error();
+    if (failure != NHOOD_ERR_ARGUMENT || strncmp(text, field, strlen(field)) != 0)
+        return complain_library(failure, "context");
+    if (strncmp(text, describe, strlen(describe)) == 0)
+        return complain(EXIT_USAGE, "--%s%s", target->describe_option, text + strlen(describe));
+    return complain(EXIT_USAGE, "--%s", text + strlen(field));
+}
+
 int target_open(struct target *target) {
     nhood_context_options options = {.struct_size = sizeof options,
                                      .threads = (int32_t)target->threads,
@@ -72,7 +83,7 @@ int target_open(struct target *target) {
                                      .log = show_log,
                                      .describe = target->describe};
     nhood_status status = nhood_context_create(&options, &target->context);
-    if (status) return complain_library(status, "context");
+    if (status) return complain_options(status, target);
     int failed = find_device(target);
     /* A device that is only described has no memory to open. */
     if (!failed && target->info.ordinal >= 0 && !buffer_open(&target->info)) failed = EXIT_FAILURE;

@@ -9,6 +9,8 @@ struct target {
     const char *device_name, *isa;
     /* a GPU to plan for that need not be present; NULL: none */
     const char *describe;
+    /* the name of the option that sets it: "gpu" or "arch" */
+    const char *describe_option;
     /* folder of compiled kernels and wisdom; NULL: the default, "": none */
     const char *cache;
     int64_t threads;

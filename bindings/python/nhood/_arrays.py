@@ -18,6 +18,7 @@ from . import _dlpack
 from . import _library as c
 from ._layouts import Layout, wrong_dtype
 from ._memory import aligned_bytes
+from ._words import is_traced, wrong_type
 
 
 class Kind(NamedTuple):
@@ -204,6 +205,8 @@ def _exports(array: Any) -> bool:
 def find_kind(array: Any, name: str) -> Kind:
     """The kind of an array of a type that is not in `kinds` yet."""
     torch = sys.modules.get("torch")
+    if is_traced(array):
+        raise wrong_type(name, array, "an array")
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name} has a mask: only whole arrays are read; pass {name}.filled(..) or {name}.data")
     if isinstance(array, np.ndarray):
@@ -213,9 +216,6 @@ def find_kind(array: Any, name: str) -> Kind:
     elif _exports(array):
         kind = EXPORTED
     else:
-        raise TypeError(
-            f"{name} is a {type(array).__name__}: give a numpy array or anything with __dlpack__ or "
-            "__cuda_array_interface__"
-        )
+        raise wrong_type(name, array, "a numpy array or anything with __dlpack__ or __cuda_array_interface__")
     kinds[type(array)] = kind
     return kind

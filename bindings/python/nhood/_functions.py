@@ -13,9 +13,11 @@ import numpy as np
 
 from . import _quick
 from ._calls import run
+from ._layouts import counted
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from ._plans import PLAN_CACHE_SIZE, Region, Request
+from ._words import not_of_type
 
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec
@@ -67,11 +69,25 @@ def _publish(ask: Callable[Concatenate[int, P], Asked], name: str, rank: int) ->
         result = _quick.call(name, *args, **kwargs)
         if result is None or result is False:
             begun = None if result is False else _quick.begin((name, *args), kwargs, parameters)
-            results = run(*ask(rank, *args, **kwargs), begun)
+            try:
+                asked = ask(rank, *args, **kwargs)
+            except TypeError as error:
+                raise called_wrongly(published, args, kwargs) or error from None
+            results = run(*asked, begun)
             result = results[0] if len(results) == 1 else tuple(results)
         return result
 
     return document(published, ask, name, rank, _COMMON_PARAGRAPHS, ask)
+
+
+def called_wrongly(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Optional[TypeError]:
+    """What is wrong with a call of a published function that does not fit its signature: Python's own error names the function
+    that is behind it. None if the call fits."""
+    try:
+        inspect.signature(function).bind(*args, **named)
+    except TypeError as error:
+        return TypeError(f"{function.__name__}() {error}")
+    return None
 
 
 def document(
@@ -107,7 +123,7 @@ def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return (integer(value, name),) * rank
     if len(value) != rank:
-        raise ValueError(f"{name} = {value} has {len(value)} entries, not {rank}")
+        raise ValueError(f"{name} = {value} has {counted(len(value), 'entry', 'entries')}, not {rank}")
     return tuple([entry if type(entry) is int else integer(entry, name) for entry in value])
 
 
@@ -118,7 +134,7 @@ def integer(value: Any, name: str) -> int:
             return index(value)
         except TypeError:
             pass
-    raise TypeError(f"{name} = {value!r} is not an integer")
+    raise not_of_type(name, value, "an integer")
 
 
 def number(value: Any, name: str) -> float:
@@ -127,9 +143,11 @@ def number(value: Any, name: str) -> float:
         return value
     kind = _dtype_name(value)
     if isinstance(value, bool) or "bool" in kind or "complex" in kind or not hasattr(value, "__float__"):
-        raise TypeError(f"{name} = {value!r} is not a number")
+        raise not_of_type(name, value, "a number")
     try:
         return float(value)
+    except TypeError:
+        raise not_of_type(name, value, "a number") from None
     except OverflowError:
         raise ValueError(f"{name} = {value} is beyond float64") from None
 
@@ -143,7 +161,7 @@ def flag(value: bool, name: str) -> bool:
     if value is True or value is False:
         return value
     if not isinstance(value, np.bool_):
-        raise TypeError(f"{name} = {value!r} is not a bool")
+        raise not_of_type(name, value, "a bool")
     return bool(value)
 
 
@@ -151,7 +169,7 @@ def flag_per_axis(value: FlagPerAxis, rank: int, name: str) -> tuple[bool, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return (flag(value, name),) * rank
     if len(value) != rank:
-        raise ValueError(f"{name} = {value} has {len(value)} entries, not {rank}")
+        raise ValueError(f"{name} = {value} has {counted(len(value), 'entry', 'entries')}, not {rank}")
     return tuple([flag(entry, name) for entry in value])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from ._library import DTYPE_NAMES
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -18,3 +20,8 @@ def packed_strides(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
 
 def wrong_dtype(name: str, dtype: object) -> ValueError:
     return ValueError(f"{name} has dtype {dtype}: not one of {', '.join(DTYPE_NAMES.values())}")
+
+
+def counted(number: int, one: str, many: Optional[str] = None) -> str:
+    """1 entry, 2 entries."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -309,10 +309,16 @@ def _shortened(given: str, most: int = 80) -> str:
 def last_error() -> str:
     return text(lib.nhood_last_error())
 
+
 _EXCEPTIONS = {-1: ValueError, -2: NotImplementedError, -3: MemoryError}
+
+
+def error(status: int, message: str) -> Exception:
+    """What a status other than OK means."""
+    return _EXCEPTIONS.get(status, RuntimeError)(message)
 
 
 def check(status: int) -> None:
     """Raises what a status other than OK means, with the library's text."""
     if status:
-        raise _EXCEPTIONS.get(status, RuntimeError)(last_error())
+        raise error(status, last_error())

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from . import _library as c
+from . import _words
 from ._functions import integer, number
-from ._layouts import Layout
+from ._layouts import Layout, counted
 from ._plans import Context, cached
 
 NORMS = {None: 0, "head": 1, "token": 2}
@@ -38,10 +39,11 @@ class Plan:
     handle: Optional[ctypes.c_void_p] = None  # of one whose making was interrupted
     workspace_bytes = 0
 
-    def __init__(self, context: Context, device: int, problem: c.NormRopeProblem) -> None:
+    def __init__(self, context: Context, device: int, problem: c.NormRopeProblem, shape: Sequence[int]) -> None:
         self.handle = ctypes.c_void_p()
         created = c.lib.nhood_norm_rope_plan_create(context.handle, device, problem, ctypes.byref(self.handle))
-        c.check(created)
+        if created:
+            raise c.error(created, _words.of_norm_rope(c.last_error(), shape))
         self.workspace_bytes = c.lib.nhood_norm_rope_workspace_bytes(self.handle)
 
     def __del__(self, _destroy: Callable = c.lib.nhood_norm_rope_plan_destroy) -> None:
@@ -54,7 +56,7 @@ class Plan:
         for axis, table in enumerate(tables):
             io.table[axis] = table
         io.workspace, io.workspace_bytes, io.stream = workspace, self.workspace_bytes, stream
-        c.check(c.lib.nhood_norm_rope_execute(self.handle, io))
+        _words.check_call(c.lib.nhood_norm_rope_execute(self.handle, io))
 
 
 def _set_strides(strides: c.Strides, layout: Layout, item_bytes: int) -> None:
@@ -85,17 +87,17 @@ def find_plan(
     _set_strides(problem.x, x, c.DTYPE_BYTES[dtype])
     if d_out is not None:
         _set_strides(problem.d_y, d_out, c.DTYPE_BYTES[dtype])
-    return Plan(context, device, problem)
+    return Plan(context, device, problem, shape)
 
 
 def check_tables(shape: Sequence[int], tables: Sequence[Optional[Sequence[int]]], offset: Sequence[int]) -> tuple[int, ...]:
     """Channels that each axis rotates, from the shape of x and those of the tables. ValueError."""
     rank = len(shape) - 3
     if not 1 <= rank <= 3:
-        raise ValueError(f"x.shape = {tuple(shape)} has {len(shape)} axes: [B, X.., H, D] has 4, 5 or 6")
+        raise ValueError(f"x.shape = {tuple(shape)} has {counted(len(shape), 'axis', 'axes')}: [B, X.., H, D] has 4, 5 or 6")
     for name, given in (("tables", tables), ("offset", offset)):
         if len(given) != rank:
-            raise ValueError(f"{name} has {len(given)} entries, one for each of the {rank} axes of x is needed")
+            raise ValueError(f"{name} has {counted(len(given), 'entry', 'entries')}, one for each of the {rank} axes of x is needed")
     rotated = []
     for axis, table in enumerate(tables):
         if table is None:
@@ -149,7 +151,7 @@ def check_options(shape: Sequence[int], norm: Optional[str], pairs: str, weight:
 def check_rotary(lengths: Sequence[int], dims: Sequence[int], base: float) -> None:
     """ValueError or TypeError unless there are tables of so many positions, channels and such frequencies."""
     if len(lengths) != len(dims):
-        raise ValueError(f"lengths has {len(lengths)} entries, dims {len(dims)}")
+        raise ValueError(f"lengths has {counted(len(lengths), 'entry', 'entries')}, dims {len(dims)}")
     for axis, (length, dim) in enumerate(zip(lengths, dims)):
         # torch.compile lets an unknown length pass for an int, and cannot look into `integer` with one.
         if (length if type(length) is int else integer(length, f"lengths[{axis}]")) < 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
 from . import _library as c
-from ._layouts import Layout, packed_strides
+from ._layouts import Layout, counted, packed_strides
 
 _MEANING = {
     "B": "the batch",
@@ -24,7 +24,7 @@ _MEANING = {
     "V": "the value head dim",
     "M": "the number of additional tokens",
     "W": "the number of window slots",
-    "R": "2 * window - 1 of axis",
+    "R": "2 * kernel_size - 1 of axis",
 }
 
 
@@ -85,7 +85,8 @@ AV = Operation(c.OP_NN, (_ATTENTION, _SOFTMAX_INPUTS[2]), (_OUT,))
 IN = Operation(c.OP_IN, (_ATTENTION, _D_OUT), (_D_VALUE,))
 
 
-def _meaning(letter: str) -> str:
+def meaning(letter: str) -> str:
+    """A letter in words."""
     return _MEANING[letter[0]] + (f" {letter[1:]}" if letter[1:] else "")
 
 
@@ -108,15 +109,15 @@ def bind(
             letters = [letter.replace("Y", "X") for letter in letters]
         if len(shape) != len(letters):
             raise ValueError(
-                f"{tensor.name}.shape = {shape} has {len(shape)} axes, not {len(letters)}: "
+                f"{tensor.name}.shape = {shape} has {counted(len(shape), 'axis', 'axes')}, not {len(letters)}: "
                 f"[{', '.join(letters)}]"
             )
         for letter, size in zip(letters, shape):
             if size < 1 and letter not in "BM":
-                raise ValueError(f"{tensor.name}.shape = {shape}: {_meaning(letter)} is {size}")
+                raise ValueError(f"{tensor.name}.shape = {shape}: {meaning(letter)} is {size}")
             if sizes.setdefault(letter, size) != size:
                 raise ValueError(
-                    f"{tensor.name}.shape = {shape}: {_meaning(letter)} is {size}, expected {sizes[letter]}"
+                    f"{tensor.name}.shape = {shape}: {meaning(letter)} is {size}, expected {sizes[letter]}"
                 )
     return sizes
 
@@ -126,7 +127,7 @@ def dtype_of(operation: Operation, layouts: Sequence[Optional[Layout]]) -> int:
     TypeError if one that is needed is missing."""
     for tensor, layout in zip(operation.inputs, layouts):
         if layout is None and not tensor.optional:
-            raise TypeError(f"{tensor.name} is None: give a numpy array or anything with __dlpack__")
+            raise TypeError(f"{tensor.name} is None, not an array")
     dtype = next(layout[2] for layout in layouts if layout is not None)  # the first input is never optional
     for tensor, layout in zip(operation.inputs, layouts):
         expected = tensor_dtype(tensor, dtype)

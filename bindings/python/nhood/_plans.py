@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from . import _library as c
-from . import _quick
+from . import _quick, _words
 from ._layouts import Layout
 from ._memory import aligned_bytes
 from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
@@ -42,7 +42,9 @@ class Context:
             isa=None if isa is None else c.as_bytes("isa", isa),
             bundle=None if bundle is None else c.paths_as_bytes("bundle", bundle),
         )
-        c.check(c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle)))
+        status = c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle))
+        if status:
+            raise c.error(status, _words.of_options(c.last_error()))
         self.cuda_devices = {
             info.ordinal: number for number, info in enumerate(self.devices()) if info.kind == c.DEVICE_CUDA
         }
@@ -218,6 +220,19 @@ def _window_sizes(problem: c.Problem) -> dict[str, int]:
 
 
 def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.Problem, dict[str, int]]:
+    """What the library is to be asked, and the sizes that letters stand for. ValueError, TypeError."""
+    try:
+        return _fill_problem(request, layouts)
+    except ValueError as error:
+        raise _words.heads_first(error, request, layouts, _fill_problem) from None
+
+
+def _check(status: int, request: Request, layouts: Sequence[Optional[Layout]]) -> None:
+    if status:
+        raise c.error(status, _words.of_problem(c.last_error(), request, layouts))
+
+
+def _fill_problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.Problem, dict[str, int]]:
     operation, rank = request.operation, len(request.window)
     dtype = dtype_of(operation, layouts)
     given = {} if request.kv_heads is None else {"K": _int_in(request.kv_heads, "kv_heads", 63)}
@@ -243,10 +258,10 @@ def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.P
         problem.scale = request.scale
     _fill_axes(problem, request, lengths)
     # The library judges the windows before shapes that follow from them are compared.
-    c.check(c.lib.nhood_problem_cost(problem, None, None))
+    _check(c.lib.nhood_problem_cost(problem, None, None), request, layouts)
     if region:
         _fill_region(problem, region, sizes)
-        c.check(c.lib.nhood_problem_cost(problem, None, None))
+        _check(c.lib.nhood_problem_cost(problem, None, None), request, layouts)
     without_windows = {letter: size for letter, size in sizes.items() if letter[0] not in "WR"}
     sizes = bind(operation, layouts, rank, {**without_windows, **_window_sizes(problem)}, region is not None)
     for tensor, layout in zip(operation.inputs, layouts):
@@ -259,11 +274,14 @@ def plan_options(context: Context, effort: int, budget: float = 0.0) -> c.PlanOp
     return c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver, effort, budget_s=budget)
 
 
-def _create(context: Context, device: int, problem: c.Problem) -> PlanOwner:
+def _create(context: Context, device: int, problem: c.Problem, words: Callable[[str], str] = str) -> PlanOwner:
+    """words: of the caller, for the library's text."""
     measuring = context.measuring[-1:]  # at once: other threads change it
     options = measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
     owner = PlanOwner()
-    c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle)))
+    status = c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle))
+    if status:
+        raise c.error(status, _words.of_options(words(c.last_error())))
     return owner
 
 
@@ -305,7 +323,7 @@ def find_plan(
     """The plan for a request on arrays of these layouts, made if it is not in the cache."""
     problem, sizes = _problem(request, layouts)
     operation = request.operation
-    owner = _create(context, device, problem)
+    owner = _create(context, device, problem, lambda text: _words.of_problem(text, request, layouts))
     outputs = _outputs(request, problem, sizes)
     given = [tensor.slot for tensor, layout in zip(operation.inputs, layouts) if layout is not None]
     wanted_slots = [tensor.slot for tensor, output in zip(operation.outputs, outputs) if output]
@@ -380,7 +398,7 @@ def execute(plan: Plan, addresses: Sequence[int]) -> None:
             data[slot] = address
         status = _execute(plan.handle, scratch.reference)
         if status:
-            c.check(status)
+            _words.check_call(status)
     finally:
         _idle.append(scratch)
 
@@ -403,4 +421,4 @@ def enqueue(plan: Plan, addresses: Sequence[int], workspace: Optional[int], stre
         data[slot] = address
     status = _execute(plan.handle, ctypes.byref(io))
     _idle_io.append(io)
-    c.check(status)
+    _words.check_call(status)

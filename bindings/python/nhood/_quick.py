@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from . import _library as c
+from . import _words
 from ._operations import Operation
 
 _FILE = "nhood_quick.abi3.so"  # beside the library
@@ -36,7 +37,7 @@ def _load() -> Any:
     except ImportError:
         return None
     execute = ctypes.cast(c.lib.nhood_plan_execute, ctypes.c_void_p).value
-    if not module.start(execute, object.__basicsize__, c.check):
+    if not module.start(execute, object.__basicsize__, _words.check_call):
         return None
     tried = np.empty((3, 5))[:, 1:4]
     return module if module.add_type(tried, None, tried.ctypes.data, tried.shape, tried.strides) else None

@@ -147,12 +147,13 @@ static bool try_folders(struct nh_nvrtc *nvrtc, const char *parent, const char *
 }
 
 /* Fails with COMPILE and a text that says what was tried. */
-static nhood_status open_nvrtc(struct nh_nvrtc *nvrtc, const char *path) {
+static nhood_status open_nvrtc(struct nh_nvrtc *nvrtc, const char *path, bool from_environment) {
     memset(nvrtc, 0, sizeof *nvrtc);
     if (path) {
         if (try_open(nvrtc, path)) return NHOOD_OK;
         const char *reason = nh_os_library_error();
-        return nh_error(NHOOD_ERR_COMPILE, "options.nvrtc = '%s' cannot be used: %s", path,
+        return nh_error(NHOOD_ERR_COMPILE, "%s = '%s' cannot be used: %s",
+                        from_environment ? "NHOOD_NVRTC" : "options.nvrtc", path,
                         reason ? reason : "it is not NVRTC");
     }
     for (const char *const *name = names; *name; name++)
@@ -190,7 +191,8 @@ nhood_status nh_compiler_find(struct nh_compiler *compiler) {
     if (compiler->searched)
         return compiler->status ? nh_error(compiler->status, "%s", compiler->error) : NHOOD_OK;
     compiler->searched = true;
-    compiler->status = open_nvrtc(&compiler->nvrtc, compiler->path);
+    compiler->status =
+        open_nvrtc(&compiler->nvrtc, compiler->path, compiler->host->from_environment.nvrtc);
     if (compiler->status) {
         snprintf(compiler->error, sizeof compiler->error, "%s", nhood_last_error());
         return compiler->status;

@@ -8,7 +8,12 @@ na1d, na2d, na3d, neighborhood_attention: attention; .._qk, .._av: its unfused o
 nhood.jax.sharded: attention over grids that are sharded over several devices.
 """
 
-import jax as _jax
+try:
+    import jax as _jax
+except ModuleNotFoundError as _error:
+    if _error.name != "jax":
+        raise
+    raise ModuleNotFoundError("nhood.jax needs JAX: pip install 'nhood[jax]'", name="jax") from None
 
 if not hasattr(_jax, "ffi") or not hasattr(_jax.ffi, "register_ffi_type"):
     raise ImportError(f"nhood.jax needs jax 0.10 or later, this is {_jax.__version__}")

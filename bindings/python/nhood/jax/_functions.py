@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _functions as of_arrays
-from .._functions import document, flag
+from .._functions import called_wrongly, document, flag
+from .._layouts import counted
 from .._library import FLAG_ALLOW_TF32, FLAG_DETERMINISTIC
 from .._plans import Request
+from .._words import wrong_type
 from ._ops import bind
 from . import _rules  # noqa: F401, gives the primitives their derivatives
 
@@ -42,9 +44,7 @@ def _allows_tf32() -> bool:
 def _as_array(array: Any, name: str) -> Any:
     if isinstance(array, (jax.Array, np.ndarray)):
         return jnp.asarray(array)
-    kind = type(array)
-    kind_name = f"{kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
-    raise TypeError(f"{name} is a {kind_name}, not a jax.Array; functions of nhood itself take other arrays")
+    raise wrong_type(name, array, "a jax.Array; functions of nhood itself take other arrays")
 
 
 def asked(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> tuple[Request, tuple[Any, ...]]:
@@ -67,7 +67,11 @@ def _compute(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> 
 
 def _publish(ask: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:
     def published(*args: Any, deterministic: bool = False, **kwargs: Any) -> Any:
-        return _compute(*ask(rank, *args, **kwargs), deterministic)
+        try:
+            request, arrays = ask(rank, *args, **kwargs)
+        except TypeError as error:
+            raise called_wrongly(published, args, kwargs) or error from None
+        return _compute(request, arrays, deterministic)
 
     document(published, ask, name, rank, _COMMON_PARAGRAPHS, ask)
     signature = inspect.signature(published)
@@ -95,7 +99,7 @@ def neighborhood_attention(query: Any, key: Any, value: Any, kernel_size: Any, *
     query = _as_array(query, "query")
     rank = query.ndim - 3
     if rank not in _OF_RANK:
-        raise ValueError(f"query.shape = {query.shape} has {query.ndim} axes: [B, X.., H, D] has 4, 5 or 6")
+        raise ValueError(f"query.shape = {query.shape} has {counted(query.ndim, 'axis', 'axes')}: [B, X.., H, D] has 4, 5 or 6")
     return _OF_RANK[rank](query, key, value, kernel_size, *arguments, **named)
 
 

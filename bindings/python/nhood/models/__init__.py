@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import torch as _  # noqa: F401, says what to install where there is no PyTorch
+
 from torch import nn
 
 from .classifiers import NAT, Classifier, DiNATs, GlobalAttention2D, IsotropicClassifier

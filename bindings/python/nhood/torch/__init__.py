@@ -8,7 +8,12 @@ The operators are registered with torch.library as torch.ops.nhood.*: torch.comp
 torch's FLOP counter know them.
 """
 
-import torch as _torch
+try:
+    import torch as _torch
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise
+    raise ModuleNotFoundError("nhood.torch needs PyTorch: pip install 'nhood[torch]'", name="torch") from None
 
 if not hasattr(_torch.library, "register_fake"):  # new in 2.4
     raise ImportError(f"nhood.torch needs torch 2.4 or later, this is {_torch.__version__}")

@@ -7,8 +7,10 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
-from ._functions import na1d, nested_error
+from .._layouts import counted
+from ._functions import check_tensor, na1d
 
 
 def attention(
@@ -28,11 +30,13 @@ def attention(
 
     Returns out [B, N, H, Dv]; with return_lse, out and the log-sum-exp of the logits [B, N, H].
     """
+    if not isinstance(query, Tensor) and has_torch_function((query, key, value)):  # of torch.fx, for one
+        named = dict(is_causal=is_causal, scale=scale, return_lse=return_lse)
+        return handle_torch_function(attention, (query, key, value), query, key, value, **named)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.is_nested:
-            raise nested_error(name)
+        check_tensor(name, tensor)
         if tensor.dim() != 4:
-            raise ValueError(f"{name}.shape = {tuple(tensor.shape)} has {tensor.dim()} axes, not 4")
+            raise ValueError(f"{name}.shape = {tuple(tensor.shape)} has {counted(tensor.dim(), 'axis', 'axes')}, not 4")
     queries, keys = query.shape[1], key.shape[1]
     if is_causal and keys > queries:  # nobody attends the last ones
         key, value = key[:, :queries], value[:, :queries]
@@ -68,7 +72,13 @@ def merge_attentions(outputs: Sequence[Tensor], lse_tensors: Sequence[Tensor]) -
     gradients are 0. Where no set had any, out is 0 and lse is -infinity.
     """
     if len(outputs) != len(lse_tensors) or not outputs:
-        raise ValueError(f"{len(outputs)} outputs and {len(lse_tensors)} lse_tensors: give one or more pairs")
+        raise ValueError(
+            f"{counted(len(outputs), 'output')} and {counted(len(lse_tensors), 'entry', 'entries')} of lse_tensors: "
+            "give one or more pairs"
+        )
+    given = (*outputs, *lse_tensors)
+    if not isinstance(given[0], Tensor) and has_torch_function(given):
+        return handle_torch_function(merge_attentions, given, outputs, lse_tensors)
     lses = torch.stack(list(lse_tensors))
     missing = lses == -torch.inf
     empty = missing.all(0)

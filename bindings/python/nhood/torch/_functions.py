@@ -16,6 +16,7 @@ from .. import _quick
 from .._functions import (
     FlagPerAxis,
     PerAxis,
+    called_wrongly,
     check_additional,
     document,
     flag,
@@ -24,7 +25,9 @@ from .._functions import (
     per_axis,
     region_of,
 )
+from .._layouts import counted
 from .._operations import AV, FORWARD, QK, Operation
+from .._words import is_traced, wrong_type
 from ._dispatch import are_plain, only_inference_here
 from ._fused import fused_attention, of_operator, remember_recorded
 from ._ops import ask_na
@@ -78,7 +81,15 @@ def _check_tensors(operation: Operation, required: Sequence[Any], optional: Sequ
             raise _no_tensor(operation, (*required, *optional), tensor)
 
 
-def nested_error(name: str) -> TypeError:
+def check_tensor(name: str, given: Any) -> None:
+    """TypeError unless it is a tensor, and not a nested one."""
+    if not isinstance(given, Tensor) or given.is_nested:
+        raise _wrong_tensor(name, given)
+
+
+def _wrong_tensor(name: str, given: Any) -> TypeError:
+    if not isinstance(given, Tensor):
+        return wrong_type(name, given, "a torch.Tensor; functions of nhood itself take other arrays")
     return TypeError(
         f"{name} is a nested tensor, of samples that may differ in size: pass each of {name}.unbind() by a call of its own, or "
         "samples of one size stacked to a plain tensor"
@@ -86,12 +97,7 @@ def nested_error(name: str) -> TypeError:
 
 
 def _no_tensor(operation: Operation, given: Sequence[Any], wrong: Any) -> TypeError:
-    name = next(name for name, value in zip(operation.input_names, given) if value is wrong)
-    if isinstance(wrong, Tensor):
-        return nested_error(name)
-    kind = type(wrong)
-    kind_name = f"{kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
-    return TypeError(f"{name} is a {kind_name}, not a torch.Tensor; functions of nhood itself take other arrays")
+    return _wrong_tensor(next(name for name, value in zip(operation.input_names, given) if value is wrong), wrong)
 
 
 def autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
@@ -141,6 +147,9 @@ def in_graph(
 ) -> Any:
     """A call that was refused, by what its arguments make of calls of torch's own functions: those of torch.fx, a node of its
     graph. Raises the refusal if none makes anything of them."""
+    wrong = called_wrongly(function, args, named)
+    if wrong:
+        raise wrong from None
     given = (*args, *named.values())
     if not has_torch_function(given) or any([isinstance(value, Tensor) for value in given]):
         raise refusal
@@ -257,11 +266,13 @@ def neighborhood_attention(
     query: Tensor, key: Tensor, value: Tensor, kernel_size: PerAxis, *arguments: Any, **named: Any
 ) -> Any:
     """na1d, na2d or na3d, by the number of axes of `query`, with the arguments of those."""
-    _check_tensors(FORWARD, (query,), ())
+    if is_traced(query):
+        raise TypeError("query is a traced value, whose number of axes is not known: call na1d, na2d or na3d")
+    check_tensor("query", query)
     rank = query.dim() - 3
     if rank not in (1, 2, 3):
         raise ValueError(
-            f"query.shape = {tuple(query.shape)} has {query.dim()} axes: [B, X.., H, D] has 4, 5 or 6"
+            f"query.shape = {tuple(query.shape)} has {counted(query.dim(), 'axis', 'axes')}: [B, X.., H, D] has 4, 5 or 6"
         )
     return attention_of_rank(rank, query, key, value, kernel_size, *arguments, **named)
 

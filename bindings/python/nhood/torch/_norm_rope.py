@@ -16,7 +16,7 @@ from .._layouts import packed_strides
 from .._memory import aligned_bytes
 from . import _tensors
 from ._dispatch import directly
-from ._functions import nested_error
+from ._functions import check_tensor
 from ._ops import library
 from ._transforms import Dims, Formula, Mapped, one_by_one, register_formula, register_mapping
 
@@ -493,8 +493,7 @@ class NormRopeBackward(Formula):
 def _table_of(table: Any, axis: int) -> Optional[Tensor]:
     if table is None:
         return None
-    if not isinstance(table, Tensor):
-        raise TypeError(f"tables[{axis}] is a {type(table).__name__}, not a torch.Tensor")
+    check_tensor(f"tables[{axis}]", table)
     return torch.view_as_real(table) if table.is_complex() else table
 
 
@@ -536,11 +535,9 @@ def norm_rope(
         if has_torch_function((x,)):  # of torch.fx, for one
             named = dict(norm=norm, eps=eps, scale=scale, pairs=pairs, offset=offset)
             return handle_torch_function(norm_rope, (x,), x, tables, weight, **named)
-        raise TypeError(f"x is a {type(x).__name__}, not a torch.Tensor")
-    if x.is_nested:
-        raise nested_error("x")
-    if weight is not None and not isinstance(weight, Tensor):
-        raise TypeError(f"weight is a {type(weight).__name__}, not a torch.Tensor")
+    check_tensor("x", x)
+    if weight is not None:
+        check_tensor("weight", weight)
     rank = x.dim() - 3
     given = [_table_of(table, axis) for axis, table in enumerate(of_library.tables_of(tables, rank))]
     starts = per_axis(offset, rank, "offset") if rank > 0 else ()

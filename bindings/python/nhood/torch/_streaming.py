@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, integer, number, per_axis
+from .._layouts import counted
 from .._plans import Region
-from ._functions import attention_of_rank, autocast
+from ._functions import attention_of_rank, autocast, check_tensor
 
 
 class StreamingNeighborhoodAttention:
@@ -64,7 +65,7 @@ class StreamingNeighborhoodAttention:
     ) -> None:
         self.rank = rank = len(kernel_size) if isinstance(kernel_size, Sequence) else 1
         if rank not in (1, 2, 3):
-            raise ValueError(f"kernel_size = {kernel_size} has {rank} entries: 1, 2 or 3 are axes")
+            raise ValueError(f"kernel_size = {kernel_size} has {counted(rank, 'entry', 'entries')}: 1, 2 or 3 are axes")
         self.axis, self.block = integer(axis, "axis"), integer(block, "block")
         if not 0 <= self.axis < rank:
             raise ValueError(f"axis = {axis} is not in [0, {rank})")
@@ -141,9 +142,10 @@ class StreamingNeighborhoodAttention:
         """The number of new tokens. ValueError if the tensors do not go with each other or with those before."""
         axes = self.rank + 3
         for name, tensor in (("query", query), ("key", key), ("value", value)):
+            check_tensor(name, tensor)
             shape = tuple(tensor.shape)
             if len(shape) != axes:
-                raise ValueError(f"{name}.shape = {shape} has {len(shape)} axes, not {axes}")
+                raise ValueError(f"{name}.shape = {shape} has {counted(len(shape), 'axis', 'axes')}, not {axes}")
             if shape[:-2] != tuple(query.shape[:-2]):
                 raise ValueError(
                     f"{name}.shape = {shape}: batch and tokens are not those of query, {tuple(query.shape)}"

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 
 from .._functions import FlagPerAxis, PerAxis, flag_per_axis, per_axis
-from ._functions import attention_of_rank, autocast, nested_error
+from .._layouts import counted
+from ._functions import attention_of_rank, autocast, check_tensor
 from ._streaming import StreamingNeighborhoodAttention
 from ._unfused import Axes, unfused_attention
 
@@ -117,10 +118,9 @@ class _NeighborhoodAttention(nn.Module):
     def forward(self, x: Tensor, stream: Optional[StreamingNeighborhoodAttention] = None) -> Tensor:
         if isinstance(x, Proxy):
             return self._in_graph(x)
-        if x.is_nested:
-            raise nested_error("x")
+        check_tensor("x", x)
         if x.dim() != self.rank + 2:
-            raise ValueError(f"x.shape = {tuple(x.shape)} has {x.dim()} axes, not {self.rank + 2}")
+            raise ValueError(f"x.shape = {tuple(x.shape)} has {counted(x.dim(), 'axis', 'axes')}, not {self.rank + 2}")
         if x.shape[-1] != self.embed_dim:
             raise ValueError(
                 f"x.shape = {tuple(x.shape)}: {x.shape[-1]} channels on the last axis, expected {self.embed_dim}"

@@ -9,6 +9,7 @@ needed, and memory is taken for the result only. It is one operator to torch.com
 what tiles cost.
 """
 
+from ... import torch as _  # noqa: F401, says what to install where there is no PyTorch
 from ._processor import NhoodProcessor, use_nhood
 from ._tiles import decode_in_tiles
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis
-from .._functions import autocast
+from .._functions import autocast, check_tensor
 from ._agreement import agree, tensor_arguments
 from ._attention import sharded_attention
 from ._axes import Window, balanced
@@ -159,8 +159,7 @@ def _windows(
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is a {type(tensor).__name__}, not a torch.Tensor")
+        check_tensor(name, tensor)
     if query.dim() not in (4, 5, 6):
         raise ValueError(f"query.shape = {tuple(query.shape)} has {query.dim()} axes: [B, X.., H, D] has 4, 5 or 6")
     for name, tensor in (("key", key), ("value", value)):
