@@ -3,11 +3,22 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS nhood EXPORT nhood-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/nhood.h include/nhood_norm_rope.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nhood)
-install(EXPORT nhood-targets NAMESPACE nhood:: FILE nhood-config.cmake DESTINATION ${package_dir})
+install(EXPORT nhood-targets NAMESPACE nhood:: DESTINATION ${package_dir})
+# Who links a static library links what that needs, too.
+set(package_needs "")
+set(pc_system_libraries "")
+if(nhood_kind STREQUAL STATIC)
+    set(package_needs "include(CMakeFindDependencyMacro)\nfind_dependency(Threads)\n")
+    set(pc_system_libraries " -lpthread -ldl -lm")
+endif()
+file(WRITE ${PROJECT_BINARY_DIR}/nhood-config.cmake
+    "${package_needs}include(\${CMAKE_CURRENT_LIST_DIR}/nhood-targets.cmake)\n")
+install(FILES ${PROJECT_BINARY_DIR}/nhood-config.cmake DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/nhood-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/nhood-config-version.cmake DESTINATION ${package_dir})
 
