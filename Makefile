@@ -80,7 +80,9 @@ deb:
 	scripts/setup deb
 	scripts/deb
 
-conda: # needs rattler-build and a channel with compilers, such as conda-forge
+conda:
+	@command -v rattler-build >/dev/null || { echo "rattler-build is missing: conda install -c conda-forge rattler-build,"; \
+	    echo "or pixi global install rattler-build; it also needs a channel with compilers, which conda-forge is by default"; exit 1; }
 	NHOOD_VERSION=$(VERSION) rattler-build build --recipe packaging/conda --output-dir dist/conda
 
 clean:

@@ -12,9 +12,13 @@ COMPILER = {"gcc", "libc6-dev", "make", "cmake"}
 PYTHON = {"python3", "python3-venv"}
 
 
+def programs(folder, *names):
+    for name in names:
+        (folder / name).symlink_to(shutil.which(name))
+
+
 def missing(tmp_path, group):
-    for name in ("sh", "dirname"):
-        (tmp_path / name).symlink_to(shutil.which(name))
+    programs(tmp_path, "sh", "dirname")
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)
     setup = SOURCE / "scripts" / "setup"
@@ -29,8 +33,20 @@ def test_one_kind_of_package_needs_no_other(tmp_path, group):
     others = {"wheel": PYTHON, "deb": {"dpkg-dev", "debhelper", "dh-python", "python3-all", "git"}}[group]
     found = missing(tmp_path, group)
     # Whether a file is there says more of this machine than of the group.
-    assert found - {"libpng-dev", "zlib1g-dev", "build-essential"} == COMPILER | others
+    assert found - {"build-essential"} == COMPILER | others
+
+
+@pytest.mark.parametrize("group", ["build", "demo", "test"])
+def test_only_pictures_need_libpng(tmp_path, group):
+    assert ("libpng-dev" in missing(tmp_path, group)) == (group != "build")
 
 
 def test_all_packages_need_more(tmp_path):
     assert {"gcc-mingw-w64-x86-64-posix", "qemu-user", "lintian"} | PYTHON | COMPILER < missing(tmp_path, "packages")
+
+
+def test_conda_packages_say_what_is_missing(tmp_path):
+    programs(tmp_path, "sh", "make", "nproc")
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(["make", "conda"], env=environment, cwd=SOURCE, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "rattler-build is missing: conda install" in done.stdout, done
