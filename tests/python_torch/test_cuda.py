@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import CASES, PARTS, assert_near
 from cuda_graphs import capture
-from nhood import _plans
+from nhood import _plans, _quick
 from torch.library import opcheck
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -68,6 +68,51 @@ def test_unfused(case, dtype):
         results.append((attn, out, *torch.autograd.grad(out, tuple(a.values()), d_out)))
     for got, expected in zip(*results):
         near(got, expected, 128, dtype)
+
+
+@pytest.mark.skipif(
+    _quick._module is None or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"),
+    reason="nhood_quick is not built, or torch has no table of C functions for DLPack",
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_calls_come_again(dtype, monkeypatch):
+    """By the module nhood_quick, with other values each time."""
+    known = []
+
+    def noting(function):
+        def call(name, *arguments, **named):
+            result = function(name, *arguments, **named)
+            known.extend([name] * (result is not None and result is not False))
+            return result
+
+        return call
+
+    nhood.clear_cache()
+    monkeypatch.setattr(_quick, "call", noting(_quick.call))
+    monkeypatch.setattr(_quick, "execute", noting(_quick.execute))
+
+    def results(tensors):
+        with torch.no_grad():
+            alone = nt.na2d(*tensors, 5)
+        out = nt.na2d(*tensors, 5)
+        return alone, out, *torch.autograd.grad(out, tensors, torch.ones_like(out))
+
+    for turn in range(3):
+        torch.manual_seed(turn)
+        given = [torch.randn(2, 12, 12, 4, 32, device="cuda", dtype=DTYPES[dtype]).requires_grad_() for _ in range(3)]
+        known.clear()
+        got = results(given)
+        assert sorted(known) == (["na", "na_backward", "torch.na2d", "torch.na2d"] if turn else [])
+        for one, right in zip(got, results([x.detach().double().cpu().requires_grad_() for x in given])):
+            near(one, right, 64, dtype)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium" if before == "highest" else "highest")
+    try:
+        known.clear()
+        nt.na2d(*[x.detach() for x in given], 5)
+        assert known == ([] if dtype == "float32" else ["torch.na2d"]), "only f32 depends on TF32"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def small(**options):
