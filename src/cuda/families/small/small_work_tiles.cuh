@@ -124,6 +124,11 @@ NH_DEVICE int nh_halo_count(const auto &work_tile, int a) {
         return work_tile.length[a] - work_tile.column[a];
 }
 
+/* A halo begins so many positions after what its rows see or, the last ones of a chain, before. */
+NH_DEVICE void nh_halo_moved(auto &at, int a, int by) {
+    if constexpr (NH_REGIONS) at.span[a].ahead += by;
+}
+
 /* Sets where a work tile lies in its dilation group on each axis: rows, halo and, in regions, what tensors have. `rest`
  * is its number less what is known already, and becomes that of what follows. */
 NH_DEVICE void nh_place_axes(const nh_tiled_args &args, const nh_digits &digits, auto &at, unsigned &rest) {
@@ -187,9 +192,13 @@ NH_DEVICE void nh_work_tile_locate(const nh_tiled_args &args, const nh_digits &d
     at.number = index;
     nh_place_axes(args, digits, at, rest);
     at.roll = {0, {0, 0}, !NH_PLANES};
-    if (C.slots)
+    if (C.slots) {
+        int &begin = at.column[NH_FIRST_AXIS];
+        const int seen = begin;
         at.roll = nh_roll_of(args, nh_group_of(at, NH_FIRST_AXIS), at.length[NH_FIRST_AXIS], at.row[NH_FIRST_AXIS],
-                             NH_PLANES ? number : line, first, at.column[NH_FIRST_AXIS]);
+                             NH_PLANES ? number : line, first, begin);
+        nh_halo_moved(at, NH_FIRST_AXIS, begin - seen);
+    }
     if (C.pass == SMALL_BY_QUERY && C.bias_count || C.slots) {
         at.batch = nh_digit(&rest, digits.batch);
         at.head = (int)rest * C.near_heads + near_head;
