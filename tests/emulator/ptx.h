@@ -22,6 +22,9 @@ inline void ptx_lg2_approx_ftz_f32(const char *, float &to, float from) {
 inline void ptx_rcp_approx_ftz_f32(const char *, float &to, float from) {
     to = 1 / from;
 }
+inline void ptx_max_NaN_f32(const char *, float &to, float a, float b) {
+    to = a != a || a > b ? a : b;
+}
 inline void ptx_add_u32(const char *, unsigned &to, unsigned a, unsigned b) {
     to = a + b;
 }

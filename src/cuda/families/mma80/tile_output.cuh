@@ -1,5 +1,5 @@
 /* From accumulators to memory: rows divided by their sums of weights, LSE, and repair of rows that a masked NaN has
- * reached. */
+ * reached, whose scores are far from 0, or whose sums overflow because values are near the largest number. */
 #pragma once
 
 #include "repair_row.cuh"
@@ -15,20 +15,23 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const nh_block &block,
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int m = r / 2, half = r % 2, row = 16 * m + 8 * half + g;
-        float sum = nh_quad_sum(state.sum[r]), inverse = 1.f / sum, poison = 0.f;
-        /* The row sees no key. A sum of 0 alone does not say so: where scores are so large that their rounding is worth
-         * more than f32 holds as a weight, it is 0, too, and the row is repaired. */
-        if (NH_REGIONS && state.top[r] == NH_LOWEST) inverse = 0.f;
+        float sum = nh_quad_sum(state.sum[r]), inverse = 1.f / sum, largest = 0.f;
+        /* A sum of 0 alone does not say that the row sees no key: where scores are so large that their rounding is
+         * worth more than a weight can hold, it is 0, too. */
+        if (NH_REGIONS && state.top[r] == NH_LOWEST)
+            inverse = 0.f;
+        else if (fabsf(state.top[r]) > NH_FAR_SCORE)
+            inverse = NH_INFINITY;
         elem *to = rows + row * NH_PITCH_Q + 2 * t;
 #pragma unroll
         for (int n = 0; n < NH_DIM_V_PADDED / 8; n++) {
             float first = output[m][n][2 * half] * inverse;
             float second = output[m][n][2 * half + 1] * inverse;
-            poison += first * 0.f + second * 0.f;
+            largest = nh_larger(nh_larger(largest, first), second);
             nh_store_pair(to + 8 * n, first, second);
         }
         float row_lse = (state.top[r] + log2f(sum)) * (float)NH_LN2;
-        unsigned poisoned = __ballot_sync(~0u, poison != 0.f);
+        unsigned poisoned = __ballot_sync(~0u, !(largest < NH_BEYOND_STORAGE));
         while (poisoned) {
             __syncwarp();
             int bad = (__ffs((int)poisoned) - 1) / 4, bad_row = 16 * m + 8 * half + bad;

@@ -14,12 +14,17 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     nh_staged();
     nh_query query;
     if (!nh_tile_query(args, work_tile, (int)threadIdx.x, query)) return;
-    nh_box box = nh_window_box(args, query.at);
-    nh_attend_to(args, query, box, nh_staged_box_rows(work_tile, box, k), nh_staged_box_rows(work_tile, box, v));
+    const nh_box box = nh_window_box(args, query.at);
+    const nh_box_rows key_rows = nh_staged_box_rows(work_tile, box, k);
+    const nh_box_rows value_rows = nh_staged_box_rows(work_tile, box, v);
+    real share = 1;
+#pragma unroll 1
+    while (nh_attend_to(args, query, box, key_rows, value_rows, share))
+        share = nh_small_share(args);
 }
 #else
 extern "C" __global__ void __launch_bounds__(NH_THREADS)
     naive_forward(const __grid_constant__ nh_cuda_args args) {
-    nh_for_rows(args, [&](const nh_query &query) { nh_attend(args, query); });
+    nh_attend_rows(args);
 }
 #endif

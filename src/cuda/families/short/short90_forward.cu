@@ -147,8 +147,8 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &w
     return nh_lse_of(state);
 }
 
-/* A thread's rows g and g + 8: their LSE, and whether they are not finite although weights are relative to the row's
- * largest score. */
+/* A thread's rows g and g + 8: their LSE, and whether their sums are out of range although weights are relative to the
+ * row's largest score. */
 struct nh_weighed {
     float2 lse;
     bool repair[2];
@@ -165,7 +165,7 @@ static __device__ __noinline__ nh_weighed nh_weigh_by_largest(const nh_short_arg
     float output[NH_SUMS_V][4];
     nh_refer_to_largest(args, ring, stage, warp_tile, state);
     nh_weigh_values(args, ring, stage, warp_tile, state, output);
-    return {nh_finish(ring, stage, warp_tile, state, output), {nh_needs_repair(output, 0), nh_needs_repair(output, 1)}};
+    return {nh_finish(ring, stage, warp_tile, state, output), {!nh_held(state, output, 0), !nh_held(state, output, 1)}};
 }
 
 /* Repairs a row as cuda.naive computes it, from exactly its window. Called by the whole warp. */

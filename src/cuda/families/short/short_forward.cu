@@ -250,8 +250,8 @@ static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, in
     return nh_repair_finish(state, [&](int i, elem element) { to[i] = element; });
 }
 
-/* Computes the warp tile again with weights relative to their row's largest score, and rows that are not finite even so
- * key by key. This is a function of its own so that it takes no registers from the common case. */
+/* Computes the warp tile again with weights relative to their row's largest score, and rows whose sums are out of range
+ * even so key by key. This is a function of its own so that it takes no registers from the common case. */
 static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &args, int round, int row) {
     const nh_work work = nh_work_of(args, round);
     nh_warp_tile warp_tile;
@@ -265,7 +265,7 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_short_args &a
     float2 lse = nh_finish(work, warp_tile, state, output);
     const int g = (int)(threadIdx.x % 32) / 4;
     __syncwarp();
-    nh_for_rows_to_repair(nh_needs_repair(output, 0), nh_needs_repair(output, 1), [&](int repair) {
+    nh_for_rows_to_repair(!nh_held(state, output, 0), !nh_held(state, output, 1), [&](int repair) {
         const float repaired = nh_repair_row(args, round, warp_tile.begin, warp_tile.end, row + repair);
         if (repair == g) lse.x = repaired;
         if (repair == g + 8) lse.y = repaired;

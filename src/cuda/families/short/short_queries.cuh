@@ -65,9 +65,9 @@ NH_DEVICE void nh_raise_tops(float (&top)[2], const float (&scores)[4][4], bool 
         top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
 }
 
-/* Whether a row's weights, relative to 1, have a sum in range, and its output is finite. */
+/* Whether this thread's part of a row needs no repair. */
 template <int SUMS> NH_DEVICE bool nh_held(const nh_state &state, const float (&output)[SUMS][4], int half) {
-    return state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM && !nh_needs_repair(output, half);
+    return nh_row_held(state, nh_largest(output, half), half);
 }
 
 /* The LSE of row lane % 16, given those of each thread's rows g and g + 8. */

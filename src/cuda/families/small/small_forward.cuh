@@ -225,9 +225,10 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_t
     nh_load_rows<NH_WIDEST>(queries, places, warp_tile);
 }
 
-/* The fallback if nh_attend fails: weights relative to their row's largest score, and pair by pair for rows that are
- * not finite even so. With stages, the queries' places may hold others by now. This is a function of its own so that it
- * takes no registers from the common case. */
+/* The fallback if nh_attend fails: weights relative to their row's largest score, and pair by pair for rows whose sums
+ * are out of range even so: something is not finite, scores are far from 0, or values near the largest number. With
+ * stages, the queries' places may hold others by now. This is a function of its own so that it takes no registers from
+ * the common case. */
 static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &args, const nh_tile_info &info,
                                                       const nh_tables &tables, const nh_additive_masks &additive_masks,
                                                       const nh_key_halo &halo, int number, char *results) {
@@ -239,7 +240,8 @@ static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &a
     float output[NH_SUMS_V][4];
     nh_weigh_values(warp_tile, state, output, [] {});
     float2 lse = nh_finish(number, results, state, output);
-    const bool repair[2] = {nh_needs_repair(output, 0), nh_needs_repair(output, 1)};
+    const bool repair[2] = {!nh_held(info.visibility, state, output, number, 0),
+                            !nh_held(info.visibility, state, output, number, 1)};
     nh_repair_rows(args, info, number, repair, lse, [=](int row, int i, elem element) {
         nh_result_element<NH_WIDEST>(results, number, row, i) = element;
     });
@@ -256,18 +258,6 @@ static __device__ __noinline__ float2 nh_repair_passed(const nh_tiled_args &args
     return lse;
 }
 
-/* Whether this thread's sums are all finite: one test without branches for both rows, as it is true almost always. */
-NH_DEVICE bool nh_all_finite(const float (&output)[NH_SUMS_V][4]) {
-    float first = output[0][0] + output[0][1], second = output[0][2] + output[0][3];
-#pragma unroll
-    for (int u = 1; u < NH_SUMS_V; u++) {
-        first += output[u][0] + output[u][1];
-        second += output[u][2] + output[u][3];
-    }
-    const float total = first + second;
-    return total - total == 0.f;
-}
-
 /* What a warp tile's products come to. */
 struct nh_attention {
     nh_state state;
@@ -277,7 +267,7 @@ struct nh_attention {
 /* Computes the sums of a warp tile with weights relative to 1. Calls taken() when the queries may be overwritten (where
  * threads copy, this warp tile's are still used for its results), and passed() when its first plane may be.
  *
- * Returns false if the sum of weights is out of range for some row, or some sum is not finite. */
+ * Returns false if a row's sums are out of range. */
 template <typename Taken, typename Passed>
 NH_DEVICE bool nh_attend(const nh_block &block, const nh_tile_info &info, const nh_key_halo &halo, const nh_rows &rows,
                          int number, nh_attention &result, const Taken &taken, const Passed &passed) {
@@ -289,9 +279,9 @@ NH_DEVICE bool nh_attend(const nh_block &block, const nh_tile_info &info, const 
                                     number, queries};
     state.reference[0] = state.reference[1] = 0.f;
     nh_weigh_values(warp_tile, state, result.output, passed);
-    const bool held = nh_sum_held(info.visibility, state, number, 0) && nh_sum_held(info.visibility, state, number, 1);
     /* With && the compiler would branch, and spill more. */
-    return __all_sync(~0u, held & nh_all_finite(result.output));
+    return __all_sync(~0u, nh_held(info.visibility, state, result.output, number, 0) &
+                               nh_held(info.visibility, state, result.output, number, 1));
 }
 
 } // namespace nh_small

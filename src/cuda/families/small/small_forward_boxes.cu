@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
                 if (!held)
                     lse = nh_repair_passed(
                         args, same, now.warp_tile, results,
-                        !nh_sum_held(same.visibility, state, now.warp_tile, 0) || nh_needs_repair(output, 0),
-                        !nh_sum_held(same.visibility, state, now.warp_tile, 1) || nh_needs_repair(output, 1), lse);
+                        !nh_held(same.visibility, state, output, now.warp_tile, 0),
+                        !nh_held(same.visibility, state, output, now.warp_tile, 1), lse);
             } else {
                 lse = held ? nh_finish(now.warp_tile, results, state, output)
                            : nh_repair_attention(args, same, shared.tables, shared.additive_masks,

@@ -13,10 +13,13 @@ NH_DEVICE float nh_reference(const nh_visibility &visibility, int warp_tile, int
     return nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half) ? largest : 0.f;
 }
 
-/* Whether the sum of weights is within the range in which it is accurate; true for a row that sees no column. */
-NH_DEVICE bool nh_sum_held(const nh_visibility &visibility, const nh_state &state, int warp_tile, int half) {
-    return (state.sum[half] > NH_LEAST_SUM && state.sum[half] < NH_MOST_SUM) ||
-           !nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half);
+/* Whether this thread's part of a row needs no repair: nh_row_held() or, if the row sees no column, finite sums. */
+template <int COUNT>
+NH_DEVICE bool nh_held(const nh_visibility &visibility, const nh_state &state, const float (&output)[COUNT][4],
+                       int warp_tile, int half) {
+    const float largest = nh_largest(output, half);
+    return nh_row_held(state, largest, half) ||
+           (largest == 0.f && !nh_row_sees(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half));
 }
 
 /* The factor of the sums of weighted values: 1 / sum of weights. */

@@ -131,11 +131,17 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     nh_wgmma_commit();
 }
 
-/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. It is infinite if
- * scores are so large that the weights of all keys are 0, because their rounding is worth more than f32 holds as a
- * weight. */
+/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. It is infinite, so that
+ * the row is repaired, if scores are so large that their rounding is worth more than a weight can hold: even the sum of
+ * weights may then be 0. */
 __device__ __forceinline__ float factor_of_sum(float shift, float sum) {
-    return NH_REGIONS && shift == UNSET ? 0 : 1.0f / sum;
+    if (NH_REGIONS && shift == UNSET) return 0;
+    return fabsf(shift) > NH_FAR_SCORE ? NH_INFINITY : 1.0f / sum;
+}
+
+/* Zero, or NaN if a row is to be repaired of which this is the largest magnitude; NaN for NaN. */
+__device__ __forceinline__ float doubt_of(float largest) {
+    return largest < NH_BEYOND_STORAGE ? 0 : __int_as_float(0x7fffffff);
 }
 
 __device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_work_tile &work_tile,
@@ -144,7 +150,7 @@ __device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_wo
         *nh_scalar(args.tensor[NH_LSE], work_tile.batch, token, head) = logf(sum) - shift * (float)NH_LN2;
 }
 
-/* Returns zero, or NaN if the row is to be repaired whatever its sums are. */
+/* Returns zero, or NaN if the row is to be repaired. */
 __device__ __forceinline__ float finish_row(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
                                             const float *out, int half, float shift, float sum) {
     long long token[3];
@@ -154,7 +160,11 @@ __device__ __forceinline__ float finish_row(const nh_tiled_args &args, const nh_
     const float factor = factor_of_sum(shift, sum);
     store_row<C.dim_v>(nh_row(args.tensor[NH_O], work_tile.batch, token, head), inside, out, half, factor);
     if (inside && (threadIdx.x & 3) == 0) store_lse(args, work_tile, token, head, shift, sum);
-    return 0 * factor;
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < OUTS / 2; i++)
+        largest = nh_larger(largest, out[i / 2 * 4 + 2 * half + i % 2]);
+    return inside ? doubt_of(largest * factor) : 0;
 }
 
 /* Sets the factors that bring a row's sums of all blocks to the least shift. Returns that shift and the sum of
@@ -186,7 +196,7 @@ __device__ __forceinline__ float store_shared(const nh_tiled_args &args, const n
     if (column == 0) store_lse(args, work_tile, token, head, all.x, all.y);
     const float all_factor = factor_of_sum(all.x, all.y);
     store_four(nh_row(args.tensor[NH_O], work_tile.batch, token, head) + column, out, all_factor);
-    return fmaf(0, all_factor, doubt<4>(&out.x));
+    return doubt_of(nh_larger(nh_larger(nh_larger(fabsf(out.x), out.y), out.z), out.w) * all_factor);
 }
 
 __device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
@@ -371,9 +381,8 @@ __device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, con
     if constexpr (C.cluster > 1) {
         return finish_shared(args, work_tile, s.q, row, a.out, a.r, counts);
     } else {
-        const float zero = finish_row(args, work_tile, row, a.out, 0, a.r.shift[0], a.r.sum[0]) +
-                           finish_row(args, work_tile, row + 8, a.out, 1, a.r.shift[1], a.r.sum[1]);
-        return zero + doubt<OUTS>(a.out);
+        return finish_row(args, work_tile, row, a.out, 0, a.r.shift[0], a.r.sum[0]) +
+               finish_row(args, work_tile, row + 8, a.out, 1, a.r.shift[1], a.r.sum[1]);
     }
 }
 

@@ -9,6 +9,7 @@
 
 struct nh_sums {
     real largest, sum, lost; /* lost: rounding errors of long sums, see nh_add_compensated */
+    real share;              /* what `out` has of weighted values: all, or less so that sums are finite */
     nh_long_row out;
 };
 
@@ -44,7 +45,7 @@ __device__ __forceinline__ void nh_take_keys(nh_sums &s, const nh_operand &q, co
             s.sum += weight;
         }
         nh_load_row(v + i * v_step, nh_chunk_first(), dim_v, row);
-        nh_long_add(s.out, nh_round(weight), row);
+        nh_long_add(s.out, s.share == 1 ? nh_round(weight) : weight * s.share, row);
     }
     s.largest = largest;
 }
@@ -65,14 +66,13 @@ __device__ __forceinline__ void nh_take_box(const nh_cuda_args &args, const nh_q
         }
 }
 
-/* box: the query's window, or the first piece of it; k, v: the rows of the box. */
-__device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
-                                             const nh_box_rows &k, const nh_box_rows &v) {
-    long long kv_head = query.head / (args.heads / args.kv_heads);
-    real scale = (real)args.scale;
-    nh_operand q;
-    nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
-    nh_sums s;
+/* Processes all keys of a query from the beginning. box: its window, or the first piece of it; k, v: the rows of the
+ * box. */
+__device__ __forceinline__ void nh_take_window(const nh_cuda_args &args, const nh_query &query, const nh_operand &q,
+                                               const nh_box &box, const nh_box_rows &k, const nh_box_rows &v,
+                                               nh_sums &s) {
+    const long long kv_head = query.head / (args.heads / args.kv_heads);
+    const real scale = (real)args.scale;
     s.largest = NH_MINUS_INFINITY;
     s.sum = s.lost = 0;
     nh_long_clear(s.out);
@@ -91,17 +91,76 @@ __device__ __forceinline__ void nh_attend_to(const nh_cuda_args &args, const nh_
              (int)(args.extra_tokens - m < NH_KEYS ? args.extra_tokens - m : NH_KEYS), scale,
              (int)args.dim_v);
     nh_long_end(s.out);
-    nh_long_scale(s.out, NH_REGIONS && s.sum == 0 ? 0 : 1 / s.sum); /* sum 0: the query has no key */
+    /* sum 0: the query has no key */
+    nh_long_scale(s.out, NH_REGIONS && s.sum == 0 ? 0 : 1 / (s.sum * s.share));
+}
+
+/* Whether some element of a query's row, of which a lane has these, is too large to be stored, or NaN. */
+__device__ __forceinline__ bool nh_overflows(const real row[NH_LANE_ELEMENTS]) {
+    real beyond = 0;
+#pragma unroll
+    for (int i = 0; i < NH_LANE_ELEMENTS; i++)
+        if (!(fabs(row[i]) < NH_BEYOND_STORAGE)) beyond = 1;
+    return nh_group_sum(beyond) != 0;
+}
+
+/* Weights are relative to the row's largest, so that sums of values near the largest number may overflow before they
+ * are divided. Such rows are made again with this share of weights, which then add up to a quarter at most. */
+__device__ __forceinline__ real nh_small_share(const nh_cuda_args &args) {
+    const real window = (real)args.axis[0].window * args.axis[1].window * args.axis[2].window;
+    return (real)0.25 / (window + args.extra_tokens);
+}
+
+/* Computes and stores a query, with this share of its weights, see nh_small_share; returns whether it is to be made
+ * again. box: its window, or the first piece of it; k, v: the rows of the box. */
+__device__ __forceinline__ bool nh_attend_to(const nh_cuda_args &args, const nh_query &query, const nh_box &box,
+                                             const nh_box_rows &k, const nh_box_rows &v, real share) {
+    nh_operand q;
+    nh_sums s;
+    nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
+    s.share = share;
+    nh_take_window(args, query, q, box, k, v, s);
     nh_store_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head), nh_chunk_first(),
                  (int)args.dim_v, s.out.sum);
     if (args.tensor[NH_LSE].data && nh_lane() == 0 && blockIdx.y == 0)
         *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head) =
             s.largest + nh_log(s.sum);
+    return share == 1 && nh_overflows(s.out.sum);
 }
 
-__device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_query &query) {
+__device__ __forceinline__ bool nh_attend_by(const nh_cuda_args &args, const nh_query &query, real share) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     nh_box box = nh_window_box(args, query.at);
-    nh_attend_to(args, query, box, nh_box_rows_of(args.tensor[NH_K], box, query.batch, kv_head),
-                 nh_box_rows_of(args.tensor[NH_V], box, query.batch, kv_head));
+    return nh_attend_to(args, query, box, nh_box_rows_of(args.tensor[NH_K], box, query.batch, kv_head),
+                        nh_box_rows_of(args.tensor[NH_V], box, query.batch, kv_head), share);
+}
+
+/* Repairs a query. */
+__device__ __forceinline__ void nh_attend(const nh_cuda_args &args, const nh_query &query) {
+    real share = 1;
+#pragma unroll 1
+    while (nh_attend_by(args, query, share))
+        share = nh_small_share(args);
+}
+
+/* Whether the query has been stored with numbers that are too large. */
+__device__ __forceinline__ bool nh_stored_overflow(const nh_cuda_args &args, const nh_query &query) {
+    real row[NH_LANE_ELEMENTS];
+    nh_load_row(nh_row(args.tensor[NH_O], query.batch, query.at, query.head), nh_chunk_first(), (int)args.dim_v, row);
+    return nh_overflows(row);
+}
+
+/* Computes all queries of this group of lanes. Those that are to be made again are so after all others, as nothing else
+ * is in registers then. */
+__device__ __forceinline__ void nh_attend_rows(const nh_cuda_args &args) {
+    real share = 1;
+    bool again;
+#pragma unroll 1
+    do {
+        again = false;
+        nh_for_rows(args, [&](const nh_query &query) {
+            if (share == 1 || nh_stored_overflow(args, query)) again |= nh_attend_by(args, query, share);
+        });
+        share = nh_small_share(args);
+    } while (again);
 }

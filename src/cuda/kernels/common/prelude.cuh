@@ -31,7 +31,24 @@ typedef unsigned short elem; /* the bits */
 typedef float real;
 #endif
 
+#define NH_INFINITY __int_as_float(0x7f800000)
 #define NH_LOWEST __int_as_float(0xff7fffff) /* the lowest f32 */
+
+/* From here on numbers may round to infinity when they are stored. This is just below the middle between the largest
+ * number of a 16-bit type and the next power of two, and leaves room for the rounding of a division. */
+#if NH_DTYPE == NH_F64
+#define NH_BEYOND_STORAGE 0x1.fffffffffffp1023
+#elif NH_DTYPE == NH_F32
+#define NH_BEYOND_STORAGE 0x1.fffffp127f
+#elif NH_DTYPE == NH_F16
+#define NH_BEYOND_STORAGE 65519.f
+#else
+#define NH_BEYOND_STORAGE 0x1.fefffp127f
+#endif
+
+/* From here on, in base 2, scores that weights are relative to are rounded by more than 1/2, so that all weights of a
+ * row may be too small for their type, or too large. */
+#define NH_FAR_SCORE 0x1p24f
 
 enum { NH_PER_UNIT = 16 / sizeof(elem) }; /* elements in 16 bytes */
 
@@ -100,6 +117,13 @@ __device__ __forceinline__ void nh_add_compensated(real &sum, real &lost, real t
 /* Rounds to the storage type, as P is rounded before P V. */
 __device__ __forceinline__ real nh_round(real x) {
     return nh_load(nh_store(x));
+}
+
+/* The larger of a magnitude and that of x; NaN if one of them is. */
+__device__ __forceinline__ float nh_larger(float magnitude, float x) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(magnitude), "f"(fabsf(x)));
+    return y;
 }
 
 /* Up to 16 bytes that are moved by one instruction. */

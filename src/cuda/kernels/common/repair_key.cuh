@@ -13,7 +13,8 @@ enum { NH_LANE_DIMS = (NH_DIM + 31) / 32, NH_LANE_DIMS_V = (NH_DIM_V + 31) / 32 
 
 struct nh_repair {
     /* elements lane, lane + 32, .. */
-    float query[NH_LANE_DIMS], output[NH_LANE_DIMS_V], top, sum;
+    float query[NH_LANE_DIMS], top;
+    double output[NH_LANE_DIMS_V], sum; /* sums of values near the largest f32 are beyond it before they are divided */
 };
 
 NH_DEVICE void nh_repair_start(nh_repair &state, const elem *query) {
@@ -21,9 +22,9 @@ NH_DEVICE void nh_repair_start(nh_repair &state, const elem *query) {
     for (int i = 0; i < NH_LANE_DIMS; i++)
         state.query[i] = lane + 32 * i < NH_DIM ? nh_load(query[lane + 32 * i]) : 0.f;
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        state.output[i] = 0.f;
+        state.output[i] = 0;
     state.top = NH_LOWEST;
-    state.sum = 0.f;
+    state.sum = 0;
 }
 
 /* Adds a key; key(i), value(i): elements of its rows. */
@@ -40,7 +41,7 @@ NH_DEVICE void nh_repair_key(nh_repair &state, const Key &key, const Value &valu
     state.sum = state.sum * shrink + weight;
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
         if (lane + 32 * i < NH_DIM_V)
-            state.output[i] = state.output[i] * shrink + weight * nh_load(value(lane + 32 * i));
+            state.output[i] = state.output[i] * shrink + (double)weight * nh_load(value(lane + 32 * i));
 }
 
 /* The same with both rows in memory. */
@@ -51,8 +52,8 @@ NH_DEVICE void nh_repair_key(nh_repair &state, const elem *key, const elem *valu
 /* Calls write(i, element) for this lane's elements of the output; returns LSE. */
 template <typename Write> NH_DEVICE float nh_repair_finish(const nh_repair &state, const Write &write) {
     const int lane = (int)(threadIdx.x % 32);
-    const float sum = NH_REGIONS && state.sum == 0.f ? 1.f : state.sum; /* sum 0: the row has no key */
+    const double factor = NH_REGIONS && state.sum == 0 ? 1 : 1 / state.sum; /* sum 0: the row has no key */
     for (int i = 0; i < NH_LANE_DIMS_V; i++)
-        if (lane + 32 * i < NH_DIM_V) write(lane + 32 * i, nh_store(state.output[i] / sum));
-    return (state.top + log2f(state.sum)) * (float)NH_LN2;
+        if (lane + 32 * i < NH_DIM_V) write(lane + 32 * i, nh_store((float)(state.output[i] * factor)));
+    return (state.top + log2f((float)state.sum)) * (float)NH_LN2;
 }

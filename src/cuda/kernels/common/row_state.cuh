@@ -22,6 +22,23 @@ NH_DEVICE void nh_finish_sums(nh_state &state) {
 constexpr float NH_LEAST_SUM = NH_DTYPE == NH_F16 ? 0x1p-4f : 0x1p-100f;
 constexpr float NH_MOST_SUM = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
 
+/* The largest magnitude of this thread's sums of row g (half 0) or g + 8, NaN if one is NaN. */
+template <int COUNT> NH_DEVICE float nh_largest(const float (&sum)[COUNT][4], int half) {
+    float largest = fabsf(sum[0][2 * half]);
+#pragma unroll
+    for (int i = 1; i < 2 * COUNT; i++)
+        largest = nh_larger(largest, sum[i / 2][2 * half + i % 2]);
+    return largest;
+}
+
+/* Whether a row's sum of weights is in range, and what comes of its sums of weighted values, the largest of which is
+ * given, is finite where it is stored. The latter may fail where values are near the largest number, although their
+ * mean is no larger: sums come before the division, and weights are rounded, but not their sum. */
+NH_DEVICE bool nh_row_held(const nh_state &state, float largest, int half) {
+    const float sum = state.sum[half];
+    return sum > NH_LEAST_SUM && sum < NH_MOST_SUM && largest < NH_BEYOND_STORAGE * sum;
+}
+
 NH_DEVICE float nh_lse(const nh_state &state, int half) {
     return (state.reference[half] + nh_log2(state.sum[half])) * (float)NH_LN2;
 }
