@@ -40,7 +40,6 @@ from study import Tool, find_where, share_of, take_share  # noqa: E402
 
 # Kernels for bf16 differ from those for f16 in the kind of a product and a conversion.
 KINDS = ("fwd:f16", "bwd:f16", "fwd:f16", "bwd:f16", "fwd:f16", "bwd:f16", "fwd:f32", "bwd:f32")
-FIRST_LAUNCH = {"cuda.small": 7, "cuda.split80": 7, "cuda.split90": 6}  # knobs of the first of two launches
 MOST_OF_SUITE = 2448  # all of the smallest
 CONTENDER = "choices"
 LIMITS = (1.02, 1.05, 1.10, 1.15)
@@ -125,9 +124,10 @@ def kernels(line: Row) -> Kernels:
     for solver, config, *_ in line["candidates"]:
         common = (solver, op, dtype, head_dim(line["problem"]), rank_of(line["problem"]), dilated)
         common += (window,) if solver == "cuda.small" else ()
-        knobs = [knob for knob in config.split(",") if not knob.startswith("order=")]
-        first = FIRST_LAUNCH.get(solver, len(knobs)) if op == "bwd" else len(knobs)
-        found |= {(*common, ",".join(part)) for part in (knobs[:first], knobs[first:]) if part}
+        knobs = [knob for knob in config.split(",") if not knob.startswith("order_axis=")]
+        first = [knob for knob in knobs if not knob.startswith("dkv_")]
+        second = [knob for knob in knobs if op == "bwd" and knob.startswith("dkv_")]
+        found |= {(*common, ",".join(part)) for part in (first, second) if part}
     return found
 
 

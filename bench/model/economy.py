@@ -17,6 +17,8 @@ import math
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from preference import WORDS, knobs_of
+
 TIMINGS = Path(__file__).parent / "choices-h200.jsonl.xz"
 GROUPS = ("fwd:f16", "fwd:f32", "bwd:f16", "bwd:f32")
 
@@ -28,8 +30,8 @@ def load(path=TIMINGS):
         record = json.loads(line)
         candidates = []
         for solver, config, _, ns, _ in record["candidates"]:
-            knobs = dict(word.split("=") for word in config.split(",")) if config not in ("", "-") else {}
-            candidates.append((solver, {k: int(v) for k, v in knobs.items()}, ns))
+            knobs = {name: own[0] if len(own) == 1 else tuple(own) for name, own in knobs_of(config).items()}
+            candidates.append((solver, knobs, ns))
         problems.append((record["problem"], candidates))
     return problems
 
@@ -144,30 +146,30 @@ def show_pairs(problems):
 
 # Simpler sets of configs: a solver, and which of its configs are kept.
 SIMPLER = {
-    "short: no split": ("cuda.short", lambda k: k["split"] == 1),
-    "short: no parts, no split": ("cuda.short", lambda k: k["parts"] == 1 and k["split"] == 1),
+    "short: no split": ("cuda.short", lambda k: k["sharing_warps"] == 1),
+    "short: no parts, no split": ("cuda.short", lambda k: k["sharing_blocks"] == 1 and k["sharing_warps"] == 1),
     "short: one stage": ("cuda.short", lambda k: k["stages"] == 1),
     "short: rows 16, 64, 128": ("cuda.short", lambda k: k["rows"] < 256),
     "short: warps 1, 2, 4, 8": ("cuda.short", lambda k: k["warps"] <= 8),
     "short: warps 1 to 8, rows to 128, one stage, no split": (
-        "cuda.short", lambda k: k["warps"] <= 8 and k["rows"] < 256 and k["stages"] == k["split"] == 1),
+        "cuda.short", lambda k: k["warps"] <= 8 and k["rows"] < 256 and k["stages"] == k["sharing_warps"] == 1),
     "short90: warps 10": ("cuda.short90", lambda k: k["warps"] == 10),
-    "short90: no parts": ("cuda.short90", lambda k: k["parts"] == 1),
-    "short90: warps 8, 12, parts 1, 2": ("cuda.short90", lambda k: k["warps"] != 10 and k["parts"] <= 2),
-    "fused90: one box per key tile": ("cuda.fused90", lambda k: k["abreast"] == 1),
-    "fused90: queries never held": ("cuda.fused90", lambda k: not k["hold"]),
-    "fused90: queries always held": ("cuda.fused90", lambda k: k["hold"]),
-    "fused90: one head per tile": ("cuda.fused90", lambda k: k["qh"] == 1),
+    "short90: no parts": ("cuda.short90", lambda k: k["sharing_blocks"] == 1),
+    "short90: warps 8, 12, parts 1, 2": ("cuda.short90", lambda k: k["warps"] != 10 and k["sharing_blocks"] <= 2),
+    "fused90: one box per key tile": ("cuda.fused90", lambda k: k["boxes_per_tile"] == 1),
+    "fused90: queries never held": ("cuda.fused90", lambda k: not k["q_in_registers"]),
+    "fused90: queries always held": ("cuda.fused90", lambda k: k["q_in_registers"]),
+    "fused90: one head per tile": ("cuda.fused90", lambda k: k["tile_heads"] == 1),
     "fused90: two warpgroups": ("cuda.fused90", lambda k: k["warpgroups"] == 2),
     "fused90: three warpgroups": ("cuda.fused90", lambda k: k["warpgroups"] == 3),
     "fused90: 64 or 128 keys": (
-        "cuda.fused90", lambda k: k["kx"] * k["ky"] * k["kz"] * k["abreast"] in (64, 128)),
+        "cuda.fused90", lambda k: math.prod(k["key_box"]) * k["boxes_per_tile"] in (64, 128)),
     "small: at most three stages, not one": (
-        "cuda.small", lambda k: k["stages"] in (-1, 0, 2, 3) and k["key_stages"] in (-1, 0, 2, 3)),
-    "small: no copy engine": ("cuda.small", lambda k: k["stages"] <= 0 and k["key_stages"] <= 0),
-    "small: no turns": ("cuda.small", lambda k: k["stages"] >= 0 and k["key_stages"] >= 0),
+        "cuda.small", lambda k: k["stages"] in (0, 2, 3) and k["dkv_stages"] in (0, 2, 3)),
+    "small: no copy engine": ("cuda.small", lambda k: k["stages"] == k["dkv_stages"] == 0),
+    "small: no turns": ("cuda.small", lambda k: WORDS["turns"] not in (k["pipeline"], k["dkv_pipeline"])),
     "fused80: one stage": ("cuda.fused80", lambda k: k["stages"] == 1),
-    "split80: at most four warps": ("cuda.split80", lambda k: k["qw"] <= 4 and k["rw"] <= 4),
+    "split80: at most four warps": ("cuda.split80", lambda k: k["dq_warps"] <= 4 and k["dkv_warps"] <= 4),
 }
 
 
@@ -184,7 +186,7 @@ def show_simpler(problems):
 
 
 # Knobs that only change the order of work.
-ORDER = {"order"}
+ORDER = {"order_axis"}
 
 
 def kernel_of(solver, knobs):

@@ -173,7 +173,7 @@ class Fit:
         self.launches = np.where(self.overlaps, 1, [int(w[6]) for w in words])
         self.measured = sample.measured[rows]
         # Two more launches, listed beside the same config without them: planned only where they do not count.
-        self.repairing = np.array(["again=1" in sample.config[row] for row in rows]) & (self.measured < 3e5)
+        self.repairing = np.array(["repair_apart=1" in sample.config[row] for row in rows]) & (self.measured < 3e5)
         self.keys: list[tuple[str, str, str]] = []
         self.start, self.spread = [], []
         self.touched: list[np.ndarray] = []

@@ -24,14 +24,22 @@ ROOT = Path(__file__).resolve().parents[2]
 ABOUT_AS_LONG, LEAST, OF_USERS = 1.05, 2, 10
 SUITES = [ROOT / "bench/suites" / name for name in ("cuda.txt", "video-vae.txt")]
 # Knobs that no preference is about: no kernel is compiled for an order, and how rows are repaired follows the estimated time.
-ANY = {"cuda.fused90": ("order", "again")}
+ANY = {"cuda.fused90": ("order_axis", "repair_apart")}
+# Words of a config, as numbers of small_knobs.def.
+WORDS = {"copies": 0, "turns": 1, "fetched": 2}
 KNOBS = 14
+
+
+def knobs_of(config: str) -> dict[str, list[int]]:
+    """The values of each knob; of a tile, one for each axis."""
+    words = [word.split("=") for word in config.split(",")] if config not in ("", "-") else []
+    return {name: [WORDS[value]] if value in WORDS else [int(x) for x in value.split("x")] for name, value in words}
 
 
 def kernel_of(solver: str, config: str) -> tuple[str, tuple[int | None, ...]]:
     """The solver, and the values of its knobs; None where any will do."""
-    words = [word.split("=") for word in config.split(",")] if config not in ("", "-") else []
-    return solver, tuple(None if name in ANY.get(solver, ()) else int(value) for name, value in words)
+    knobs = knobs_of(config)
+    return solver, tuple(None if name in ANY.get(solver, ()) else value for name, own in knobs.items() for value in own)
 
 
 def problems_of_users() -> set[str]:

@@ -6,30 +6,65 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether the knob is a further extent of the tile that the knob before begins. */
+static bool continues(const struct nh_knob *knob, int i) {
+    return i > 0 && strcmp(knob[i].name, knob[i - 1].name) == 0;
+}
+
+/* The word of that number and its length; NULL: there is none. */
+static const char *nth_word(const char *words, int32_t n, int *length) {
+    for (; n > 0 && words; n--)
+        words = strchr(words, '|') ? strchr(words, '|') + 1 : NULL;
+    if (n < 0 || !words) return NULL;
+    *length = (int)strcspn(words, "|");
+    return words;
+}
+
 void nh_config_text(const struct nh_solver *solver, const struct nh_config *config, char *text,
                     size_t capacity) {
+    const struct nh_knob *knob = solver->knob;
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; solver->knob && solver->knob[i].name; i++) {
-        int written = snprintf(text + used, capacity - used, "%s%s=%d", i ? "," : "",
-                               solver->knob[i].name, config->value[i]);
+    for (int i = 0; knob && knob[i].name; i++) {
+        char value[16];
+        int length, written;
+        const char *word = nth_word(knob[i].words, config->value[i], &length);
+        if (!word) snprintf(value, sizeof value, "%d", (int)config->value[i]);
+        if (!word) word = value, length = (int)strlen(value);
+        written = continues(knob, i) ? snprintf(text + used, capacity - used, "x%.*s", length, word)
+                                     : snprintf(text + used, capacity - used, "%s%s=%.*s",
+                                                i ? "," : "", knob[i].name, length, word);
         if (written < 0 || (size_t)written >= capacity - used) return;
         used += (size_t)written;
     }
 }
 
+/* Reads a value, a word of the knob or else a number, and returns its end; NULL: it is neither. */
+static const char *read_value(const struct nh_knob *knob, const char *text, int32_t *value) {
+    int length;
+    for (*value = 0; nth_word(knob->words, *value, &length); ++*value)
+        if (!strncmp(text, nth_word(knob->words, *value, &length), (size_t)length) &&
+            (text[length] == ',' || !text[length]))
+            return text + length;
+    if (knob->words) return NULL;
+    char *end;
+    long number = strtol(text, &end, 10);
+    if (end == text || number < INT32_MIN || number > INT32_MAX) return NULL;
+    *value = (int32_t)number;
+    return end;
+}
+
 bool nh_config_parse(const struct nh_solver *solver, const char *text, struct nh_config *config) {
+    const struct nh_knob *knob = solver->knob;
     memset(config, 0, sizeof *config);
-    for (int i = 0; solver->knob && solver->knob[i].name; i++) {
-        if (i && *text++ != ',') return false;
-        size_t length = strlen(solver->knob[i].name);
-        if (strncmp(text, solver->knob[i].name, length) != 0 || text[length] != '=') return false;
-        char *end;
-        const char *digits = text + length + 1;
-        long value = strtol(digits, &end, 10);
-        if (end == digits || value < INT32_MIN || value > INT32_MAX) return false;
-        config->value[i] = (int32_t)value;
-        text = end;
+    for (int i = 0; knob && knob[i].name; i++) {
+        const bool further = continues(knob, i);
+        if (i && *text++ != (further ? 'x' : ',')) return false;
+        const size_t length = further ? 0 : strlen(knob[i].name);
+        if (!further && (strncmp(text, knob[i].name, length) != 0 || text[length] != '='))
+            return false;
+        text = read_value(&knob[i], text + length + !further, &config->value[i]);
+        if (!text) return false;
     }
     return *text == '\0';
 }

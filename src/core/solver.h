@@ -73,13 +73,16 @@ typedef nhood_status nh_build_fn(const struct nh_solver *solver, const struct nh
                                  struct nh_operation **operation);
 
 /* A knob has a name, for the texts of configs, and the macro that gives its value to kernels, or NULL if no macro is equal
- * to it. A solver lists its knobs once, in a file *_knobs.def of lines KNOB(index, name, macro, meaning). The indices of a
- * config's values, this table and docs/knobs.md are made from it. */
+ * to it. Neighbors with one name are the extents of a tile: "query_tile=1x8x8". Words stand for values from 0 on:
+ * "copies|turns|fetched". A solver lists its knobs once, in a file *_knobs.def of lines KNOB(index, name, macro, meaning) or
+ * KNOB(index, name, macro, meaning, words). The indices of a config's values, this table and docs/knobs.md are made from
+ * it. */
 struct nh_knob {
-    const char *name, *macro;
+    const char *name, *macro, *words;
 };
-#define NH_KNOB_AS_INDEX(index, name, macro, meaning) index,
-#define NH_KNOB_AS_ROW(index, name, macro, meaning) {name, macro},
+#define NH_KNOB_AS_INDEX(index, name, macro, ...) index,
+#define NH_KNOB_AS_ROW(index, name, macro, ...) {name, macro, NH_KNOB_WORDS(__VA_ARGS__, NULL, )},
+#define NH_KNOB_WORDS(meaning, words, ...) words
 
 /* Writes what a config asks of the device, from which its time is estimated. False if the config cannot run. */
 typedef bool nh_work_fn(const struct nh_problem *problem, const struct nh_device *device,
@@ -145,7 +148,7 @@ void nh_least_first(const struct nh_solver *solver, const struct nh_problem *pro
 /* Enough for the text of any config, with its terminating zero. */
 enum { NH_CONFIG_BYTES = 256 };
 
-/* Writes a text such as "r=4,tx=64,..", or "" if there are no knobs. It is always terminated. */
+/* Writes a text such as "query_tile=1x8x8,warps=4,..", or "" if there are no knobs. It is always terminated. */
 void nh_config_text(const struct nh_solver *solver, const struct nh_config *config, char *text,
                     size_t capacity);
 /* Reads such a text. False if it is not a config of this solver. */

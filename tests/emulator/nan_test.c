@@ -189,7 +189,7 @@ static void nan_stays_outside(nhood_context *context, const char *solver, const 
 
 /* Wisdom by which a solver takes a problem with another value of a knob. The last such wisdom counts. */
 static void prefer(nhood_context *context, const char *solver, const char *text, const char *knob,
-                   int value) {
+                   const char *value) {
     static int ns = 1000;
     nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
     nhood_device_info device = {.struct_size = sizeof device};
@@ -207,10 +207,11 @@ static void prefer(nhood_context *context, const char *solver, const char *text,
     nhood_plan_release(plan);
     if (!place) return;
     const char *rest = place + strlen(knob);
-    rest += strspn(rest, "-0123456789");
+    for (const char *c = value; c; c = strchr(c + 1, ',')) /* as many knobs as the value has */
+        rest += *rest == ',' ? 1 + strcspn(rest + 1, ",") : strcspn(rest, ",");
     for (char *c = device.description; *c; c++)
         if (*c == ' ') *c = '_';
-    snprintf(wanted, sizeof wanted, "%s%d,", knob, value);
+    snprintf(wanted, sizeof wanted, "%s%s,", knob, value);
     /* after the last knob, too, there is a comma */
     snprintf(wisdom, sizeof wisdom, "nhood-wisdom 1\n%s %s %s %.*s%s%s", device.description, text,
              solver, (int)(place - knobs), knobs, wanted, *rest ? rest + 1 : "");
@@ -229,8 +230,11 @@ static void check_small(nhood_context *context, const char *const *texts, int co
     for (int i = 0; i < 2 * count; i++) {
         const char *text = texts[i / 2];
         const bool is_backward = text[0] == 'b';
-        prefer(context, "cuda.small", text, ",stages=", i % 2 ? -1 : 0);
-        if (is_backward) prefer(context, "cuda.small", text, ",key_stages=", i % 2 ? -1 : 0);
+        prefer(context, "cuda.small", text,
+               ",pipeline=", i % 2 ? "turns,stages=0" : "copies,stages=0");
+        if (is_backward)
+            prefer(context, "cuda.small", text,
+                   ",dkv_pipeline=", i % 2 ? "turns,dkv_stages=0" : "copies,dkv_stages=0");
         for (int of_key = !is_backward; of_key < 2; of_key++)
             nan_stays_outside(context, "cuda.small", text, of_key, poisoned);
     }
@@ -250,7 +254,7 @@ static void check_regions(nhood_context *context) {
         nan_stays_outside(context, "cuda.naive", forward, true, 29);
         nan_stays_outside(context, "cuda.small", forward, true, 29);
         for (int again = 0; again < 2; again++) {
-            prefer(context, "cuda.fused90", forward, ",again=", again);
+            prefer(context, "cuda.fused90", forward, ",repair_apart=", again ? "1" : "0");
             nan_stays_outside(context, "cuda.fused90", forward, true, 29);
         }
         for (int of_key = 0; of_key < 2; of_key++) {
@@ -263,14 +267,15 @@ static void check_regions(nhood_context *context) {
     }
 }
 
-/* More work tiles than blocks, of a part of a grid: those that a queue hands out (again 1) give what fixed shares do. */
+/* More work tiles than blocks, of a part of a grid: those that a queue hands out (repair_apart 1) give what fixed shares do. */
 static void check_queue(nhood_context *context) {
     static const char *const text = "fwd:bf16:b1h1d256:700:w30:q50+640:k4+680";
     nhood_problem problem;
     nhood_io io[2];
     CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
     for (int again = 0; again < 2; again++) {
-        if (again) prefer(context, "cuda.fused90", text, ",again=", 1); /* else too short */
+        if (again)
+            prefer(context, "cuda.fused90", text, ",repair_apart=", "1"); /* else too short */
         run(context, "cuda.fused90", &problem, 0, -1, &io[again]);
     }
     const int64_t count = tokens_of(&problem, false) * problem.dim;
@@ -301,7 +306,7 @@ static void check_planes(nhood_context *context) {
     static const char *const texts[] = {"bwd:bf16:b1h1d32:16x8x12:w3x5x5",
                                         "bwd:f32:b1h1d32:16x8x12:w3x3x3"};
     for (int i = 0; i < 2; i++) {
-        check_chosen(context, "cuda.small", texts[i], " q0=1,", ",k0=1,");
+        check_chosen(context, "cuda.small", texts[i], " query_tile=1x", ",dkv_key_tile=1x");
         for (int of_key = 0; of_key < 2; of_key++)
             for (int64_t poisoned = 700; poisoned < 1300; poisoned += 500)
                 nan_stays_outside(context, "cuda.small", texts[i], of_key, poisoned);
@@ -313,9 +318,9 @@ static void check_planes(nhood_context *context) {
 static void check_mask_step(nhood_context *context) {
     static const char *const volume = "fwd:bf16:b1h1d32:12x11x12:w7x7x7",
                              *const image = "fwd:bf16:b1h1d32:45x30:w11x11";
-    check_chosen(context, "cuda.fused90", volume, ",ky=10,", ",kz=10,");
+    check_chosen(context, "cuda.fused90", volume, ",key_box=1x10x10,", ",boxes_per_tile=1,");
     nan_stays_outside(context, "cuda.fused90", volume, true, 700);
-    check_chosen(context, "cuda.fused90", image, ",ky=4,", ",kz=18,");
+    check_chosen(context, "cuda.fused90", image, ",key_box=1x4x18,", ",boxes_per_tile=1,");
     nan_stays_outside(context, "cuda.fused90", image, true, 700);
 }
 
@@ -378,7 +383,7 @@ int main(int count, char **argument) {
     for (int of_key = 0; of_key < 2; of_key++)
         nan_stays_outside(context, "cuda.split90", "bwd:bf16:b1h1d32:96:w60", of_key, 29);
     for (size_t i = 0; i < sizeof long_calls / sizeof *long_calls; i++) {
-        prefer(context, "cuda.fused90", long_calls[i], ",again=", 1);
+        prefer(context, "cuda.fused90", long_calls[i], ",repair_apart=", "1");
         nan_stays_outside(context, "cuda.fused90", long_calls[i], true, 29);
     }
     check_queue(context);

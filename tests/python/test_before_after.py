@@ -22,7 +22,7 @@ class Tree:
         if not self.times:
             return {"failed": command, "why": "no memory"}
         ns = self.times.pop(0) if len(self.times) > 1 else self.times[0]
-        return {"candidates": [[f"cuda.{self.name}", "qx=1", 90, ns, 7 if ns else 0]]}
+        return {"candidates": [[f"cuda.{self.name}", "stages=1", 90, ns, 7 if ns else 0]]}
 
 
 def race(before, after):
@@ -34,7 +34,7 @@ def race(before, after):
 def test_trees_take_turns():
     found, asked = race([100], [98])
     assert asked == ["before", "after", "after", "before", "before", "after"]
-    assert found["ratio"] == 100 / 98 and found["chosen"] == {"before": "cuda.before qx=1", "after": "cuda.after qx=1"}
+    assert found["ratio"] == 100 / 98 and found["chosen"] == {"before": "cuda.before stages=1", "after": "cuda.after stages=1"}
 
 
 def test_more_turns_decide_what_differs():

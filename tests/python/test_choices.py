@@ -17,7 +17,7 @@ WHERE = Where("made-up GPU", "1.2", "abc123")
 
 def line(problem, times, measured=-1):
     """The first candidate is the choice; 0: it was not timed."""
-    candidates = [["cuda.fused90", f"qx={i}", 100, ns, 7 if ns else 0] for i, ns in enumerate(times)]
+    candidates = [["cuda.fused90", f"stages={i}", 100, ns, 7 if ns else 0] for i, ns in enumerate(times)]
     return {"problem": problem, "measured": measured, "candidates": candidates}
 
 
@@ -50,20 +50,20 @@ def test_untimed_choices_do_not_count():
 
 
 class OtherEstimates:
-    """Among the problem's candidates it proposes qx=2, which was not timed, and qx=1, and no more qx=0."""
+    """Among the problem's candidates it proposes stages=2, which was not timed, and stages=1, and no more stages=0."""
 
     def ask(self, command):
-        return {"candidates": [["cuda.fused90", f"qx={i}", 50 + i, 0, 0] for i in (2, 1, 3)]}
+        return {"candidates": [["cuda.fused90", f"stages={i}", 50 + i, 0, 0] for i in (2, 1, 3)]}
 
 
 def test_other_estimates_on_known_times(tmp_path):
     known = line("fwd:f16:b1h1d32:64:w7", [100, 90], measured=1)
     found = choices.again(known, OtherEstimates())
-    # the choice comes first, without a time; qx=3 was not timed either; that qx=0 was fast is not forgotten
+    # the choice comes first, without a time; stages=3 was not timed either; that stages=0 was fast is not forgotten
     assert found["candidates"] == [
-        ["cuda.fused90", "qx=2", 52, 0, 0],
-        ["cuda.fused90", "qx=1", 51, 90, 7],
-        ["cuda.fused90", "qx=0", 100, 100, 7],
+        ["cuda.fused90", "stages=2", 52, 0, 0],
+        ["cuda.fused90", "stages=1", 51, 90, 7],
+        ["cuda.fused90", "stages=0", 100, 100, 7],
     ]
     assert choices.behind(found, 0) is None and found["measured"] == -1
     choices.write_report([found, LINES[1]], WHERE, tmp_path)
@@ -72,7 +72,7 @@ def test_other_estimates_on_known_times(tmp_path):
 
 
 def test_later_times_of_a_solver_take_the_place_of_earlier_ones():
-    first, other = LINES[0], {**LINES[0], "candidates": [["cuda.small", "q0=1", 80, 90, 7]], "commit": "def456"}
+    first, other = LINES[0], {**LINES[0], "candidates": [["cuda.small", "warps=1", 80, 90, 7]], "commit": "def456"}
     later = line(LINES[0]["problem"], [95])
     (found,) = choices.supersede([first, other, later, LINES[3]])
     assert found["candidates"] == [*later["candidates"], *other["candidates"]]
@@ -101,7 +101,7 @@ def test_draw_passes_over_what_shares_little():
 
 def test_kernels_of_two_launches():
     problem = "bwd:f16:b1h2d64:64:w7"
-    both = {"problem": problem, "candidates": [["cuda.split90", f"{'a,' * 6}{half * 6}"[:-1]] for half in ("b,", "c,")]}
+    both = {"problem": problem, "candidates": [["cuda.split90", f"dq_key_tile=1x1x64,dkv_key_tile={tile}"] for tile in ("1x1x64", "1x1x128")]}
     assert len(choices.kernels(both)) == 3
 
 

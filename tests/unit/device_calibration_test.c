@@ -67,7 +67,7 @@ static void add_line(void *user, const nhood_candidate *row) {
     /* No solver proposes tiles without rows: what they ask of a device cannot be counted. */
     if (strcmp(row->solver, "cuda.fused90") != 0) return;
     char config[512];
-    snprintf(config, sizeof config, "qx=0%s", strchr(row->config, ','));
+    snprintf(config, sizeof config, "query_tile=0x0x0%s", strchr(row->config, ','));
     print_line(lines, row->solver, config, 1);
 }
 

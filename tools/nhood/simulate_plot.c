@@ -3,6 +3,7 @@
 #include "message.h"
 #include "output.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,32 +46,30 @@ struct grid {
     double scale;             /* pixels a position */
 };
 
-/* The value of a knob in a config such as "ky=16"; 0 if the config does not have it. */
-static int64_t knob(const char *config, const char *name) {
-    size_t length = strlen(name);
+/* Reads the last two extents of a tile that a config such as "key_tile=1x8x16,.." has. False if it has none of that name. */
+static bool read_tile(const char *config, const char *name, int64_t extent[2]) {
+    const size_t length = strlen(name);
     for (const char *at = config; (at = strstr(at, name)); at += length)
         if (at[length] == '=' && (at == config || at[-1] == ','))
-            return strtoll(at + length + 1, NULL, 10);
-    return 0;
+            return sscanf(at + length, "=%*dx%" SCNd64 "x%" SCNd64, &extent[0], &extent[1]) == 2;
+    return false;
 }
 
-/* Finds the tiles of a KV loop by their knobs: y and z of the sm_90 solvers, 1 and 2 of the sm_80 ones. False if the config
- * has none of them. */
+/* Finds the tiles of a KV loop, which is over the keys of tiles of queries. False if the config has none. */
 static bool grid_of(const nhood_problem *problem, const char *config, struct grid *grid) {
-    static const char *const names[][2][2] = {{{"qy", "qz"}, {"ky", "kz"}},
-                                              {{"q1", "q2"}, {"k1", "k2"}}};
     for (int a = 0; a < 2; a++) {
         grid->axis[a] = problem->axis[a];
         int64_t dilation = grid->axis[a].dilation;
         grid->axis[a].length = (grid->axis[a].length + dilation - 1) / dilation;
         grid->axis[a].dilation = 1;
-        grid->query[a] = grid->key[a] = 0;
-        for (int kind = 0; kind < 2 && !grid->key[a]; kind++) {
-            grid->query[a] = knob(config, names[kind][0][a]);
-            grid->key[a] = knob(config, names[kind][1][a]);
-        }
-        if (!grid->query[a] || !grid->key[a]) return false;
     }
+    const bool forward =
+        read_tile(config, "query_tile", grid->query) &&
+        (read_tile(config, "key_tile", grid->key) || read_tile(config, "key_box", grid->key));
+    if (!forward && !(read_tile(config, "dq_query_tile", grid->query) &&
+                      read_tile(config, "dq_key_tile", grid->key)))
+        return false;
+    if (!grid->query[0] || !grid->query[1] || !grid->key[0] || !grid->key[1]) return false;
     grid->scale = SIDE / fmax((double)grid->axis[0].length, (double)grid->axis[1].length);
     return true;
 }

@@ -168,12 +168,16 @@ static struct nh_config config_of(const struct nh_small_launch *launch) {
     const struct small_config *own = &launch->config;
     const bool keys = nh_small_by_keys(launch);
     struct nh_config config = {{0}};
-    memcpy(config.value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0), own->rows, sizeof own->rows);
-    config.value[NH_SMALL_S0] = own->warp_tile[0];
-    config.value[NH_SMALL_S1] = own->warp_tile[1];
+    memcpy(config.value + (keys ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE), own->rows,
+           sizeof own->rows);
+    config.value[NH_SMALL_WARP_TILE] = own->warp_tile[0];
+    config.value[NH_SMALL_WARP_TILE_1] = own->warp_tile[1];
     config.value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS] = own->warps;
+    /* The knob says that the copy engine fetches; whether halos roll then follows from the problem. */
+    config.value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE] =
+        (int32_t)nh_min(own->pipeline, SMALL_BOXES);
     config.value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES] =
-        own->pipeline == SMALL_TURNS ? NH_SMALL_IN_TURNS : own->stages;
+        nh_small_fetches(launch) ? own->stages : 0;
     return config;
 }
 
@@ -329,17 +333,17 @@ static void combine(const struct nh_problem *problem, const struct nh_device *de
     struct choice keys;
     *both = (struct backward){.count = 0};
     if (!queries->top.count) return;
-    choose(problem, device, SMALL_BY_KEY, &best->value[NH_SMALL_S0], false, &keys);
+    choose(problem, device, SMALL_BY_KEY, &best->value[NH_SMALL_WARP_TILE], false, &keys);
     if (keys.top.count) both->ns = queries->top.ns[0] + keys.top.ns[0];
     for (int i = 0; i < MOST_CANDIDATES; i++) {
         int q = pairs[i][0], k = pairs[i][1];
         if (q >= queries->top.count || k >= keys.top.count ||
-            best[q].value[NH_SMALL_S0] != best->value[NH_SMALL_S0] ||
-            best[q].value[NH_SMALL_S1] != best->value[NH_SMALL_S1])
+            best[q].value[NH_SMALL_WARP_TILE] != best->value[NH_SMALL_WARP_TILE] ||
+            best[q].value[NH_SMALL_WARP_TILE_1] != best->value[NH_SMALL_WARP_TILE_1])
             continue;
         struct nh_config *config = &both->config[both->count++];
         *config = best[q];
-        for (int knob = NH_SMALL_K0; knob <= NH_SMALL_KEY_STAGES; knob++)
+        for (int knob = NH_SMALL_KEY_TILE; knob <= NH_SMALL_KEY_STAGES; knob++)
             config->value[knob] = keys.config[k].value[knob];
     }
 }
@@ -362,7 +366,7 @@ static int search_backward(const struct nh_problem *problem, const struct nh_dev
     combine(problem, device, &queries, &both[0]);
     both[1] = (struct backward){.count = 0};
     if (queries.top.count && problem->rank == 3 && (queries.boxes || !both[0].count)) {
-        const int32_t *other = other_warp_tile(&queries.config[0].value[NH_SMALL_S0]);
+        const int32_t *other = other_warp_tile(&queries.config[0].value[NH_SMALL_WARP_TILE]);
         choose(problem, device, SMALL_BY_QUERY, other, false, &queries);
         combine(problem, device, &queries, &both[1]);
     }
@@ -417,8 +421,8 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
                         enum small_pass pass, const int32_t *value,
                         struct nh_small_launch *launch) {
     const bool keys = pass == SMALL_BY_KEY;
-    const int32_t *work_tile = value + (keys ? NH_SMALL_K0 : NH_SMALL_Q0);
-    int32_t s0 = value[NH_SMALL_S0], s1 = value[NH_SMALL_S1];
+    const int32_t *work_tile = value + (keys ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
+    int32_t s0 = value[NH_SMALL_WARP_TILE], s1 = value[NH_SMALL_WARP_TILE_1];
     int32_t stages = value[keys ? NH_SMALL_KEY_STAGES : NH_SMALL_STAGES];
     const struct nh_small_boxes extents = {
         .work_tile = {work_tile[0], work_tile[1], work_tile[2]},
@@ -426,9 +430,8 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
     };
     const struct nh_small_launch begun = nh_small_begin(problem, cuda, pass);
     struct nh_small_launch boxed;
-    enum small_pipeline pipeline = stages == NH_SMALL_IN_TURNS ? SMALL_TURNS
-                                   : stages                    ? SMALL_BOXES
-                                                               : SMALL_COPIES;
+    const enum small_pipeline pipeline =
+        (enum small_pipeline)value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE];
     if (!nh_small_with_boxes(&begun, &extents, pipeline, &boxed)) return false;
     if (pipeline == SMALL_BOXES) boxed = nh_small_with_stages(&boxed, stages);
     *launch = nh_small_with_warps(&boxed, value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS]);

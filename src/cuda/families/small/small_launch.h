@@ -17,9 +17,6 @@ enum {
 #undef KNOB
 };
 
-/* A value of the knob `stages`: threads copy keys and values to the same place, one after the other. */
-enum { NH_SMALL_IN_TURNS = -1 };
-
 /* The smallest scale that the kernels take: the backward pass divides LSE by it, and a smaller one would also shrink
  * the additive mask until it hides nothing. */
 #define NH_SMALL_LEAST_SCALE 1e-30
