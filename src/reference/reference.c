@@ -223,7 +223,8 @@ static void backward(const struct run *run, const struct query *query, int64_t d
     for (int64_t n = 0; n < problem->window_count + problem->extra_tokens; n++) {
         if (!pair_set(run, query, n, &pair)) continue;
         const double *k = key_row(run, &pair);
-        double p = exp(logit(run, &pair, q, k) - lse);
+        const double above = logit(run, &pair, q, k) - lse;
+        double p = exp(above > 0 ? 0 : above); /* LSE is rounded, which matters if it is large */
         double d_s = p * (dot(d_o, value_row(run, &pair), dim_v) - delta);
         add_scaled(d_q, problem->scale * d_s, k, dim);
         add_scaled(sum_at(run, pair.d_k, pair.kv_row, dim), problem->scale * d_s, q, dim);

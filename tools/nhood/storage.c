@@ -2,6 +2,7 @@
 
 #include "nhood.h"
 
+#include <float.h>
 #include <math.h>
 
 /* The layout of a 16-bit type: sign, exponent, fraction. */
@@ -70,6 +71,15 @@ double storage_roundoff(int32_t dtype) {
     case NHOOD_DTYPE_F32: return 0x1p-24;
     case NHOOD_DTYPE_F16: return 0x1p-11;
     default: return 0x1p-8;
+    }
+}
+
+double storage_largest(int32_t dtype) {
+    switch (dtype) {
+    case NHOOD_DTYPE_F64: return DBL_MAX;
+    case NHOOD_DTYPE_F32: return FLT_MAX;
+    case NHOOD_DTYPE_F16: return 65504;
+    default: return 0x1.fep127;
     }
 }
 

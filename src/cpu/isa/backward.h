@@ -15,12 +15,16 @@ static void weigh(const struct tile *tile, const struct step *step, int32_t row)
     const vec lse = v_load(s->lse + row * VL), delta = v_load(s->delta + row * VL);
     vec sum[2] = {v_load(s->sum + row * VL)}, weighted[2] = {v_load(s->weighted + row * VL)};
     vec spread[2] = {v_load(s->spread + row * VL)};
+    /* An LSE of 1e10 is rounded by hundreds: the sums stay finite so that settle() can divide by them. */
+    const vec most = v_set(NH_REAL == 64 ? 500 : 50);
     for (int64_t i = 0; i < count; i += 2)
 #pragma GCC unroll 2
         for (int64_t j = 0; j < 2; j++) {
             if (i + j == count) break;
             const int64_t at = (i + j) * VL;
-            const vec weight = v_exp(v_load(score + at) - lse), d_weight = v_load(d_score + at);
+            const vec above = v_min(most, v_load(score + at) - lse),
+                      d_weight = v_load(d_score + at);
+            const vec weight = v_exp(above);
             v_store(score + at, weight);
             sum[j] += weight;
             weighted[j] += weight * (d_weight - delta);
@@ -73,9 +77,9 @@ static vec load_lanes(const struct tile *tile, const struct block *block, int32_
     return v_load(lanes);
 }
 
-/* Lanes whose LSE is so large that its rounding shows in P: f32 holds 32 to 2e-6, 80,000 to 0.004. */
+/* Lanes whose LSE is so large that its rounding shows in P: f32 holds 32 to 2e-6, 80,000 to 0.004, f64 1e9 to 1e-7. */
 static vint coarse_lse(vec lse) {
-    const vec limit = v_set(NH_REAL == 64 ? (real)INFINITY : 32);
+    const vec limit = v_set(NH_REAL == 64 ? (real)0x1p30 : 32);
     return (vint)(v_max(lse, -lse) > limit);
 }
 
@@ -108,7 +112,8 @@ INLINE real rounding_unit(int32_t dtype) {
  *
  * That would be wrong where LSE and O are those of more keys than are here, as the caller has merged results. Windows that the key
  * box cuts are therefore left as they are. In whole ones, LSE and O may still be those of further keys, of extra tokens of another
- * problem, say. So nothing is changed by more than rounding explains, and then no more than rounding did. */
+ * problem, say. So nothing is changed by more than rounding explains, and then no more than rounding did. But weights never add up
+ * to more than 1: where they do by far, they are divided by their sum anyway. */
 static void settle(const struct tile *tile, const struct block *block, int32_t row, vint lanes) {
     const struct scratch *s = &tile->scratch;
     const vec lse = v_load(s->lse + row * VL), sum = v_load(s->sum + row * VL), one = v_set(1);
@@ -119,12 +124,14 @@ static void settle(const struct tile *tile, const struct block *block, int32_t r
      * solver's forward rounded in another way, too. */
     const vec size = v_max(lse, -lse), large = v_set(NH_REAL == 64 ? (real)0x1p41 : (real)0x1p12);
     const vec unit = v_set(NH_REAL == 64 ? (real)0x1p-52 : (real)0x1p-23);
-    const vec room = one + (size + 8) * v_select((vint)(size < large), unit, 8 * unit);
+    const vec room = v_exp((size + 8) * v_select((vint)(size < large), unit, 8 * unit));
     const vec most = v_load(s->spread + row * VL) * rounding_unit(tile->problem->dtype);
     const vint own = lanes & complete_lanes(tile, block, row) & (vint)(sum <= room) &
-                     (vint)(norm <= room) & (vint)(v_max(rest, -rest) <= most);
+                     (vint)(norm <= room) & (vint)(v_max(rest, -rest) <= most) &
+                     (vint)(sum > (vec){0});
+    const vint divided = own | (lanes & (vint)(sum > v_min(room, v_set(2))));
     v_store(s->shift + row * VL, v_select(own, shift + rest, shift));
-    v_store(s->norm + row * VL, v_select(own, norm, one));
+    v_store(s->norm + row * VL, v_select(divided, norm, one));
 }
 
 /* Masks the scores and dP of slots that a lane does not have, so that they do not count in sums over the window. */
