@@ -4,6 +4,7 @@
 
 #include "kernel_abi.h"
 #include "kernel_cache.h"
+#include "row_config.h"
 
 #include <assert.h>
 
@@ -142,11 +143,9 @@ int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots);
 
 /* ---- launches that the backward passes of several solvers have in common (step.c) ---- */
 
-/* Sets threads and blocks of a step, and macros of its kernel, for kernels that read dO and O with a power of two of
- * lanes per row (at most 32), which hold the row in registers. vector: elements per load, as nh_cuda_vector returns for
- * both tensors. */
-void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
-                           struct nh_kernel_spec *spec, struct nh_cuda_step *step);
+/* The type and the configuration of a kernel in which groups of lanes share rows, and that has no other. */
+void nh_cuda_configure_rows(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                            const struct row_config *rows);
 
 /* Binds NH_DELTA to the workspace as an f32 tensor [B, H, X, Y, Z, 4] over the queries that the tensors have. Heads
  * come first so that the copy engine of sm_90 can fetch boxes of tokens. */

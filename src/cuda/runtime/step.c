@@ -195,20 +195,11 @@ int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
 
 /* ---- launches of several families ---- */
 
-void nh_cuda_lanes_per_row(const struct nh_problem *problem, int64_t vector,
-                           struct nh_kernel_spec *spec, struct nh_cuda_step *step) {
-    enum { THREADS = 128, LANES = 32 };
-    int64_t lanes = 1, rows = problem->batch * problem->query_tokens * problem->heads;
-    while (lanes < LANES && lanes * vector < problem->dim_v)
-        lanes *= 2;
+void nh_cuda_configure_rows(struct nh_kernel_spec *spec, const struct nh_problem *problem,
+                            const struct row_config *rows) {
+    static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(ROW_CONFIG);
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(spec, "NH_VECTOR", vector);
-    nh_kernel_define(spec, "NH_VECTORS", nh_ceil_div(problem->dim_v, lanes * vector));
-    nh_kernel_define(spec, "NH_GROUP", lanes);
-    nh_kernel_define(spec, "NH_RESIDENT", 1);
-    nh_kernel_define(spec, "NH_BIASED", 0);
-    step->threads = THREADS;
-    step->grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+    nh_kernel_configure(spec, fields, rows);
 }
 
 void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
@@ -227,8 +218,22 @@ void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *prob
 
 nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cuda_step *step,
                                const struct nh_problem *problem, int64_t sum_columns) {
+    enum { LANES = 32 };
+    const int64_t rows = problem->batch * problem->query_tokens * problem->heads;
+    const int vector = nh_cuda_vector(problem, NH_BIT(O) | NH_BIT(D_O));
     struct nh_kernel_spec spec = {.source = "backward_stats.cu"};
-    nh_cuda_lanes_per_row(problem, nh_cuda_vector(problem, NH_BIT(O) | NH_BIT(D_O)), &spec, step);
+    int lanes = 1; /* a power of two, which hold a row of dO in registers */
+    while (lanes < LANES && lanes * vector < problem->dim_v)
+        lanes *= 2;
+    nh_cuda_configure_rows(
+        &spec, problem,
+        &(struct row_config){.threads = ROW_THREADS,
+                             .group = lanes,
+                             .vector = vector,
+                             .vectors = (int)nh_ceil_div(problem->dim_v, lanes * vector),
+                             .resident = 1});
+    step->threads = ROW_THREADS;
+    step->grid[0] = nh_min(nh_ceil_div(rows, ROW_THREADS / lanes), (int64_t)1 << 30);
     nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
     return nh_cuda_step_add(operation, step, &spec);
 }

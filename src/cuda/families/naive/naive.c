@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { THREADS = 128, LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8, VECTOR_BYTES = 16 };
+enum { LANES = 32, LANE_ELEMENTS = 16, WIDE_LANE_ELEMENTS = 8, VECTOR_BYTES = 16 };
 
 #define NH_KNOBS "naive_knobs.def"
 #include "knob_table.h"
@@ -57,28 +57,36 @@ static int64_t rows_of(const struct nh_problem *problem, enum rows rows) {
     }
 }
 
-/* How a row is distributed over lanes; see kernels/common/naive.cuh. */
-struct layout {
-    int vector, vectors, group;
-    bool resident;
-    int64_t chunks;
-    bool whole; /* rows are as long as what the lanes have */
-};
+/* How a row is distributed over lanes; see kernels/common/naive.cuh. tile: none, or the extents of a tile, in which a
+ * thread holds whole rows. */
+static struct row_config config_of(const struct nh_problem *problem, const int32_t *tile) {
+    const int64_t dim = widest_row(problem);
+    struct row_config config = {.threads = ROW_THREADS,
+                                .group = 1,
+                                .vector = nh_cuda_vector(problem, UINT32_MAX),
+                                .keys = ROW_KEYS,
+                                .extra = !tile || problem->extra_tokens > 0,
+                                .biased = problem->has_bias,
+                                .rank = 1,
+                                .tile = {1, 1, 1}};
+    while (!tile && config.group < LANES && config.group * config.vector < dim)
+        config.group *= 2;
+    const int64_t vectors = nh_ceil_div(dim, config.group * config.vector);
+    config.resident = tile || vectors * config.vector <= LANE_ELEMENTS;
+    config.vectors =
+        config.resident ? (int)vectors : (int)nh_max(1, WIDE_LANE_ELEMENTS / config.vector);
+    config.whole = problem->dim == row_chunk(&config) && problem->dim_v == row_chunk(&config);
+    if (tile) {
+        memcpy(config.tile, tile, sizeof config.tile);
+        config.tiled = 1;
+        config.rank = problem->rank;
+        config.threads = (int)nh_box_volume(tile);
+    }
+    return config;
+}
 
-/* With tiles, a thread holds whole rows. */
-static struct layout layout_of(const struct nh_problem *problem, bool tiled) {
-    int64_t dim = widest_row(problem);
-    struct layout layout = {.vector = nh_cuda_vector(problem, UINT32_MAX), .group = 1};
-    while (!tiled && layout.group < LANES && layout.group * layout.vector < dim)
-        layout.group *= 2;
-    int64_t vectors = nh_ceil_div(dim, layout.group * layout.vector);
-    layout.resident = tiled || vectors * layout.vector <= LANE_ELEMENTS;
-    layout.vectors =
-        layout.resident ? (int)vectors : (int)nh_max(1, WIDE_LANE_ELEMENTS / layout.vector);
-    int64_t chunk = (int64_t)layout.group * layout.vector * layout.vectors;
-    layout.chunks = nh_ceil_div(dim, chunk);
-    layout.whole = problem->dim == chunk && problem->dim_v == chunk;
-    return layout;
+static int64_t chunks_of(const struct nh_problem *problem, const struct row_config *config) {
+    return nh_ceil_div(widest_row(problem), row_chunk(config));
 }
 
 /* ---- tiles ---- */
@@ -98,23 +106,22 @@ static bool takes_tiles(const struct nh_problem *problem) {
 }
 
 /* A launch with tiles: its blocks, the rows that a block stages on average, their bytes, and for how many blocks a
- * multiprocessor has registers if a thread holds a row of each tensor. */
+ * multiprocessor has registers if a thread holds a row of each tensor (config.min_blocks). */
 struct tiles {
+    struct row_config config;
     double blocks, rows;
-    int64_t threads, row_bytes, shared_bytes, residents_by_registers;
+    int64_t row_bytes, shared_bytes;
 };
 
 static struct tiles tiles_of(const struct nh_problem *problem, const int32_t tile[NH_AXES],
                              bool keys) {
     int64_t element = (int64_t)nh_dtype_bytes(problem->dtype);
-    /* an odd number of vectors keeps neighboring rows in different banks */
-    int64_t row_bytes = (widest_row(problem) * element / VECTOR_BYTES | 1) * VECTOR_BYTES;
+    struct row_config config = config_of(problem, tile);
+    int64_t row_bytes = row_staged(&config) * element;
     int64_t most_bytes = row_bytes, heads = keys ? problem->kv_heads : problem->heads;
     int64_t per_thread = problem->op != NHOOD_OP_BWD ? 128 : keys ? 255 : 168;
-    struct tiles tiles = {.blocks = (double)problem->batch * (double)heads,
-                          .rows = 1,
-                          .threads = nh_box_volume(tile),
-                          .row_bytes = row_bytes};
+    struct tiles tiles = {
+        .blocks = (double)problem->batch * (double)heads, .rows = 1, .row_bytes = row_bytes};
     for (int a = 0; a < NH_AXES; a++) {
         struct nh_tile_count count = nh_tile_count(&problem->axis[a], tile[a], 1, keys);
         tiles.blocks *= (double)count.tiles;
@@ -123,26 +130,23 @@ static struct tiles tiles_of(const struct nh_problem *problem, const int32_t til
     }
     bool fused = problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD;
     tiles.shared_bytes =
-        fused ? 2 * most_bytes : most_bytes + tiles.threads * problem->window_count * element;
-    tiles.residents_by_registers = nh_max(1, NH_CUDA_REGISTERS / (per_thread * tiles.threads));
+        fused ? 2 * most_bytes : most_bytes + config.threads * problem->window_count * element;
+    config.min_blocks = (int)nh_max(1, NH_CUDA_REGISTERS / (per_thread * config.threads));
+    config.by_keys = keys;
+    tiles.config = config;
     return tiles;
 }
 
 /* ---- plan ---- */
 
-static nhood_status set_tiles(const struct nh_problem *problem, const int32_t tile[NH_AXES],
-                              bool keys, struct nh_cuda_step *step, struct nh_kernel_spec *spec) {
-    const struct tiles tiles = tiles_of(problem, tile, keys);
+/* Sets what a launch with tiles has more. */
+static nhood_status set_tiles(const struct nh_problem *problem, const struct tiles *tiles,
+                              struct nh_cuda_step *step) {
+    const bool keys = tiles->config.by_keys;
     int32_t shared_by = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
-    step->threads = (int32_t)tiles.threads;
-    step->shared_bytes = tiles.shared_bytes;
-    nh_kernel_define_knobs(spec, knobs, NH_AXES, tile);
-    nh_kernel_define(spec, "NH_TILED", 1);
-    nh_kernel_define(spec, "NH_EXTRA", problem->extra_tokens > 0);
-    nh_kernel_define(spec, "NH_RANK", problem->rank);
-    nh_kernel_define(spec, "NH_THREADS", step->threads);
-    nh_kernel_define(spec, "NH_MIN_BLOCKS", tiles.residents_by_registers);
-    nhood_status status = nh_tiling_set(problem, tile, shared_by, keys, 0, &step->own.tiling);
+    step->shared_bytes = tiles->shared_bytes;
+    nhood_status status =
+        nh_tiling_set(problem, tiles->config.tile, shared_by, keys, 0, &step->own.tiling);
     step->work_tiles = step->grid[0] = step->own.tiling.work_tiles;
     return status;
 }
@@ -155,25 +159,22 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
     static const int sums[] = {NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY, NH_SUMS_OVER_ALL,
                                NH_SUMS_OVER_ALL};
     const bool groups = pass->rows <= KEYS, tiled = groups && is_tiled(tile);
-    const struct layout layout = layout_of(problem, tiled);
-    int64_t rows = rows_of(problem, pass->rows);
+    const int64_t rows = rows_of(problem, pass->rows);
+    struct tiles tiles;
     struct nh_kernel_spec spec = {.source = pass->source};
     nhood_status status = NHOOD_OK;
     if (!rows) return NHOOD_OK;
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    if (tiled) tiles = tiles_of(problem, tile, pass->rows == KEYS);
+    const struct row_config config = tiled ? tiles.config : config_of(problem, NULL);
+    nh_cuda_configure_rows(&spec, problem, &config);
     nh_cuda_define_long_sums(&spec, problem, sums[pass->rows]);
-    nh_kernel_define(&spec, "NH_VECTOR", layout.vector);
-    nh_kernel_define(&spec, "NH_VECTORS", layout.vectors);
-    nh_kernel_define(&spec, "NH_GROUP", layout.group);
-    nh_kernel_define(&spec, "NH_RESIDENT", layout.resident);
-    nh_kernel_define(&spec, "NH_WHOLE", layout.whole);
-    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
     step.outputs = pass->outputs;
-    step.threads = THREADS;
+    step.threads = config.threads;
     step.grid[0] =
-        nh_min(groups ? nh_ceil_div(rows, THREADS / layout.group) : rows, (int64_t)1 << 30);
-    step.grid[1] = problem->op == NHOOD_OP_PN || pass->rows == BIASES ? 1 : layout.chunks;
-    if (tiled) status = set_tiles(problem, tile, pass->rows == KEYS, &step, &spec);
+        nh_min(groups ? nh_ceil_div(rows, config.threads / config.group) : rows, (int64_t)1 << 30);
+    step.grid[1] =
+        problem->op == NHOOD_OP_PN || pass->rows == BIASES ? 1 : chunks_of(problem, &config);
+    if (tiled) status = set_tiles(problem, &tiles, &step);
     return status ? status : nh_cuda_step_add(operation, &step, &spec);
 }
 
@@ -200,24 +201,24 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
  * cost as much as others. */
 static void add_rows_work(const struct nh_problem *problem, bool keys, struct nh_work *work) {
     enum { RESIDENTS = 8 };
-    const struct layout layout = layout_of(problem, false);
+    const struct row_config config = config_of(problem, NULL);
     double products = problem->op == NHOOD_OP_FWD   ? 2
                       : problem->op != NHOOD_OP_BWD ? 1
                       : keys                        ? 4
                                                     : 3;
-    double elements = (double)(layout.chunks * layout.vectors * layout.vector);
+    double elements = (double)(chunks_of(problem, &config) * row_lane_elements(&config));
     double window = (double)(problem->window_count + problem->extra_tokens);
     if (keys) window *= (double)(problem->heads / problem->kv_heads);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_NAIVE_ROWS);
     launch->blocks =
-        (double)rows_of(problem, keys ? KEYS : QUERIES) / ((double)THREADS / layout.group);
+        (double)rows_of(problem, keys ? KEYS : QUERIES) / ((double)ROW_THREADS / config.group);
     launch->residents = launch->in_flight = RESIDENTS;
-    launch->warps = (double)THREADS / LANES;
+    launch->warps = (double)ROW_THREADS / LANES;
     launch->steps = window;
     launch->serial = 1 / launch->warps;
-    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(THREADS * window * products * elements);
-    launch->unit[NH_WORK_INDEX] = nh_cuda_lane_clocks(THREADS * window * products);
-    if (!layout.whole) launch->unit[NH_WORK_IDLE] = launch->unit[NH_WORK_VECTOR];
+    launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(ROW_THREADS * window * products * elements);
+    launch->unit[NH_WORK_INDEX] = nh_cuda_lane_clocks(ROW_THREADS * window * products);
+    if (!config.whole) launch->unit[NH_WORK_IDLE] = launch->unit[NH_WORK_VECTOR];
 }
 
 /* Adds the work of a launch with tiles; false: they do not fit. */
@@ -225,9 +226,9 @@ static bool add_tiles_work(const struct nh_problem *problem, const struct nh_cud
                            const int32_t tile[NH_AXES], bool keys, struct nh_work *work) {
     const bool f32 = problem->dtype == NHOOD_DTYPE_F32;
     const struct tiles tiles = tiles_of(problem, tile, keys);
-    int64_t residents = nh_min(nh_cuda_residents_by_shared(device, tiles.shared_bytes),
-                               tiles.residents_by_registers);
-    int64_t warps = residents * tiles.threads / LANES;
+    int64_t residents =
+        nh_min(nh_cuda_residents_by_shared(device, tiles.shared_bytes), tiles.config.min_blocks);
+    int64_t warps = residents * tiles.config.threads / LANES;
     double dim = (double)problem->dim, dim_v = (double)problem->dim_v;
     /* multiply-adds per pair of rows, and tensors that a block stages */
     double dims = problem->op == NHOOD_OP_PN    ? dim
@@ -238,12 +239,12 @@ static bool add_tiles_work(const struct nh_problem *problem, const struct nh_cud
     if (!warps || tiles.blocks > INT32_MAX) return false;
     double heads = keys ? (double)(problem->heads / problem->kv_heads) : 1;
     double staged = tensors * tiles.rows * (double)(tiles.row_bytes / VECTOR_BYTES);
-    double pairs =
-        heads * (double)tiles.threads * (double)(problem->window_count + problem->extra_tokens);
+    double pairs = heads * (double)tiles.config.threads *
+                   (double)(problem->window_count + problem->extra_tokens);
     struct nh_launch_work *launch =
         nh_work_add(work, f32 ? NH_KERNEL_NAIVE_TILES_F32 : NH_KERNEL_NAIVE_TILES);
     launch->blocks = tiles.blocks;
-    launch->warps = (double)tiles.threads / LANES;
+    launch->warps = (double)tiles.config.threads / LANES;
     launch->residents = launch->in_flight = (double)warps / launch->warps;
     launch->serial = 1 / launch->warps;
     launch->unit[NH_WORK_VECTOR] = nh_cuda_lane_clocks(pairs * dims);

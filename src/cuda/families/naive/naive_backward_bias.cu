@@ -1,49 +1,52 @@
 /* Gradient of the bias: one block per head and table entry computes dS again for every query that has a key at that
  * offset, and adds it up in a fixed order. Deterministic, and without memory for dS. */
+#include "row_of_config.cuh"
+
 #include "naive.cuh"
 
-__shared__ real part[NH_THREADS / NH_GROUP];
+namespace nh_naive {
 
-__device__ __forceinline__ real d_s_of(const nh_cuda_args &args, const nh_query &query, const long long key[3],
-                                       real bias) {
+__shared__ real part[ROW.threads / ROW.group];
+
+NH_DEVICE real d_s_of(const nh_cuda_args &args, const nh_query &query, const long long key[3], real bias) {
     long long kv_head = query.head / (args.heads / args.kv_heads);
     nh_operand q, d_o;
     nh_operand_set(q, nh_row(args.tensor[NH_Q], query.batch, query.at, query.head), args.dim);
     nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
-    real score = (real)args.scale * nh_group_sum(nh_product_part(
-                                        q, nh_row(args.tensor[NH_K], query.batch, key, kv_head))) +
-                 bias;
-    real d_p = nh_group_sum(
-        nh_product_part(d_o, nh_row(args.tensor[NH_V], query.batch, key, kv_head)));
+    real score =
+        (real)args.scale * nh_group_sum(nh_product_part(q, nh_row(args.tensor[NH_K], query.batch, key, kv_head))) +
+        bias;
+    real d_p = nh_group_sum(nh_product_part(d_o, nh_row(args.tensor[NH_V], query.batch, key, kv_head)));
     real p = nh_exp(score - *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
     return p * (d_p - *nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head));
 }
 
 /* Sets the key of a query for this entry of the table; false if it is not in the query's window. */
-__device__ __forceinline__ bool key_at(const nh_cuda_args &args, const nh_query &query,
-                                       const long long offset[3], long long key[3]) {
+template <class Args>
+NH_DEVICE bool key_at(const Args &args, const nh_query &query, const long long offset[3], long long key[3]) {
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         const nh_cuda_axis &axis = args.axis[a];
         long long rest = query.at[a], position = nh_split(&rest, axis.dilation);
         long long want = position + offset[a];
-#if NH_REGIONS
         const long long length = nh_axis_group_length(axis.length, axis.dilation, rest);
-        const nh_range range = nh_seen_of_grid(axis, nh_wraps(a), false, length, position);
-        const nh_range covered = nh_covered(args.region[a].key, axis.dilation, rest);
+        const nh_range range =
+            nh_seen_range(length, axis.window, axis.stride, NH_REGIONS && axis.causal, nh_wraps(a), false, position);
         if (want < range.begin || want >= range.end) return false;
-        if (!nh_find_column(covered, nh_wraps(a), length, want)) return false;
-#else
-        nh_range range = nh_window_range(nh_axis_group_length(axis.length, axis.dilation, rest),
-                                         axis.window, axis.stride, 0, position);
-        if (want < range.begin || want >= range.end) return false;
-#endif
+        if constexpr (NH_REGIONS) {
+            const nh_range covered = nh_covered(nh_rows_box(args, a, true), axis.dilation, rest);
+            if (!nh_find_column(covered, nh_wraps(a), length, want)) return false;
+        }
         key[a] = want * axis.dilation + rest;
     }
     return true;
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS)
+} // namespace nh_naive
+
+using namespace nh_naive;
+
+extern "C" __global__ void __launch_bounds__(ROW.threads)
     naive_backward_bias(const __grid_constant__ nh_cuda_args args) {
     long long extent[3], entries = 1;
 #pragma unroll
@@ -61,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         offset[1] = y - (args.axis[1].window - 1);
         offset[2] = rest - (args.axis[2].window - 1);
         real sum = 0, lost = 0, value = nh_load(bias[index]);
-        for (long long row = threadIdx.x / NH_GROUP; row < rows; row += NH_THREADS / NH_GROUP) {
+        for (long long row = threadIdx.x / ROW.group; row < rows; row += ROW.threads / ROW.group) {
             nh_query query = nh_query_of(args, row, 1);
             long long key[3];
             query.head = head;
@@ -73,11 +76,11 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
                 sum += d_s;
             }
         }
-        if (nh_lane() == 0) part[threadIdx.x / NH_GROUP] = sum;
+        if (nh_lane() == 0) part[threadIdx.x / ROW.group] = sum;
         __syncthreads();
         if (threadIdx.x == 0) {
             real total = 0;
-            for (int g = 0; g < NH_THREADS / NH_GROUP; g++)
+            for (int g = 0; g < ROW.threads / ROW.group; g++)
                 total += part[g];
             d_bias[index] = nh_store(total);
         }

@@ -1,18 +1,22 @@
 /* Gradients of the extra tokens: one block per token and key head goes over every query, distributed over its groups,
  * and adds up the groups' sums in a fixed order. */
+#include "row_of_config.cuh"
+
 #include "naive.cuh"
 
-__shared__ real part[2][NH_THREADS / NH_GROUP][NH_CHUNK];
+namespace nh_naive {
+
+__shared__ real part[2][ROW.threads / ROW.group][ROW_CHUNK];
 
 struct token_rows {
     nh_operand k, v;
     nh_long_row d_k, d_v;
 };
 
-__device__ __forceinline__ void take(const nh_cuda_args &args, token_rows &r, const nh_query &query) {
+NH_DEVICE void take(const nh_cuda_args &args, token_rows &r, const nh_query &query) {
     const elem *q = nh_row(args.tensor[NH_Q], query.batch, query.at, query.head);
     const elem *d_o = nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head);
-    real scale = (real)args.scale, row[NH_LANE_ELEMENTS];
+    real scale = (real)args.scale, row[ROW_ELEMENTS];
     real score = scale * nh_group_sum(nh_product_part(r.k, q));
     real d_p = nh_group_sum(nh_product_part(r.v, d_o));
     real p = nh_exp(score - *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
@@ -24,32 +28,32 @@ __device__ __forceinline__ void take(const nh_cuda_args &args, token_rows &r, co
 }
 
 /* Writes the groups' sums to shared memory and adds them up, group 0 first. */
-__device__ __forceinline__ void add_groups(const real sum[NH_LANE_ELEMENTS], real (*to)[NH_CHUNK],
-                                           elem *row, int dim) {
+NH_DEVICE void add_groups(const real sum[ROW_ELEMENTS], real (*to)[ROW_CHUNK], elem *row, int dim) {
 #pragma unroll
-    for (int v = 0; v < NH_VECTORS; v++)
+    for (int v = 0; v < ROW.vectors; v++)
 #pragma unroll
-        for (int i = 0; i < NH_VECTOR; i++)
-            to[threadIdx.x / NH_GROUP][(v * NH_GROUP + nh_lane()) * NH_VECTOR + i] =
-                sum[v * NH_VECTOR + i];
+        for (int i = 0; i < ROW.vector; i++)
+            to[threadIdx.x / ROW.group][(v * ROW.group + nh_lane()) * ROW.vector + i] = sum[v * ROW.vector + i];
     __syncthreads();
-    for (int column = threadIdx.x; column < NH_CHUNK && nh_chunk_first() + column < dim;
-         column += NH_THREADS) {
+    for (int column = threadIdx.x; column < ROW_CHUNK && nh_chunk_first() + column < dim; column += ROW.threads) {
         real total = 0;
-        for (int g = 0; g < NH_THREADS / NH_GROUP; g++)
+        for (int g = 0; g < ROW.threads / ROW.group; g++)
             total += to[g][column];
         if (row) row[nh_chunk_first() + column] = nh_store(total);
     }
 }
 
-__device__ __forceinline__ elem *token_row(const nh_cuda_args &args, int slot, long long batch, long long m,
-                                           long long head) {
+NH_DEVICE elem *token_row(const nh_cuda_args &args, int slot, long long batch, long long m, long long head) {
     const nh_cuda_tensor &t = args.tensor[slot];
     if (!t.data) return 0;
     return (elem *)t.data + batch * t.batch + head * t.head + m * t.axis[3 - args.rank];
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS)
+} // namespace nh_naive
+
+using namespace nh_naive;
+
+extern "C" __global__ void __launch_bounds__(ROW.threads)
     naive_backward_extra(const __grid_constant__ nh_cuda_args args) {
     long long tokens = nh_token_count(args), share = args.heads / args.kv_heads;
     long long count = args.batch * args.extra_tokens * args.kv_heads;
@@ -61,8 +65,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
         nh_operand_set(r.v, token_row(args, NH_EXTRA_V, batch, m, head), args.dim_v);
         nh_long_clear(r.d_k);
         nh_long_clear(r.d_v);
-        for (long long row = threadIdx.x / NH_GROUP; row < tokens * share;
-             row += NH_THREADS / NH_GROUP) {
+        for (long long row = threadIdx.x / ROW.group; row < tokens * share; row += ROW.threads / ROW.group) {
             nh_query query = nh_query_of(args, row, share); /* rows are counted within one batch entry */
             query.batch = batch;
             query.head += head * share;

@@ -1,17 +1,17 @@
 /* dK and dV: one group of lanes per key or, with tiles, one thread, so that nothing is added atomically and results are
  * bit-equal in every run. */
-#include "naive_backward_key.cuh"
-
-#if NH_TILED
-#define NH_INVERSE 1
 #include "naive_tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
-    naive_backward_key(const __grid_constant__ nh_tiled_args args) {
+#include "naive_backward_key.cuh"
+
+namespace nh_naive {
+
+/* The keys of the block's tile. */
+template <class Args> NH_DEVICE void nh_differentiate_tile(const Args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_work_tile work_tile;
     nh_work_tile_at<TILES>(args, (int)blockIdx.x, work_tile);
-    elem *q = (elem *)nh_shared_memory, *d_o = q + nh_staged_rows(work_tile) * NH_STAGED_ROW;
+    elem *q = (elem *)nh_shared_memory, *d_o = q + nh_staged_rows(work_tile) * ROW_STAGED;
     int share = (int)(args.heads / args.kv_heads);
     nh_query key;
     bool exists = nh_tile_query(args, work_tile, (int)threadIdx.x, key);
@@ -31,9 +31,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     }
     if (exists) nh_key_rows_store(args, key, r);
 }
-#else
-extern "C" __global__ void __launch_bounds__(NH_THREADS)
-    naive_backward_key(const __grid_constant__ nh_cuda_args args) {
-    nh_for_rows<true>(args, [&](const nh_query &key) { nh_differentiate_key(args, key); });
+
+template <class Args> NH_DEVICE void nh_differentiate_keys(const Args &args) {
+    if constexpr (ROW.tiled) {
+        nh_differentiate_tile(args);
+    } else {
+        nh_for_rows<true>(args, [&](const nh_query &key) { nh_differentiate_key(args, key); });
+    }
 }
-#endif
+
+} // namespace nh_naive
+
+extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks)
+    naive_backward_key(const __grid_constant__ nh_naive::naive_args args) {
+    nh_naive::nh_differentiate_keys(args);
+}

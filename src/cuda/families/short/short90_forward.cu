@@ -1,13 +1,9 @@
 /* Forward pass of whole dilation groups that the copy engine fetches: see short90.cuh. */
 #include "short90.cuh"
 
-#define NH_VECTOR 8
-#define NH_VECTORS 1
-#define NH_GROUP 32
-#define NH_RESIDENT 1
-#define NH_KEYS 1 /* repair is rare: a small kernel matters more than its speed */
-#define NH_BIASED 0
-#define NH_EXTRA 0
+#include "row_config.h"
+/* A warp repairs a row. Repair is rare: a small kernel matters more than its speed. */
+constexpr row_config ROW = {.threads = ROW_THREADS, .group = 32, .vector = 8, .vectors = 1, .resident = 1, .keys = 1};
 #include "naive_forward.cuh"
 
 /* A warp tile: 16 queries of a group in a stage, from `row` of its part on, with their rows as operands; which of the

@@ -1,11 +1,10 @@
 /* Repairs rows of O that something not finite outside their windows has reached (repair_noted.cuh). */
-#define NH_VECTOR 8
-#define NH_VECTORS 1
-#define NH_RESIDENT 1
+#include "row_of_config.cuh"
+
 #include "naive_forward.cuh"
 #include "repair_noted.cuh"
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS) fused90_repair(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) fused90_repair(const __grid_constant__ nh_cuda_args args) {
     if (!nh_any_repair(args)) return;
     long long rows = args.batch * args.heads * nh_token_count(args);
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {

@@ -13,10 +13,10 @@ namespace nh_wgmma90 {
 template <int DIM>
 __device__ __forceinline__ bool needs_repair(const nh_cuda_args &args, int slot, const nh_query &at) {
     const nh_cuda_tensor &t = args.tensor[slot];
-    float part[NH_LANE_ELEMENTS];
+    float part[ROW_ELEMENTS];
     if (!t.data) return false;
     nh_load_row(nh_row(t, at.batch, at.at, at.head), 0, DIM, part);
-    return __any_sync(~0u, doubt<NH_LANE_ELEMENTS>(part) != 0);
+    return __any_sync(~0u, doubt<ROW_ELEMENTS>(part) != 0);
 }
 
 /* Repairs `rows` rows of each tile from first_row on. Called by a whole warp. */

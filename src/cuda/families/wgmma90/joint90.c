@@ -125,8 +125,10 @@ static nhood_status add_convert(const struct builder *builder) {
     struct nh_cuda_step step;
     int64_t rows = problem->batch * problem->heads * problem->query_tokens;
     int64_t lanes = builder->columns / COLUMNS;
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_GROUP", lanes);
+    nh_cuda_configure_rows(
+        &spec, problem,
+        &(struct row_config){
+            .threads = THREADS, .group = (int)lanes, .vector = COLUMNS / 2, .vectors = 2});
     nh_cuda_step_init(&step, problem);
     bind_sums(builder, &step);
     step.threads = THREADS;

@@ -1,14 +1,12 @@
 /* dQ = scale * its f32 sums, with columns put in order. In joint90.cu, lane t of four held columns 2t, 2t + 1, 2t + 8
  * and 2t + 9 of each 16, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q
  * there). A thread converts 16 columns; several threads share a row. */
-#define NH_VECTOR 8
-#define NH_VECTORS 2
-#define NH_RESIDENT 0
-#define NH_BIASED 0
+#include "row_of_config.cuh"
+
 #include "overlap.cuh"
 #include "query_sums.cuh"
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_convert(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_convert(const __grid_constant__ nh_cuda_args args) {
     long long rows = args.batch * args.heads * nh_token_count(args);
     int run = nh_lane();
     nh_follow_launches();

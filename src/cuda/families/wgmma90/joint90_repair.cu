@@ -1,8 +1,6 @@
 /* Repairs rows of dQ, dK and dV that something not finite outside their windows has reached (repair_noted.cuh). */
-#define NH_VECTOR 8
-#define NH_VECTORS 1
-#define NH_RESIDENT 1
-#define NH_DELTA_AT 1 /* place of delta in the statistics */
+#include "row_of_config.cuh"
+
 #include "naive_backward_key.cuh"
 #include "naive_backward_query.cuh"
 #include "repair_noted.cuh"
@@ -10,11 +8,11 @@
 __device__ __forceinline__ void make_query(const nh_cuda_args &args, const nh_query &query) {
     nh_operand d_o;
     nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
-    real delta = nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[NH_DELTA_AT];
+    real delta = nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[ROW.delta_at];
     nh_differentiate_query(args, query, d_o, delta);
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS) joint90_repair(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_repair(const __grid_constant__ nh_cuda_args args) {
     if (!nh_any_repair(args)) return;
     long long query_tokens = args.batch * nh_token_count(args), key_tokens = args.batch * nh_token_count(args, true);
     for (long long row = nh_first_row(); row < query_tokens * args.heads; row += nh_row_step()) {

@@ -75,10 +75,16 @@ nhood_status nh_repair_add(struct nh_cuda_operation *operation, const struct nh_
                            struct nh_cuda_step *step, const char *source, int64_t lanes) {
     enum { THREADS = 128, BLOCKS_PER_MULTIPROCESSOR = 4 };
     struct nh_kernel_spec spec = {.source = source};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_GROUP", lanes);
-    nh_kernel_define(&spec, "NH_EXTRA", problem->extra_tokens > 0);
-    nh_kernel_define(&spec, "NH_BIASED", problem->has_bias);
+    nh_cuda_configure_rows(&spec, problem,
+                           &(struct row_config){.threads = THREADS,
+                                                .group = (int)lanes,
+                                                .vector = 8,
+                                                .vectors = 1,
+                                                .resident = 1,
+                                                .keys = ROW_KEYS,
+                                                .delta_at = 1,
+                                                .extra = problem->extra_tokens > 0,
+                                                .biased = problem->has_bias});
     step->overlaps = true;
     step->threads = THREADS;
     step->grid[0] = BLOCKS_PER_MULTIPROCESSOR * operation->device->multiprocessors;

@@ -145,7 +145,7 @@ __device__ __forceinline__ void repair_d_q(const nh_cuda_args &args, const nh_qu
     nh_operand d_o;
     nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), C.dim_v);
     nh_differentiate_query(args, query, d_o,
-                           nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[NH_DELTA_AT]);
+                           nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[ROW.delta_at]);
 }
 
 /* Skips tile n. */

@@ -1,6 +1,7 @@
 /* The configuration that a kernel of this family is compiled with, and what files in kernels/common, which other
- * families have too, ask of it by macros. */
+ * families have too, ask of it. */
 #pragma once
+#include "row_config.h"
 #include "wgmma90_config.h"
 
 constexpr wgmma90_config C = NH_CONFIG;
@@ -14,11 +15,12 @@ constexpr wgmma90_config C = NH_CONFIG;
 
 /* naive.cuh, which repairs rows that are not finite: a warp shares a row. Repair is rare: a small kernel matters more
  * than its speed. */
-#define NH_GROUP 32
-#define NH_VECTOR 8
-#define NH_VECTORS 1
-#define NH_RESIDENT 1
-#define NH_KEYS 1
-#define NH_DELTA_AT 1 /* place of delta in the statistics */
-#define NH_EXTRA C.extra
-#define NH_BIASED C.biased
+constexpr row_config ROW = {.threads = ROW_THREADS,
+                            .group = 32,
+                            .vector = 8,
+                            .vectors = 1,
+                            .resident = 1,
+                            .keys = 1,
+                            .delta_at = 1,
+                            .extra = C.extra,
+                            .biased = C.biased};
