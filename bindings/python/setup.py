@@ -22,7 +22,8 @@ SOURCE = HERE / "source" if (HERE / "source").exists() else HERE.parents[1]
 SOURCE_PARTS = ("CMakeLists.txt", "LICENSE", "bindings/python/native", "cmake", "include", "src", "tools/nhood")
 BESIDE = (  # the library, where they have been built
     "nhood_quick.abi3.so",  # where Python's headers are
-    "nhood_xla.so",  # on Linux
+    "nhood_xla.so",
+    "nhood_xla.dll",
 )
 TOOLS = ("nhood", "nhood.exe")
 

@@ -30,7 +30,7 @@ def missing(tmp_path, group):
 
 @pytest.mark.parametrize("group", ["wheel", "deb"])
 def test_one_kind_of_package_needs_no_other(tmp_path, group):
-    others = {"wheel": PYTHON, "deb": {"dpkg-dev", "debhelper", "dh-python", "python3-all", "git"}}[group]
+    others = {"wheel": PYTHON, "deb": {"dpkg-dev", "debhelper", "dh-python", "python3-all", "python3-dev", "git"}}[group]
     found = missing(tmp_path, group)
     # Whether a file is there says more of this machine than of the group.
     assert found - {"build-essential"} == COMPILER | others

@@ -18,7 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef _WIN32
+#define EXPORTED __declspec(dllexport)
+#else
 #define EXPORTED __attribute__((visibility("default")))
+#endif
 
 enum { MOST_DEVICES = 64, MOST_BUFFERS = 17, ERROR_BYTES = 4096, WORKSPACE_ALIGNMENT = 64 };
 

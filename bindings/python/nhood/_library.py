@@ -274,6 +274,13 @@ def _load() -> tuple[Path, ctypes.CDLL]:
 path, lib = _load()
 
 
+def compiled(name: str) -> Path:
+    """Another file that was compiled for this package, which need not be there: beside the library, or in the package where a
+    distribution has installed the library elsewhere."""
+    beside = path.with_name(name)
+    return beside if beside.exists() else Path(__file__).resolve().with_name(name)
+
+
 def text(raw: bytes) -> str:
     """Text of the library, which may quote a part of what it was given and end within a character of it."""
     return raw.decode(errors="replace")

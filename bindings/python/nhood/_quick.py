@@ -19,14 +19,14 @@ from . import _library as c
 from . import _words
 from ._operations import Operation
 
-_FILE = "nhood_quick.abi3.so"  # beside the library
+_FILE = "nhood_quick.abi3.so"
 _MOST_WORKSPACE = 1 << 20  # bytes: the module keeps one, and a call that needs more takes long anyway
 
 
 def _load() -> Any:
     """The module; None where there is none, or the interpreter takes none of this ABI: PyPy, and Pythons without a global
     lock."""
-    file = c.path.with_name(_FILE)
+    file = c.compiled(_FILE)
     if ".abi3.so" not in importlib.machinery.EXTENSION_SUFFIXES or not file.exists():
         return None
     loader = importlib.machinery.ExtensionFileLoader("nhood_quick", str(file))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from ctypes import POINTER, addressof, c_char, c_char_p, c_int32, c_size_t, c_void_p, cast
 from typing import Any
 
@@ -18,8 +19,8 @@ NAME = "nhood"
 WORKSPACE_ALIGNMENT = 64
 """bytes; the handlers begin at such an address of the workspace's buffer, which is larger by that"""
 
-_FILE = "nhood_xla.so"  # beside the library
-# The stages of the handlers of nhood_xla.so by platform, with the platform's name as XLA registers handlers: not as JAX lowers for it.
+_FILE = "nhood_xla.dll" if os.name == "nt" else "nhood_xla.so"
+# The stages of its handlers by platform, with the platform's name as XLA registers handlers: not as JAX lowers for it.
 _PLATFORMS = (("cpu", "cpu", ("instantiate", "execute")), ("cuda", "CUDA", ("instantiate", "initialize", "execute")))
 
 _Find = ctypes.CFUNCTYPE(c_void_p, c_char_p, c_int32, POINTER(c_char), c_size_t)
@@ -55,9 +56,9 @@ def _find(problem: bytes, ordinal: int, error: Any, error_bytes: int) -> Any:
 
 
 def _load() -> ctypes.CDLL:
-    path = c.path.with_name(_FILE)
+    path = c.compiled(_FILE)
     if not path.exists():
-        raise ImportError(f"{path} is not there, which nhood.jax needs: wheels for Linux and built source trees have it")
+        raise ImportError(f"nhood.jax needs {_FILE}, which is neither beside {c.path} nor at {path}: packages and built source trees have it")
     return ctypes.CDLL(str(path))
 
 
