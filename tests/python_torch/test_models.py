@@ -118,12 +118,27 @@ def plain_na2d(query, key, value, kernel_size, dilation=1, bias=None):
     return torch.einsum("byxhnm,byxnmhd->byxhd", weights, value[:, index[0], index[1]])
 
 
+def plain_sets(query, key, value, kernel_size, dilation, bias=None):
+    """Each set of heads by itself; they are as many as its table has, or else those of an even split."""
+    sets, heads = len(kernel_size), query.shape[-2]
+    sizes = [(heads + i) // sets for i in range(sets)] if bias is None else [len(table) for table in bias]
+    parts = zip(*[tensor.split(sizes, dim=-2) for tensor in (query, key, value)])
+    tables = [None] * sets if bias is None else bias
+    return torch.cat(
+        [
+            plain_na2d(*part, k[0], d[0], table)
+            for part, k, d, table in zip(parts, kernel_size, dilation, tables)
+        ],
+        dim=-2,
+    )
+
+
 def make_plain(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the attention of a model, and of all StyleNAT generators, plain torch's."""
     for module in model.modules():
         if isinstance(module, NeighborhoodAttention2D):
             module.forward = lambda x, module=module: module.proj(plain_layer(module, x))
-    monkeypatch.setattr(stylenat, "na2d", plain_na2d)
+    monkeypatch.setattr(stylenat, "na2d", plain_sets)
 
 
 def plain_layer(module: NeighborhoodAttention2D, x: Tensor) -> Tensor:

@@ -461,6 +461,7 @@ from natten.utils.dtype import is_fp8
 from natten.utils.log import NattenLogger, _get_log_pipe, get_logger
 from natten.utils.testing import skip_if_libnatten_is_not_supported, supports_bfloat16
 from natten.utils.varlen import generate_varlen_parameters
+from natten.varlen import configure_varlen, neighborhood_attention_varlen
 import natten.functional, sys
 assert natten.functional.na2d is natten.na2d and callable(natten.na2d)
 assert natten.functional is sys.modules["nhood.compat.natten.functional"]

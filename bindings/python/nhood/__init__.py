@@ -5,6 +5,7 @@
     out = nhood.na2d(query, key, value, kernel_size=7)
 
 na1d, na2d, na3d: attention; .._backward: its gradients; .._qk, .._av, .._in: its unfused operators.
+neighborhood_attention_varlen: attention of samples of different sizes in one call; .._backward: its gradients.
 norm_rope, norm_rope_backward: RMS norm and rotary positions of queries and keys, in CPU memory.
 All calls may be made from several threads at once, and release the interpreter's lock while they compute.
 """
@@ -32,6 +33,7 @@ from ._library import path as library_path
 from ._norm_rope_arrays import norm_rope, norm_rope_backward, rotary_tables
 from ._plans import clear_cache
 from ._tuning import export_wisdom, forget_wisdom, import_wisdom, tune, tuning
+from ._varlen import neighborhood_attention_varlen, neighborhood_attention_varlen_backward
 
 __version__ = version()
 
@@ -62,6 +64,8 @@ __all__ = [
     "na3d_backward",
     "na3d_in",
     "na3d_qk",
+    "neighborhood_attention_varlen",
+    "neighborhood_attention_varlen_backward",
     "norm_rope",
     "norm_rope_backward",
     "notes",

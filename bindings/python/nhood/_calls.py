@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-from . import _cuda, _device_arrays, _quick
+from . import _cuda, _device_arrays, _groups, _quick
 from ._arrays import (
     EXPORTED,
     LARGE,
@@ -19,8 +20,9 @@ from ._arrays import (
     layout_of_numpy,
     output_of_numpy,
 )
+from ._groups import Asked, GroupPlan, HeadSets
 from ._layouts import Layout
-from ._library import FLAG_UNALIGNED
+from ._library import BIAS, FLAG_CLAMP_WINDOW, FLAG_UNALIGNED
 from ._plans import (
     CPU,
     CUDA_ALIGNMENT,
@@ -35,8 +37,19 @@ from ._plans import (
 )
 
 
-def run(request: Request, arrays: tuple[Any, ...], begun: Optional[_quick.Call] = None) -> list[Any]:
+class HeadsRequest(NamedTuple):
+    """A request with windows by sets of heads."""
+
+    asked: Asked
+    sets: HeadSets
+
+
+def run(
+    request: Union[Request, HeadsRequest], arrays: tuple[Any, ...], begun: Optional[_quick.Call] = None
+) -> list[Any]:
     """Executes; the wanted results, in the order of the operation's outputs. begun: the call to remember it by."""
+    if type(request) is HeadsRequest:
+        return _run_sets(request, arrays)
     results = _run_on_numpy(request, arrays, begun)
     if results is not None:
         return results
@@ -134,3 +147,59 @@ def _run_on_device(request: Request, arrays: tuple[Any, ...], ordinal: int) -> l
     if namespace is None:
         return results
     return [namespace().from_dlpack(result) for result in results]
+
+
+# Groups: of arrays in the CPU's memory
+
+
+def _in_memory(array: Any, name: str) -> None:
+    if array is not None and kinds.get(type(array), EXPORTED) is EXPORTED and find_kind(array, name) is EXPORTED:
+        if _device_arrays.ordinal_of(array) is not None:
+            raise NotImplementedError(f"{name} is on a CUDA device: nhood.torch computes groups there, this function on the CPU")
+
+
+def run_group(asked: Asked, arrays: Sequence[Any], find: Any) -> list[Any]:
+    """Executes the plan that find(context, device, layouts) gives; results as of `run`."""
+    names = asked.operation.input_names
+    for array, name in zip(arrays, names):
+        _in_memory(array, name)
+    kind = kinds.get(type(arrays[0])) or find_kind(arrays[0], names[0])
+    read = [
+        None if array is None else (kinds.get(type(array)) or find_kind(array, name)).read(array, name)
+        for array, name in zip(arrays, names)
+    ]
+    plan: GroupPlan = find(current_context(), CPU, tuple([one and one[1] for one in read]))
+    addresses = [one[0] for one in read if one is not None]
+    results = []
+    for output in plan.outputs:
+        if output is not None:
+            result, address = kind.empty(*output)
+            results.append(result)
+            addresses.append(address)
+    _groups.execute(plan, addresses)
+    return [kind.wrap(result, arrays[0]) for result in results] if kind.wrap else results
+
+
+def _run_sets(request: HeadsRequest, arrays: tuple[Any, ...]) -> list[Any]:
+    """The tables of a bias are joined for the call, and their gradients taken apart again."""
+    asked, sets = request
+    at = [of.slot for of in asked.operation.inputs].index(BIAS)
+    tables = arrays[at]
+    if tables is not None:
+        if not isinstance(tables, (list, tuple)) or len(tables) != sets.count:
+            raise TypeError(f"bias: give a list of {sets.count} tables, one for each set of heads")
+        tables = [np.ascontiguousarray(table) for table in tables]
+        query, key = arrays[:2]
+        heads = [own * (query.shape[-2] // max(key.shape[-2], 1)) for own in _groups.parted(key.shape[-2], sets.count)]
+        clamp = bool(asked.flags & FLAG_CLAMP_WINDOW)
+        for table, shape in zip(tables, _groups.bias_shapes(sets, query.shape[1:-2], heads, clamp)):
+            if table.shape != shape:
+                raise ValueError(f"bias has a table of the shape {table.shape}, expected {shape}")
+        joined = np.concatenate([table.ravel() for table in tables])
+        arrays = (*arrays[:at], joined, *arrays[at + 1 :])
+    results = run_group(asked, arrays, lambda *where: _groups.heads_plan(*where[:2], asked, sets, where[2]))
+    if tables is not None and len(results) > 3:  # the gradient of a bias follows those of query, key and value
+        ends = np.cumsum([table.size for table in tables])[:-1]
+        parts = np.split(np.asarray(results[3]), ends)
+        results[3] = [part.reshape(table.shape) for part, table in zip(parts, tables)]
+    return results

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 import numpy as np
 
 from . import _quick
-from ._calls import run
+from ._calls import HeadsRequest, run
+from ._groups import Asked as AskedOfGroup
+from ._groups import HeadSets
 from ._layouts import counted
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
@@ -33,6 +35,10 @@ FlagPerAxis = Union[bool, Sequence[bool]]
 _AXES_PARAGRAPH = """kernel_size, stride, dilation, is_causal: one value for all axes, or one per axis.
         On each axis of length L: 1 <= kernel_size, 1 <= stride <= kernel_size, 1 <= dilation,
         kernel_size * dilation <= L.
+        In attention and its gradients each may also be a sequence with an entry for each of several sets of heads, such as
+        kernel_size=7, dilation=[[1, 1], [8, 8]]: the key/value heads are parted evenly, in order, and if they do not part
+        evenly the last sets have one more. A bias is then a sequence of tables, one for each set. Not with additional tokens
+        or parts of a grid.
     clamp_window: take larger windows too, cut to max(1, L // dilation).
     is_periodic: the axis wraps around, one value or one per axis. dilation divides L then and stride divides
         L // dilation; not with is_causal on the same axis.
@@ -57,7 +63,7 @@ _COMMON_PARAGRAPHS = """Arrays are numpy's, torch's on the CPU, or export memory
 _AXIS_NAMES = {1: "X", 2: "X, Y", 3: "X, Y, Z"}
 _BIAS_SHAPES = {1: "H, 2*kx-1", 2: "H, 2*kx-1, 2*ky-1", 3: "H, 2*kx-1, 2*ky-1, 2*kz-1"}
 
-Asked = tuple[Request, tuple[Optional[Array], ...]]
+Asked = tuple[Union[Request, HeadsRequest], tuple[Optional[Array], ...]]
 """what is asked for, and the arrays in the order of the operation's inputs"""
 
 
@@ -239,6 +245,58 @@ def _same_on_all_axes(
     return Request(operation, *axes, scale, flags, wanted, kv_heads)
 
 
+def is_nested(value: Any) -> bool:
+    """Whether a value per axis is given for each of several sets of heads."""
+    return isinstance(value, Sequence) and any([isinstance(e, Sequence) and not isinstance(e, str) for e in value])
+
+
+def head_sets(
+    rank: int,
+    kernel_size: Any,
+    stride: Any,
+    dilation: Any,
+    is_causal: Any,
+    is_periodic: Any,
+    **refused: Any,
+) -> Optional[HeadSets]:
+    """The sets of heads, if any of the first four is a sequence with an entry for each set; None if there is one window for all
+    heads. refused: arguments that do not go with sets, None where they are not given."""
+    given = {"kernel_size": kernel_size, "stride": stride, "dilation": dilation, "is_causal": is_causal}
+    nested = {name: value for name, value in given.items() if is_nested(value)}
+    if not nested:
+        return None
+    (first, values), *others = nested.items()
+    for name, other in others:
+        if len(other) != len(values):
+            raise ValueError(f"{first} is of {len(values)} sets of heads, {name} of {len(other)}")
+    for name, value in refused.items():
+        if value is not None:
+            raise NotImplementedError(f"{name} with windows per set of heads: make one call for each set")
+    count = len(values)
+    rows = {name: nested.get(name, [value] * count) for name, value in given.items()}
+    numbers = [
+        tuple(entry for row in rows[name] for entry in per_axis(row, rank, name))
+        for name in ("kernel_size", "stride", "dilation")
+    ]
+    causal = tuple(entry for row in rows["is_causal"] for entry in flag_per_axis(row, rank, "is_causal"))
+    return HeadSets(count, *numbers, causal, flag_per_axis(is_periodic, rank, "is_periodic") * count)
+
+
+def _sets_requested(
+    rank: int,
+    operation: Operation,
+    wanted: tuple[bool, ...],
+    flags: int,
+    scale: Optional[float],
+    windows: tuple[Any, ...],
+    **refused: Any,
+) -> Optional[HeadsRequest]:
+    sets = head_sets(rank, *windows, **refused)
+    if sets is None:
+        return None
+    return HeadsRequest(AskedOfGroup(operation, None if scale is None else number(scale, "scale"), flags, wanted), sets)
+
+
 def _placed(
     request: Request,
     is_periodic: FlagPerAxis,
@@ -300,6 +358,21 @@ def attention(
     COMMON_PARAGRAPHS
     """
     check_additional(additional_keys, additional_values)
+    if not type(kernel_size) is type(stride) is type(dilation) is int:
+        sets = _sets_requested(
+            rank,
+            FORWARD,
+            (True, flag(return_lse, "return_lse")),
+            flags(clamp_window),
+            scale,
+            (kernel_size, stride, dilation, is_causal, is_periodic),
+            additional_keys=additional_keys,
+            grid=grid,
+            query_offset=query_offset,
+            key_offset=key_offset,
+        )
+        if sets is not None:
+            return sets, (query, key, value, bias, None, None)
     request = _request(
         FORWARD,
         rank,
@@ -352,6 +425,21 @@ def _attention_backward(
     """
     check_additional(additional_keys, additional_values)
     additional = additional_keys is not None
+    if not type(kernel_size) is type(stride) is type(dilation) is int:
+        sets = _sets_requested(
+            rank,
+            BACKWARD,
+            (True, True, True, bias is not None, False, False),
+            flags(clamp_window),
+            scale,
+            (kernel_size, stride, dilation, is_causal, is_periodic),
+            additional_keys=additional_keys,
+            grid=grid,
+            query_offset=query_offset,
+            key_offset=key_offset,
+        )
+        if sets is not None:
+            return sets, (query, key, value, bias, None, None, out, lse, d_out, d_lse)
     request = _request(
         BACKWARD,
         rank,

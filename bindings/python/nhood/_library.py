@@ -139,6 +139,22 @@ class Io(ctypes.Structure):
     ]
 
 
+class GroupIo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("count", c_int64),
+        ("member", c_void_p),
+        ("data", c_void_p * TENSOR_SLOTS),
+        ("query_tokens", c_int64),
+        ("key_tokens", c_int64),
+        ("query_offset", c_void_p),
+        ("key_offset", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("stream", c_void_p),
+    ]
+
+
 class ContextOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -192,6 +208,11 @@ _PROTOTYPES = {
         c_int32,
         [c_void_p, c_int32, POINTER(Problem), POINTER(PlanOptions), POINTER(c_void_p)],
     ),
+    "nhood_plan_create_group": (
+        c_int32,
+        [c_void_p, c_int32, c_void_p, c_int64, POINTER(PlanOptions), POINTER(c_void_p)],
+    ),
+    "nhood_plan_execute_group": (c_int32, [c_void_p, POINTER(GroupIo)]),
     "nhood_plan_retain": (None, [c_void_p]),
     "nhood_plan_release": (None, [c_void_p]),
     "nhood_plan_workspace_bytes": (c_size_t, [c_void_p]),

@@ -38,7 +38,7 @@ class Context:
         """of the blocks of nhood.tuning() that are open, in all threads; the last one counts"""
         options = c.ContextOptions(
             struct_size=ctypes.sizeof(c.ContextOptions),
-            threads=_int_in(threads, "threads", 31),
+            threads=int_in(threads, "threads", 31),
             isa=None if isa is None else c.as_bytes("isa", isa),
             bundle=None if bundle is None else c.paths_as_bytes("bundle", bundle),
         )
@@ -171,7 +171,7 @@ def cached(function: Callable[..., Any]) -> Any:
     return cache
 
 
-def _int_in(value: int, name: str, bits: int) -> int:
+def int_in(value: int, name: str, bits: int) -> int:
     """ctypes would silently cut an integer that its field cannot hold."""
     if not -(2**bits) <= value < 2**bits:
         raise ValueError(f"{name} = {value} does not fit {bits + 1} bits")
@@ -182,9 +182,9 @@ def _fill_axes(problem: c.Problem, request: Request, lengths: Sequence[int]) -> 
     for i, window in enumerate(request.window):
         axis = problem.axis[i]
         axis.length = lengths[i]
-        axis.window = _int_in(window, f"kernel_size[{i}]", 63)
-        axis.stride = _int_in(request.stride[i], f"stride[{i}]", 63)
-        axis.dilation = _int_in(request.dilation[i], f"dilation[{i}]", 63)
+        axis.window = int_in(window, f"kernel_size[{i}]", 63)
+        axis.stride = int_in(request.stride[i], f"stride[{i}]", 63)
+        axis.dilation = int_in(request.dilation[i], f"dilation[{i}]", 63)
         axis.causal = request.causal[i]
         axis.periodic = request.periodic is not None and request.periodic[i]
 
@@ -235,14 +235,14 @@ def _check(status: int, request: Request, layouts: Sequence[Optional[Layout]]) -
 def _fill_problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.Problem, dict[str, int]]:
     operation, rank = request.operation, len(request.window)
     dtype = dtype_of(operation, layouts)
-    given = {} if request.kv_heads is None else {"K": _int_in(request.kv_heads, "kv_heads", 63)}
+    given = {} if request.kv_heads is None else {"K": int_in(request.kv_heads, "kv_heads", 63)}
     region = request.region
     if region and region.key_lengths:
         given.update({f"Y{i}": length for i, length in enumerate(region.key_lengths)})
     sizes = bind(operation, layouts, rank, given, region is not None)
     lengths = region.grid if region and region.grid else [sizes[f"X{i}"] for i in range(rank)]
     for i, length in enumerate(lengths):
-        sizes.setdefault(f"Y{i}", _int_in(length, f"grid[{i}]", 63))
+        sizes.setdefault(f"Y{i}", int_in(length, f"grid[{i}]", 63))
     problem = c.Problem()
     c.lib.nhood_problem_init_sized(problem, ctypes.sizeof(problem), operation.code, dtype, rank)
     problem.flags = request.flags
@@ -274,10 +274,14 @@ def plan_options(context: Context, effort: int, budget: float = 0.0) -> c.PlanOp
     return c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver, effort, budget_s=budget)
 
 
+def current_options(context: Context) -> c.PlanOptions:
+    measuring = context.measuring[-1:]  # at once: other threads change it
+    return measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
+
+
 def _create(context: Context, device: int, problem: c.Problem, words: Callable[[str], str] = str) -> PlanOwner:
     """words: of the caller, for the library's text."""
-    measuring = context.measuring[-1:]  # at once: other threads change it
-    options = measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
+    options = current_options(context)
     owner = PlanOwner()
     status = c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle))
     if status:
@@ -382,12 +386,20 @@ def clear_cache() -> None:
     _idle_io.clear()
 
 
+def take_scratch() -> _Scratch:
+    """From the pool, to which give_back returns it."""
+    try:
+        return _idle.pop()
+    except IndexError:
+        return _Scratch()
+
+
+give_back = _idle.append
+
+
 def execute(plan: Plan, addresses: Sequence[int]) -> None:
     """Runs a plan on the CPU, in a workspace from the pool. The addresses are those of the plan's slots."""
-    try:
-        scratch = _idle.pop()
-    except IndexError:
-        scratch = _Scratch()
+    scratch = take_scratch()
     try:
         if scratch.io.workspace_bytes < plan.workspace_bytes:
             scratch.reserve(plan.workspace_bytes)

@@ -92,6 +92,16 @@ def of_problem(text: str, request: Request, layouts: Sequence[Optional[Layout]])
     return before + _field(field, value, request, layouts) + _sentence(after, axis)
 
 
+def of_member(text: str) -> str:
+    """The text about a member of a group, with its index: all of its fields are arguments of the same names, or shapes'."""
+    found = _FIELD.search(text)
+    if not found:
+        return _of_tensors(text)
+    name = _OF_AXES.get(found["field"], (found["field"],))[0]
+    before, after = text[: found.start()], text[found.end() :]
+    return f"{before}{name} = {found['value']}" + _sentence(after, int(found["axis"] or 0))
+
+
 def _field(field: str, value: str, request: Request, layouts: Sequence[Optional[Layout]]) -> str:
     if field in _OF_AXES:
         name, of_request = _OF_AXES[field]

@@ -105,13 +105,11 @@ class HydraNeighborhoodAttention2D(nn.Module):
         self.proj.reset_parameters()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        qkv = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1)).split(self.part_heads, dim=-2)
-        tables = self.rpb or [None] * len(qkv)
-        out = [
-            na2d(*part.unbind(3), kernel_size, dilation=dilation, bias=table)
-            for part, kernel_size, dilation, table in zip(qkv, self.kernel_sizes, self.dilations, tables)
-        ]
-        return self.proj_drop(self.proj(torch.cat(out, dim=-2).flatten(-2)))
+        query, key, value = self.qkv(tokens).unflatten(-1, (3, self.num_heads, -1)).unbind(3)
+        windows, dilations = [[(n, n) for n in numbers] for numbers in (self.kernel_sizes, self.dilations)]
+        bias = None if self.rpb is None else list(self.rpb)
+        out = na2d(query, key, value, windows, dilation=dilations, bias=bias)
+        return self.proj_drop(self.proj(out.flatten(-2)))
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *arguments: Any) -> None:
         """Takes the first published checkpoints, too: they have one bias table for each half of the heads, even

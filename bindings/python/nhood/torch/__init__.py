@@ -33,6 +33,7 @@ from ._functions import (
 )
 from ._norm_rope import norm_rope, rotary_tables
 from ._streaming import StreamingNeighborhoodAttention
+from ._varlen import neighborhood_attention_varlen, varlen_table
 from .modules import NeighborhoodAttention1D, NeighborhoodAttention2D, NeighborhoodAttention3D
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
     "na3d_av",
     "na3d_qk",
     "neighborhood_attention",
+    "neighborhood_attention_varlen",
     "norm_rope",
     "rotary_tables",
+    "varlen_table",
 ]

@@ -21,15 +21,18 @@ from .._functions import (
     document,
     flag,
     flag_per_axis,
+    head_sets,
     number,
     per_axis,
     region_of,
 )
+from .._groups import HeadSets, bias_shapes, parted
 from .._layouts import counted
 from .._operations import AV, FORWARD, QK, Operation
 from .._words import is_traced, wrong_type
 from ._dispatch import are_plain, only_inference_here
 from ._fused import fused_attention, of_operator, remember_recorded
+from ._groups import na_sets
 from ._ops import ask_na
 from ._tensors import deterministic, run
 from ._unfused import Axes, av, qk
@@ -156,6 +159,68 @@ def in_graph(
     return handle_torch_function(function, given, *args, **named)
 
 
+_PER_SET = ("kernel_size", "stride", "dilation", "is_causal")
+
+
+def _by_sets(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether a value is given for each of several sets of heads, as a sequence of sequences."""
+    for value in args[3:7]:
+        if type(value) in (list, tuple) and value and type(value[0]) in (list, tuple):
+            return True
+    for name in _PER_SET:
+        value = named.get(name)
+        if type(value) in (list, tuple) and value and type(value[0]) in (list, tuple):
+            return True
+    return False
+
+
+def _attention_of_sets(
+    rank: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: Any,
+    stride: Any = 1,
+    dilation: Any = 1,
+    is_causal: Any = False,
+    scale: Optional[float] = None,
+    additional_keys: Optional[Tensor] = None,
+    additional_values: Optional[Tensor] = None,
+    *,
+    bias: Optional[Sequence[Tensor]] = None,
+    return_lse: bool = False,
+    clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    grid: Optional[PerAxis] = None,
+    query_offset: Optional[PerAxis] = None,
+    key_offset: Optional[PerAxis] = None,
+) -> Any:
+    check_additional(additional_keys, additional_values)
+    refused = dict(additional_keys=additional_keys, grid=grid, query_offset=query_offset, key_offset=key_offset)
+    sets = head_sets(rank, kernel_size, stride, dilation, is_causal, is_periodic, **refused)
+    assert sets is not None  # some value is one by sets
+    tables = () if bias is None else bias
+    if isinstance(tables, Tensor) or len(tables) not in (0, sets.count):
+        raise ValueError(f"bias: give a list of {sets.count} tables, one for each set of heads")
+    _check_tensors(FORWARD, (query, key, value), tables)
+    _check_tables(sets, tables, query, key, flag(clamp_window, "clamp_window"))
+    query, key, value, *tables = autocast(query, key, value, *tables)
+    joined = torch.cat([table.flatten() for table in tables]) if tables else None
+    scale = None if scale is None else number(scale, "scale")
+    return_lse = flag(return_lse, "return_lse")
+    results = na_sets(query, key, value, joined, *sets, scale, clamp_window, return_lse)
+    return tuple(results) if return_lse else results[0]
+
+
+def _check_tables(sets: HeadSets, tables: Sequence[Tensor], query: Tensor, key: Tensor, clamp: bool) -> None:
+    if not tables or query.dim() != key.dim() or key.shape[-2] < sets.count or query.shape[-2] % key.shape[-2]:
+        return  # the operator refuses shapes that do not go together
+    heads = [own * (query.shape[-2] // key.shape[-2]) for own in parted(key.shape[-2], sets.count)]
+    for i, (table, shape) in enumerate(zip(tables, bias_shapes(sets, query.shape[1:-2], heads, clamp))):
+        if tuple(table.shape) != shape:
+            raise ValueError(f"bias[{i}].shape = {tuple(table.shape)}, expected {shape}")
+
+
 def _attention(rank: int) -> Callable[..., Any]:
     name = f"torch.na{rank}d"
 
@@ -166,6 +231,8 @@ def _attention(rank: int) -> Callable[..., Any]:
             if known is not None and known is not False:
                 return known
         try:
+            if _by_sets(args, named):
+                return _attention_of_sets(rank, *args, **named)
             if not inference or not are_plain(True, *args, *named.values()):
                 arguments = attention_arguments(rank, *args, **named)
                 results = fused_attention(*arguments)

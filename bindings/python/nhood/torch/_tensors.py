@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from .. import _library as c
-from .. import _plans, _quick
+from .. import _groups, _plans, _quick
 from .._layouts import Layout, packed_strides, wrong_dtype
+from .._operations import Operation
 from .._plans import Request
 
 _TO_DTYPE = {getattr(torch, name): dtype for dtype, name in c.DTYPE_NAMES.items()}
@@ -48,28 +49,39 @@ def _prepare(context: _plans.Context, device: int, request: Request, *seen: Opti
 def check(request: Request, tensors: Sequence[Optional[Tensor]]) -> None:
     """Raises what `run` would of tensors without memory: meta, fake and traced ones. Of an extent that is a symbol, the
     example's is checked, where there is one, and the true one when the call is executed."""
-    first = tensors[0]
-    assert first is not None  # no operation's first input is optional
-    if any([tensor is not None and tensor.device != first.device for tensor in tensors]):
-        raise _mixed_devices(request, tensors)
-    layouts: list[Optional[Layout]] = []
-    for name, tensor in zip(request.operation.input_names, tensors):
-        if tensor is None:
-            layouts.append(None)
-            continue
-        shape = _example(tensor.shape)
-        if shape is None:
-            return
-        packed = packed_strides(shape, 1)
-        _readable(name, torch.Size(shape), packed, tensor.dtype)
-        layouts.append(_layout(shape, packed, tensor.dtype))
+    layouts = example_layouts(request.operation, tensors)
+    if layouts is None:
+        return
     region = request.region
     if region is not None:
         places = [None if place is None else _example(place) for place in region]
         if any(place is None and given is not None for place, given in zip(places, region)):
             return
         request = request._replace(region=_plans.Region(*places))
-    _plans.describe(request, tuple(layouts))
+    _plans.describe(request, layouts)
+
+
+def example_layouts(
+    operation: Operation, tensors: Sequence[Optional[Tensor]]
+) -> Optional[tuple[Optional[Layout], ...]]:
+    """Of packed tensors like these; None if an extent is a symbol without an example. Raises what is wrong with any tensor by
+    itself, or with their devices."""
+    first = tensors[0]
+    assert first is not None  # no operation's first input is optional
+    if any([tensor is not None and tensor.device != first.device for tensor in tensors]):
+        raise _mixed_devices(operation, tensors)
+    layouts: list[Optional[Layout]] = []
+    for name, tensor in zip(operation.input_names, tensors):
+        if tensor is None:
+            layouts.append(None)
+            continue
+        shape = _example(tensor.shape)
+        if shape is None:
+            return None
+        packed = packed_strides(shape, 1)
+        _readable(name, torch.Size(shape), packed, tensor.dtype)
+        layouts.append(_layout(shape, packed, tensor.dtype))
+    return tuple(layouts)
 
 
 def _example(extents: Sequence[Any]) -> Optional[tuple[int, ...]]:
@@ -89,11 +101,11 @@ def _readable(name: str, shape: torch.Size, strides: tuple[int, ...], dtype: tor
     is broadcast on all others, for which its strides have no word. ValueError if a copy would not help."""
     if dtype not in _TO_DTYPE:
         raise wrong_dtype(name, dtype)
-    if len(shape) < 2:
+    if len(shape) < 2 and name != "bias":
         raise ValueError(f"{name}.shape = {tuple(shape)} has {len(shape)} axes")
     if 0 in shape:
         return True
-    if name == "bias":
+    if name == "bias":  # of sets of heads it is one axis long
         packed = packed_strides(tuple(shape), 1)
         return all(size <= 1 or given == needed for size, given, needed in zip(shape, strides, packed))
     contiguous = strides[-1] == 1 or shape[-1] <= 1
@@ -134,8 +146,12 @@ def deterministic() -> bool:
 
 
 def _settings(request: Request, first: Tensor, low_bits: int) -> Request:
+    flags = _flags(request.flags, first, low_bits)
+    return request if flags == request.flags else request._replace(flags=flags)
+
+
+def _flags(flags: int, first: Tensor, low_bits: int) -> int:
     """Torch's global settings apply, as they do to torch's own operations; so does where the tensors start."""
-    flags = request.flags
     if deterministic():
         flags |= c.FLAG_DETERMINISTIC
     if first.is_cuda:
@@ -143,7 +159,7 @@ def _settings(request: Request, first: Tensor, low_bits: int) -> Request:
             flags |= c.FLAG_UNALIGNED
         if first.dtype is torch.float32 and tf32_allowed():
             flags |= c.FLAG_ALLOW_TF32
-    return request if flags == request.flags else request._replace(flags=flags)
+    return flags
 
 
 def compute(
@@ -178,7 +194,7 @@ def run(
             seen.append(None)
             continue
         if tensor.get_device() != ordinal:
-            raise _mixed_devices(request, tensors)
+            raise _mixed_devices(request.operation, tensors)
         seen.append((tensor.shape, tensor.stride(), tensor.dtype))
         address = tensor.data_ptr()
         addresses.append(address)
@@ -208,6 +224,56 @@ def _launch(workspace_bytes: int, first: Tensor) -> _quick.Launch:
     if first.dtype is torch.float32:
         return _quick.Launch(_current_stream, workspace, tf32_allowed, tf32_allowed())
     return _quick.Launch(_current_stream, workspace, None, None)
+class Launch(NamedTuple):
+    """A group's call, but for its tensors."""
+
+    operation: Operation
+    flags: int
+    find: Callable[[_plans.Context, int, int, tuple[Optional[Layout], ...]], _groups.GroupPlan]
+    """(context, device, flags, layouts) -> the plan"""
+
+
+def launch(call: Launch, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
+    """Executes a group; the wanted results. Tensors are read as by `run`. Tokens of no member get 0, log-sum-exps -infinity."""
+    first = tensors[0]
+    assert first is not None  # no operation's first input is optional
+    ordinal = first.get_device()
+    names = call.operation.input_names
+    if any([tensor is not None and tensor.get_device() != ordinal for tensor in tensors]):
+        raise _mixed_devices(call.operation, tensors)
+    readable = [
+        t if t is None or _readable(name, t.shape, t.stride(), t.dtype) else t.contiguous()
+        for name, t in zip(names, tensors)
+    ]
+    layouts = tuple([t if t is None else _layout(t.shape, t.stride(), t.dtype) for t in readable])
+    addresses = [t.data_ptr() for t in readable if t is not None]
+    low_bits = 0
+    for t, layout, address in zip([t for t in readable if t is not None], [x for x in layouts if x], addresses):
+        low_bits |= address
+        if t.dim() > 2:  # members begin whole tokens, or heads, from there
+            for stride in layout[1][1:-1]:
+                low_bits |= stride if t.dtype is first.dtype else 0
+    context = _plans.current_context()
+    device = _plans.CPU if ordinal < 0 else context.cuda_device(ordinal)
+    plan = call.find(context, device, _flags(call.flags, first, low_bits), layouts)
+    results = []
+    for of, output in zip(call.operation.outputs, plan.outputs):
+        if output is None:
+            continue
+        dtype = _FROM_DTYPE[output[1]]
+        if plan.whole["Y" in of.shape]:
+            result = first.new_empty(output[0], dtype=dtype)
+        else:
+            result = first.new_full(output[0], -torch.inf if of.slot == c.LSE else 0.0, dtype=dtype)
+        results.append(result)
+        addresses.append(result.data_ptr())
+    if ordinal < 0:
+        _groups.execute(plan, addresses)
+        return results
+    size = plan.workspace_bytes
+    workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
+    _groups.enqueue(plan, addresses, workspace.data_ptr() if workspace is not None else None, _current_stream(ordinal))
+    return results
 
 
 try:  # what torch's own generated code calls; the public way takes twice the time
@@ -225,9 +291,9 @@ def _maker(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return partial(torch.empty, dtype=dtype, device=device), (shape,)
 
 
-def _mixed_devices(request: Request, tensors: Sequence[Optional[Tensor]]) -> ValueError:
+def _mixed_devices(operation: Operation, tensors: Sequence[Optional[Tensor]]) -> ValueError:
     (first, device), *others = (
-        (name, tensor.device) for name, tensor in zip(request.operation.input_names, tensors) if tensor is not None
+        (name, tensor.device) for name, tensor in zip(operation.input_names, tensors) if tensor is not None
     )
     other, its_device = next(pair for pair in others if pair[1] != device)
     return ValueError(f"{other} is on {its_device}, {first} on {device}")

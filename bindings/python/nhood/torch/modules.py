@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from .._functions import FlagPerAxis, PerAxis, flag_per_axis, per_axis
+from .._functions import FlagPerAxis, PerAxis, flag_per_axis, head_sets, is_nested, per_axis
+from .._groups import HeadSets, bias_shapes, parted
 from .._layouts import counted
 from ._functions import attention_of_rank, autocast, check_tensor
 from ._streaming import StreamingNeighborhoodAttention
@@ -23,7 +24,8 @@ class _NeighborhoodAttention(nn.Module):
 
     embed_dim: channels of input and output.  num_heads: divides embed_dim.
     kernel_size, stride, dilation, is_causal: one value for all axes, or one per axis; kernel_size * dilation may
-        not exceed the tokens of an axis.
+        not exceed the tokens of an axis. Each may also be a sequence with an entry for each of several sets of heads, as in
+        na2d; rpb is then a list of tables, one for each set.
     qkv_bias: whether the projection to query, key and value has a bias.
     qk_scale: of the logits; None: head dim ** -0.5.
     rel_pos_bias: learn a bias on the logits per head and relative position; not with causal axes.
@@ -67,34 +69,51 @@ class _NeighborhoodAttention(nn.Module):
             raise ValueError(f"num_kv_heads = {num_kv_heads} does not divide num_heads = {num_heads}")
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
         self.head_dim = embed_dim // num_heads
-        self.kernel_size = per_axis(kernel_size, self.rank, "kernel_size")
-        self.stride = per_axis(stride, self.rank, "stride")
-        self.dilation = per_axis(dilation, self.rank, "dilation")
-        self.is_causal = flag_per_axis(is_causal, self.rank, "is_causal")
+        refused = dict(attn_drop=attn_drop or None)
+        self.sets = head_sets(self.rank, kernel_size, stride, dilation, is_causal, is_periodic, **refused)
+        """windows by sets of heads; None: one window for all heads"""
+        self.kernel_size = _by_set(per_axis, kernel_size, self.rank, "kernel_size")
+        self.stride = _by_set(per_axis, stride, self.rank, "stride")
+        self.dilation = _by_set(per_axis, dilation, self.rank, "dilation")
+        self.is_causal = _by_set(flag_per_axis, is_causal, self.rank, "is_causal")
         self.is_periodic = flag_per_axis(is_periodic, self.rank, "is_periodic")
-        _check_axes(self.kernel_size, self.stride, self.dilation)
-        if any(causal and periodic for causal, periodic in zip(self.is_causal, self.is_periodic)):
+        windows = self.sets or HeadSets(
+            1, self.kernel_size, self.stride, self.dilation, self.is_causal, self.is_periodic
+        )
+        _check_axes(*windows[1:4])
+        if any(causal and periodic for causal, periodic in zip(windows.causal, windows.periodic)):
             raise ValueError(
                 f"is_periodic = {self.is_periodic} with is_causal = {self.is_causal}: a causal axis cannot wrap"
             )
-        if rel_pos_bias and any(self.is_causal):
+        if rel_pos_bias and any(windows.causal):
             raise ValueError(f"rel_pos_bias with is_causal = {self.is_causal}: a causal axis has no bias")
+        if windows.count > num_kv_heads:
+            raise ValueError(f"windows are of {windows.count} sets of heads, there are {num_kv_heads} key/value heads")
         self.scale = self.head_dim**-0.5 if qk_scale is None else qk_scale
         self.qkv = nn.Linear(
             embed_dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=qkv_bias, device=device, dtype=dtype
         )
-        self.rpb = None
+        self.rpb: Any = None
         if rel_pos_bias:
-            extents = [2 * k - 1 for k in self.kernel_size]
-            self.rpb = nn.Parameter(torch.empty(num_heads, *extents, device=device, dtype=dtype))
+            heads = [own * (num_heads // num_kv_heads) for own in parted(num_kv_heads, windows.count)]
+            tables = [
+                nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                for shape in bias_shapes(windows, (), heads, False)
+            ]
+            self.rpb = nn.ParameterList(tables) if self.sets else tables[0]
             self._reset_bias()
         self.attn_drop = nn.Dropout(attn_drop)
         self.proj = nn.Linear(embed_dim, embed_dim, device=device, dtype=dtype)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def _reset_bias(self) -> None:
-        if self.rpb is not None:
-            nn.init.trunc_normal_(self.rpb, std=0.02)
+        for table in self._tables():
+            nn.init.trunc_normal_(table, std=0.02)
+
+    def _tables(self) -> list[Tensor]:
+        if self.rpb is None:
+            return []
+        return list(self.rpb) if self.sets else [self.rpb]
 
     def reset_parameters(self) -> None:
         """Initial values, as a new layer draws them: for layers that were made on the device meta, after to_empty."""
@@ -104,6 +123,8 @@ class _NeighborhoodAttention(nn.Module):
 
     def stream(self, axis: int = 0, block: int = 1) -> StreamingNeighborhoodAttention:
         """A stream of this layer's windows along a causal axis, to be handed to `forward` with the tokens of each call."""
+        if self.sets:
+            raise NotImplementedError("a stream with windows per set of heads: make a layer for each set")
         return StreamingNeighborhoodAttention(
             self.kernel_size,
             self.stride,
@@ -143,6 +164,11 @@ class _NeighborhoodAttention(nn.Module):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         axes = self.kernel_size, self.stride, self.dilation, self.is_causal
+        if self.sets:
+            tables = self._tables() or None
+            return attention_of_rank(
+                self.rank, query, key, value, *axes, self.scale, bias=tables, is_periodic=self.is_periodic
+            )
         periodic = True in self.is_periodic
         if self.training and self.attn_drop.p > 0:
             place = (self.is_periodic, (), (), ()) if periodic else ()
@@ -161,6 +187,13 @@ class _NeighborhoodAttention(nn.Module):
             f"stride={self.stride}, dilation={self.dilation}, is_causal={self.is_causal}, "
             f"rel_pos_bias={self.rpb is not None}" + f", is_periodic={self.is_periodic}" * any(self.is_periodic)
         )
+
+
+def _by_set(read: Any, value: Any, rank: int, name: str) -> Any:
+    """Values per axis, or a tuple of them with one for each set of heads."""
+    if is_nested(value):
+        return tuple([read(row, rank, name) for row in value])
+    return read(value, rank, name)
 
 
 def _check_axes(kernel_size: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> None:

@@ -11,7 +11,7 @@ versions from 0.14 on are here; docs/migrating-from-natten.md lists them and say
 import sys
 
 from ... import torch as _  # noqa: F401, says what to install where there is no PyTorch
-from . import _eras, backends, context, functional, libnatten, modules, token_permute, types, utils
+from . import _eras, backends, context, functional, libnatten, modules, token_permute, types, utils, varlen
 from ._environment import HAS_LIBNATTEN
 from ._install import install
 from .backends.configs import *  # noqa: F403
@@ -37,6 +37,7 @@ __all__ = [
     "token_permute",
     "types",
     "utils",
+    "varlen",
     *_eras.SELECTED_NAMES,
     *[name for name in _config_names if name.startswith("get_")],
     *_context_names,

@@ -1,0 +1,450 @@
+"""Groups of problems: many members in the same arrays, in one plan and one call.
+
+The members of packed arrays, [1, tokens, heads, channels], are the rows of a table of int64: the first token of the member's
+queries and of its keys, then for each axis what AXIS names. Members without tokens have a length of 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from . import _library as c
+from . import _words
+from ._layouts import Layout, packed_strides
+from ._operations import FORWARD, Operation, Tensor, bind, dtype_of, tensor_dtype
+from ._plans import Context, Outputs, PlanOwner, cached, current_options, give_back, int_in, take_scratch
+
+AXIS = ("length", "window", "stride", "dilation", "causal", "query_length", "key_length")
+"""Of an axis in a row. The last two are 0 where queries and keys cover all of it, as boxes at its beginning otherwise."""
+FIRSTS = 2
+
+_PROBLEM = np.dtype(c.Problem)
+_IO_WORDS = ctypes.sizeof(c.Io) // 8
+_IO_DATA = c.Io.data.offset // 8
+
+
+def row_words(rank: int) -> int:
+    return FIRSTS + len(AXIS) * rank
+
+
+def rank_of(words: int) -> int:
+    """The rank of a table whose rows have so many words."""
+    rank, rest = divmod(words - FIRSTS, len(AXIS))
+    if rest or rank not in (1, 2, 3):
+        raise ValueError(f"table has rows of {words} words, not of {', '.join(str(row_words(r)) for r in (1, 2, 3))}")
+    return rank
+
+
+class Asked(NamedTuple):
+    """What is asked for beside arrays and members."""
+
+    operation: Operation
+    scale: Optional[float]
+    flags: int
+    wanted: tuple[bool, ...]
+    """per output"""
+
+
+class GroupPlan(NamedTuple):
+    owner: PlanOwner
+    workspace_bytes: int
+    count: int
+    outputs: Outputs
+    places: np.ndarray
+    """the words of a member's io that hold pointers: of the inputs, then of the outputs that are there"""
+    offsets: np.ndarray
+    """in bytes, [member, pointer]"""
+    whole: tuple[bool, bool]
+    """whether every token of queries, and of keys, is one of a member"""
+
+
+# ---- problems ----
+
+
+def _blank(asked: Asked, dtype: int, rank: int, count: int) -> np.ndarray:
+    first = c.Problem()
+    c.lib.nhood_problem_init_sized(first, ctypes.sizeof(first), asked.operation.code, dtype, rank)
+    first.flags = asked.flags
+    if asked.scale is not None:
+        if asked.scale != asked.scale:  # to the library, NaN means the default
+            raise ValueError("scale = nan is not finite")
+        first.scale = asked.scale
+    return np.repeat(np.frombuffer(bytes(first), _PROBLEM), count)
+
+
+def _fill_axes(problems: np.ndarray, axes: np.ndarray) -> None:
+    """axes: [member, axis, len(AXIS)]"""
+    rank = axes.shape[1]
+    for i, name in enumerate(AXIS[:5]):
+        problems["axis"][name][:, :rank] = axes[:, :, i]
+    problems["region"]["query_length"][:, :rank] = axes[:, :, 5]
+    problems["region"]["key_length"][:, :rank] = axes[:, :, 6]
+
+
+def check_problems(problems: np.ndarray) -> None:
+    """Raises what making a plan would of members that are not legal."""
+    for i in range(len(problems)):
+        problem = c.Problem.from_address(problems.ctypes.data + i * problems.itemsize)
+        if c.lib.nhood_problem_cost(problem, None, None):
+            raise ValueError(_words.of_member(f"member {i}: {c.last_error()}"))
+
+
+def _create(context: Context, device: int, problems: np.ndarray) -> tuple[PlanOwner, int]:
+    owner = PlanOwner()
+    options = current_options(context)
+    status = c.lib.nhood_plan_create_group(
+        context.handle, device, problems.ctypes.data, len(problems), options, ctypes.byref(owner.handle)
+    )
+    if status:
+        raise c.error(status, _words.of_options(_words.of_member(c.last_error())))
+    return owner, c.lib.nhood_plan_workspace_bytes(owner.handle)
+
+
+# ---- members in packed arrays ----
+
+
+def _tokens(name: str, extents: np.ndarray, first: np.ndarray, total: int, whole: bool) -> np.ndarray:
+    """Of each member. ValueError if members overlap, reach beyond the arrays or, if they are to be `whole`, leave gaps."""
+    exact = extents.astype(np.float64).prod(axis=1)  # which does not overflow
+    if (extents < 0).any() or exact.sum() > 2.0**62:
+        raise ValueError(f"layouts have {exact.sum():.0f} tokens, {name} has {total}")
+    tokens = extents.prod(axis=1)
+    if whole and tokens.sum() != total:
+        raise ValueError(f"layouts have {tokens.sum()} tokens, {name} has {total}")
+    ends = first + tokens
+    wrong = np.flatnonzero((first < np.concatenate([[0], ends[:-1]])) | (ends > total))
+    if len(wrong):
+        i = int(wrong[0])
+        raise ValueError(
+            f"member {i} has the tokens {first[i]} .. {ends[i]} of {name}: they overlap those before it, or reach beyond {total}"
+        )
+    return tokens
+
+
+class Members(NamedTuple):
+    """A table, read and checked."""
+
+    axes: np.ndarray
+    first: tuple[np.ndarray, np.ndarray]
+    tokens: tuple[np.ndarray, np.ndarray]
+
+
+def read_table(table: np.ndarray, totals: tuple[int, int], whole: bool) -> Members:
+    rank = rank_of(table.shape[1])
+    axes = table[:, FIRSTS:].reshape(-1, rank, len(AXIS)).copy()
+    extents = [np.where(axes[:, :, side] == 0, axes[:, :, 0], axes[:, :, side]) for side in (5, 6)]
+    first = table[:, 0], table[:, 1]
+    tokens = [_tokens(name, *of, whole) for name, *of in zip(("query", "key"), extents, first, totals)]
+    return Members(axes, first, (tokens[0], tokens[1]))
+
+
+def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Members) -> np.ndarray:
+    rank = members.axes.shape[1]
+    problems = _blank(asked, dtype, rank, len(members.axes))
+    axes = members.axes.copy()
+    empty = (members.tokens[0] == 0) | (members.tokens[1] == 0)
+    axes[empty] = (1, 1, 1, 1, 0, 0, 0)
+    _fill_axes(problems, axes)
+    problems["batch"] = ~empty
+    problems["heads"], problems["kv_heads"] = sizes["H"], sizes["K"]
+    problems["dim"], problems["dim_v"] = sizes["D"], sizes["V"]
+    return problems
+
+
+def _sizes(operation: Operation, layouts: Sequence[Optional[Layout]]) -> dict[str, int]:
+    return bind(operation, layouts, 1, {"B": 1}, separate_keys=True)
+
+
+def _outputs(asked: Asked, dtype: int, sizes: dict[str, int], rank: int) -> Outputs:
+    return tuple(
+        (tuple(sizes[letter] for letter in tensor.letters(rank)), tensor_dtype(tensor, dtype)) if wanted else None
+        for tensor, wanted in zip(asked.operation.outputs, asked.wanted)
+    )
+
+
+def _present(
+    asked: Asked, layouts: Sequence[Optional[Layout]], outputs: Outputs
+) -> list[tuple[Tensor, Layout]]:
+    """The inputs, then the outputs, that are there. Outputs are packed."""
+    inputs = [(of, layout) for of, layout in zip(asked.operation.inputs, layouts) if layout is not None]
+    made = [
+        (of, (output[0], packed_strides(output[0], c.DTYPE_BYTES[output[1]]), output[1]))
+        for of, output in zip(asked.operation.outputs, outputs)
+        if output is not None
+    ]
+    return inputs + made
+
+
+def _steps(tensor: Tensor, layout: Layout, last: bool) -> list[int]:
+    """Strides of an array in elements, but for its last axis if that has to be contiguous. ValueError if it is not."""
+    shape, byte_strides, dtype = layout
+    size = c.DTYPE_BYTES[dtype]
+    if any(stride % size for extent, stride in zip(shape, byte_strides) if extent > 1):
+        raise ValueError(f"{tensor.name} has strides {byte_strides} bytes, not multiples of its {size}-byte items")
+    if last and shape[-1] > 1 and byte_strides[-1] != size:
+        raise ValueError(
+            f"{tensor.name} has a stride of {byte_strides[-1] // size} items on its last axis: that axis must be contiguous"
+        )
+    return [stride // size for stride in byte_strides]
+
+
+def _lie_packed(problems: np.ndarray, tensor: Tensor, layout: Layout, members: Members) -> np.ndarray:
+    """Sets the members' strides in a packed array, and returns their offsets in bytes."""
+    side = "Y" in tensor.shape
+    steps = _steps(tensor, layout, tensor.shape[-1] in "DV")
+    extents = members.axes[:, :, 6 if side else 5]
+    extents = np.where(extents == 0, members.axes[:, :, 0], extents)
+    strides, step = problems["strides"], np.full(len(problems), steps[1], np.int64)
+    for axis in reversed(range(extents.shape[1])):
+        strides["axis"][:, tensor.slot, axis] = step
+        step = step * extents[:, axis]
+    strides["head"][:, tensor.slot] = steps[2]
+    strides["batch"][:, tensor.slot] = 1
+    return members.first[side] * steps[1] * c.DTYPE_BYTES[layout[2]]
+
+
+def _totals(sizes: dict[str, int]) -> tuple[int, int]:
+    return sizes["X0"], sizes["Y0"]
+
+
+def check_table(table: np.ndarray) -> None:
+    """ValueError for members that are not legal, whatever arrays they are of."""
+    rank = rank_of(table.shape[1])
+    axes = table[:, FIRSTS:].reshape(-1, rank, len(AXIS)).copy()
+    axes[(axes[:, :, 0] == 0).any(axis=1)] = (1, 1, 1, 1, 0, 0, 0)
+    problems = _blank(Asked(FORWARD, None, 0, (True, False)), c.DTYPE_F32, rank, len(axes))
+    _fill_axes(problems, axes)
+    check_problems(problems)
+
+
+def check_packed(asked: Asked, table: np.ndarray, layouts: Sequence[Optional[Layout]], whole: bool) -> None:
+    """Raises what packed_plan would, but for want of a solver."""
+    dtype, sizes = dtype_of(asked.operation, layouts), _sizes(asked.operation, layouts)
+    check_problems(_problems_of(asked, dtype, sizes, read_table(table, _totals(sizes), whole)))
+
+
+@cached
+def packed_plan(
+    context: Context,
+    device: int,
+    asked: Asked,
+    table: bytes,
+    words: int,
+    layouts: tuple[Optional[Layout], ...],
+    whole: bool,
+) -> GroupPlan:
+    """The plan of the members in a table, whose rows have so many words, on packed arrays of these layouts."""
+    dtype, sizes = dtype_of(asked.operation, layouts), _sizes(asked.operation, layouts)
+    members = read_table(np.frombuffer(table, np.int64).reshape(-1, words), _totals(sizes), whole)
+    problems = _problems_of(asked, dtype, sizes, members)
+    outputs = _outputs(asked, dtype, sizes, 1)
+    present = _present(asked, layouts, outputs)
+    offsets = [_lie_packed(problems, *one, members) for one in present]
+    there = (members.tokens[0] > 0) & (members.tokens[1] > 0)
+    return GroupPlan(
+        *_create(context, device, problems),
+        len(problems),
+        outputs,
+        np.array([_IO_DATA + of.slot for of, _ in present], np.intp),
+        np.stack(offsets, axis=1),
+        tuple(int(of[there].sum()) == total for of, total in zip(members.tokens, _totals(sizes))),  # type: ignore[arg-type]
+    )
+
+
+# ---- sets of heads ----
+
+
+class HeadSets(NamedTuple):
+    """Windows by sets of heads: of each set and axis, in one tuple, set by set."""
+
+    count: int
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    causal: tuple[bool, ...]
+    periodic: tuple[bool, ...]
+
+
+def parted(heads: int, sets: int) -> list[int]:
+    """How many heads each set has: the last ones have one more where they do not part evenly."""
+    return [heads // sets + (i >= sets - heads % sets) for i in range(sets)]
+
+
+def _by_axis(sets: HeadSets, values: Sequence[Any]) -> np.ndarray:
+    return np.array(values, np.int64).reshape(sets.count, -1)
+
+
+def bias_shapes(sets: HeadSets, lengths: Sequence[int], heads: Sequence[int], clamp: bool) -> list[tuple[int, ...]]:
+    """Of each set's table: its heads, and 2k - 1 for each axis."""
+    rank, shapes = len(sets.window) // sets.count, []
+    for i, own in enumerate(heads):
+        axes = range(i * rank, (i + 1) * rank)
+        window = [sets.window[at] for at in axes]
+        if clamp:
+            dilation = [max(sets.dilation[at], 1) for at in axes]
+            window = [max(1, min(k, length // d)) for k, length, d in zip(window, lengths, dilation)]
+        shapes.append((int(own), *[2 * k - 1 for k in window]))
+    return shapes
+
+
+def _head_problems(
+    asked: Asked, sets: HeadSets, layouts: Sequence[Optional[Layout]]
+) -> tuple[np.ndarray, int, dict[str, int], list[int]]:
+    """The sets' problems, their dtype, the sizes of the arrays, and the key/value heads of each set."""
+    operation, rank = asked.operation, len(sets.window) // sets.count
+    dtype = dtype_of(operation, layouts)
+    without_bias = [None if of.slot == c.BIAS else layout for of, layout in zip(operation.inputs, layouts)]
+    sizes = bind(operation, without_bias, rank, {})
+    for axis in range(rank):
+        sizes[f"Y{axis}"] = sizes[f"X{axis}"]
+    if sizes["K"] < sets.count:
+        raise ValueError(f"kernel_size, stride and dilation are of {sets.count} sets of heads, there are {sizes['K']} key/value heads")
+    if sizes["H"] % sizes["K"]:
+        raise ValueError(f"the number of query heads {sizes['H']} is not a multiple of the {sizes['K']} key/value heads")
+    kv_heads = parted(sizes["K"], sets.count)
+    problems = _blank(asked, dtype, rank, sets.count)
+    for name, values in zip(("window", "stride", "dilation", "causal", "periodic"), sets[1:]):
+        for value in values:
+            int_in(int(value), "kernel_size" if name == "window" else name, 63)
+        problems["axis"][name][:, :rank] = _by_axis(sets, values)
+    problems["axis"]["length"][:, :rank] = [sizes[f"X{axis}"] for axis in range(rank)]
+    problems["batch"] = sizes["B"]
+    problems["kv_heads"] = kv_heads
+    problems["heads"] = np.array(kv_heads) * (sizes["H"] // sizes["K"])
+    problems["dim"], problems["dim_v"] = sizes["D"], sizes["V"]
+    return problems, dtype, sizes, kv_heads
+
+
+def _fill_bias(
+    asked: Asked, sets: HeadSets, problems: np.ndarray, sizes: dict[str, int], layouts: Sequence[Optional[Layout]]
+) -> np.ndarray:
+    """Says whether there is a bias, all tables in one array; returns the first entry of each set's, and the number of all."""
+    rank = len(sets.window) // sets.count
+    shapes = bias_shapes(
+        sets, [sizes[f"X{a}"] for a in range(rank)], problems["heads"], bool(asked.flags & c.FLAG_CLAMP_WINDOW)
+    )
+    entries = np.cumsum([0, *[math.prod(shape) for shape in shapes]])
+    for of, layout in zip(asked.operation.inputs, layouts):
+        if of.slot == c.BIAS and layout is not None:
+            problems["has_bias"] = 1
+            if layout[0] != (entries[-1],):
+                raise ValueError(f"bias.shape = {layout[0]}, expected ({entries[-1]},): all sets' tables in one")
+    return entries
+
+
+def check_heads(asked: Asked, sets: HeadSets, layouts: Sequence[Optional[Layout]]) -> None:
+    """Raises what heads_plan would, but for want of a solver."""
+    problems, _, sizes, _ = _head_problems(asked, sets, layouts)
+    check_problems(problems)
+    _fill_bias(asked, sets, problems, sizes, layouts)
+    check_problems(problems)
+
+
+def _lie_by_heads(problems: np.ndarray, tensor: Tensor, layout: Layout, kv_heads: Sequence[int]) -> np.ndarray:
+    """Sets the strides of each set's heads in an array of all heads, and returns their offsets in bytes."""
+    steps = _steps(tensor, layout, tensor.shape[-1] in "DV")
+    heads = np.array(kv_heads) if "K" in tensor.shape else problems["heads"]
+    head = tensor.letters(layout_rank(tensor, layout)).index("K" if "K" in tensor.shape else "H")
+    strides = problems["strides"]
+    for axis in range(head - 1):
+        strides["axis"][:, tensor.slot, axis] = steps[1 + axis]
+    strides["head"][:, tensor.slot], strides["batch"][:, tensor.slot] = steps[head], steps[0]
+    return (np.cumsum(heads) - heads) * steps[head] * c.DTYPE_BYTES[layout[2]]
+
+
+def layout_rank(tensor: Tensor, layout: Layout) -> int:
+    return len(layout[0]) - len(tensor.shape) + 1
+
+
+@cached
+def heads_plan(
+    context: Context, device: int, asked: Asked, sets: HeadSets, layouts: tuple[Optional[Layout], ...]
+) -> GroupPlan:
+    """The plan of sets of heads on arrays of all heads; a bias and its gradient have all sets' tables in one array."""
+    problems, dtype, sizes, kv_heads = _head_problems(asked, sets, layouts)
+    check_problems(problems)
+    entries = _fill_bias(asked, sets, problems, sizes, layouts)
+    rank = len(sets.window) // sets.count
+    outputs = tuple(
+        None if not wanted else ((int(entries[-1]),), dtype) if of.slot == c.D_BIAS
+        else (tuple(sizes[letter] for letter in of.letters(rank)), tensor_dtype(of, dtype))
+        for of, wanted in zip(asked.operation.outputs, asked.wanted)
+    )
+    present = _present(asked, layouts, outputs)
+    offsets = [
+        entries[:-1] * c.DTYPE_BYTES[dtype] if of.slot in (c.BIAS, c.D_BIAS) else _lie_by_heads(problems, of, layout, kv_heads)
+        for of, layout in present
+    ]
+    places = np.array([_IO_DATA + of.slot for of, _ in present], np.intp)
+    owner, workspace_bytes = _create(context, device, problems)
+    return GroupPlan(owner, workspace_bytes, sets.count, outputs, places, np.stack(offsets, axis=1), (True, True))
+
+
+# ---- executing ----
+
+
+def _group_io(plan: GroupPlan, addresses: Sequence[int]) -> tuple[c.GroupIo, np.ndarray]:
+    """The io struct, and the members' in it, which are to be kept as long."""
+    members = np.zeros((plan.count, _IO_WORDS), np.int64)
+    members[:, 0] = ctypes.sizeof(c.Io)
+    members[:, plan.places] = plan.offsets + np.array(addresses, np.int64)
+    io = c.GroupIo(struct_size=ctypes.sizeof(c.GroupIo), count=plan.count, member=members.ctypes.data)
+    return io, members
+
+
+def execute(plan: GroupPlan, addresses: Sequence[int]) -> None:
+    """Runs a plan on the CPU, in a workspace from the pool. The addresses are those of the arrays that are there."""
+    io, members = _group_io(plan, addresses)
+    scratch = take_scratch()
+    try:
+        if scratch.io.workspace_bytes < plan.workspace_bytes:
+            scratch.reserve(plan.workspace_bytes)
+        io.workspace, io.workspace_bytes = scratch.io.workspace, scratch.io.workspace_bytes
+        status = c.lib.nhood_plan_execute_group(plan.owner.handle, ctypes.byref(io))
+    finally:
+        give_back(scratch)
+    _words.check_call(status)
+    del members
+
+
+def enqueue(plan: GroupPlan, addresses: Sequence[int], workspace: Optional[int], stream: int) -> None:
+    """Enqueues a plan of a CUDA device."""
+    io, members = _group_io(plan, addresses)
+    io.workspace, io.workspace_bytes, io.stream = workspace, plan.workspace_bytes, stream
+    _words.check_call(c.lib.nhood_plan_execute_group(plan.owner.handle, ctypes.byref(io)))
+    del members
+
+
+# ---- tables from layouts ----
+
+_NAMES = ("layouts", "kernel_size", "stride", "dilation", "is_causal")
+
+
+@functools.lru_cache(maxsize=512)
+def layouts_table(
+    rank: int,
+    layouts: tuple[tuple[int, ...], ...],
+    windows: tuple[tuple[int, ...], ...],
+    strides: tuple[tuple[int, ...], ...],
+    dilations: tuple[tuple[int, ...], ...],
+    causal: tuple[bool, ...],
+) -> np.ndarray:
+    """The table of samples of these layouts, packed one after the other; window, stride and dilation of each, or of all."""
+    count = len(layouts)
+    table = np.zeros((count, row_words(rank)), np.int64)
+    axes = table[:, FIRSTS:].reshape(count, rank, len(AXIS))
+    for i, (name, values) in enumerate(zip(_NAMES, (layouts, windows, strides, dilations, (causal,)))):
+        for value in (value for row in values for value in row):
+            int_in(int(value), name, 63)
+        if count:
+            axes[:, :, i] = np.array(values, np.int64)
+    tokens = axes[:, :, 0].prod(axis=1)
+    table[:, :FIRSTS] = (np.cumsum(tokens) - tokens)[:, None]
+    table.setflags(write=False)
+    return table

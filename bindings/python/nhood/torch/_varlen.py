@@ -1,0 +1,155 @@
+"""Samples of different sizes, packed token after token: one call for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .. import _varlen as of_arrays
+from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number
+from .._groups import Asked
+from .._operations import FORWARD
+from ._functions import _COMMON_PARAGRAPHS, _check_tensors, autocast, in_graph
+from ._groups import na_varlen, packed_layout_check
+
+Layouts = Union[Tensor, Sequence[Sequence[int]]]
+
+
+def _rows(name: str, one: Any, many: Any, rank: int, count: int, default: Any = None) -> Tensor:
+    """[count, rank], of what is given for all samples or for each."""
+    if isinstance(many, Tensor):
+        if one is not None:
+            raise ValueError(f"{name} = {one} and {name}s: give one of them")
+        return _checked(f"{name}s", many, rank)
+    rows = of_arrays._of_samples(name, one, many, rank, count, default)
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").expand(count, rank)
+
+
+def _checked(name: str, tensor: Tensor, rank: Optional[int] = None) -> Tensor:
+    if tensor.dim() != 2 or tensor.device.type != "cpu" or tensor.dtype != torch.int64:
+        raise ValueError(
+            f"{name} is {tensor.dtype} of {tensor.dim()} axes on {tensor.device}, expected torch.int64 of 2, samples and their "
+            "axes, on the CPU"
+        )
+    if tensor.shape[1] not in ((1, 2, 3) if rank is None else (rank,)):
+        raise ValueError(f"{name} has {tensor.shape[1]} axes a sample, expected {'1, 2 or 3' if rank is None else rank}")
+    return tensor
+
+
+def varlen_table(
+    layouts: Layouts,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Union[None, Tensor, Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Union[None, Tensor, Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+) -> Tensor:
+    """What neighborhood_attention_varlen takes for `table`, of its arguments of these names.
+
+    Made once, for instance where a batch is put together, it serves all layers. In compiled programs it is a tensor like others:
+    new lengths, windows and, but for the first time, numbers of samples compile nothing anew."""
+    if not isinstance(layouts, Tensor):
+        read = of_arrays.read_layouts(layouts)
+        rank = len(read[0]) if read else 1
+        lengths = torch.tensor(read, dtype=torch.int64, device="cpu").reshape(len(read), rank)
+    else:
+        lengths = _checked("layouts", layouts)
+        rank = lengths.shape[1]
+    count = lengths.shape[0]
+    columns = [
+        lengths,
+        _rows("kernel_size", kernel_size, kernel_sizes, rank, count),
+        _rows("stride", stride, strides, rank, count, 1),
+        _rows("dilation", dilation, dilations, rank, count, 1),
+        torch.tensor([int(causal) for causal in flag_per_axis(is_causal, rank, "is_causal")], device="cpu").expand(count, rank),
+        torch.zeros_like(lengths),
+        torch.zeros_like(lengths),
+    ]
+    tokens = lengths.prod(1, keepdim=True)
+    first = tokens.cumsum(0) - tokens
+    return torch.cat([first, first, torch.stack(columns, dim=-1).flatten(1)], dim=1)
+
+
+def neighborhood_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Optional[Layouts] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Union[None, Tensor, Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Union[None, Tensor, Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: bool = False,
+    table: Optional[Tensor] = None,
+) -> Any:
+    """Neighborhood attention of samples of different sizes, packed token after token: one call for all of them.
+
+    query: [1, tokens, H, D].  key: [1, tokens, Hkv, D].  value: [1, tokens, Hkv, Dv]; Hkv divides H.
+    layouts: the lengths of the axes of each sample, such as [(14, 14), (20, 30)], or an integer tensor [samples, axes] on the
+        CPU; all have 1, 2 or 3 axes. Their tokens follow each other in this order, the last axis fastest, and are all there are.
+        Samples may have none.
+    kernel_size, stride, dilation: of all samples, one value for all axes or one per axis; stride and dilation are 1 by default.
+    kernel_sizes, strides, dilations: of each sample, instead.
+    is_causal: one value for all axes, or one per axis.
+    table: what varlen_table makes of the arguments from layouts to is_causal, instead of these.
+    scale: any finite number; None: D ** -0.5.
+
+    Returns out [1, tokens, H, Dv]; with return_lse, out and the log-sum-exp of the logits [1, tokens, H].
+
+    COMMON_PARAGRAPHS
+
+    An illegal sample is named by its index, with axis, value and limit.
+    """
+    try:
+        _check_tensors(FORWARD, (query, key, value), ())
+    except TypeError as refusal:
+        named = dict(layouts=layouts, kernel_sizes=kernel_sizes, stride=stride, strides=strides, dilation=dilation)
+        named.update(dilations=dilations, is_causal=is_causal, scale=scale, return_lse=return_lse, table=table)
+        return in_graph(neighborhood_attention_varlen, (query, key, value, kernel_size), named, refusal)
+    of_samples = (kernel_size, kernel_sizes, stride, strides, dilation, dilations)
+    if table is None:
+        if layouts is None:
+            raise ValueError("layouts = None and table = None: give one of them")
+        table = _table(layouts, of_samples, is_causal, (query, key, value))
+    elif layouts is not None or any([given is not None for given in of_samples]):
+        raise ValueError("table and layouts, windows, strides or dilations: give one or the others")
+    query, key, value = autocast(query, key, value)
+    scale = None if scale is None else number(scale, "scale")
+    results = na_varlen(query, key, value, table, scale, True, flag(return_lse, "return_lse"))
+    return tuple(results) if return_lse else results[0]
+
+
+def _table(layouts: Layouts, of_samples: tuple[Any, ...], is_causal: FlagPerAxis, tensors: tuple[Tensor, ...]) -> Tensor:
+    if torch.compiler.is_compiling() or any([isinstance(given, Tensor) for given in (layouts, *of_samples)]):
+        kernel_size, kernel_sizes, stride, strides, dilation, dilations = of_samples
+        return varlen_table(
+            layouts,
+            kernel_size,
+            kernel_sizes=kernel_sizes,
+            stride=stride,
+            strides=strides,
+            dilation=dilation,
+            dilations=dilations,
+            is_causal=is_causal,
+        )
+    numbers = of_arrays.table_of(layouts, *of_samples, is_causal)
+    if isinstance(tensors[0], FakeTensor) and tensors[0].numel():
+        packed_layout_check(Asked(FORWARD, None, 0, (True, False)), numbers, (*tensors, None, None, None))
+    return torch.from_numpy(numbers.copy())
+
+
+neighborhood_attention_varlen.__doc__ = (neighborhood_attention_varlen.__doc__ or "").replace(
+    "COMMON_PARAGRAPHS", _COMMON_PARAGRAPHS
+)
