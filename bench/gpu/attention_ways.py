@@ -148,7 +148,15 @@ def attention_of_models(attention: Attention) -> Iterator[None]:
         return attention(query, key, value, kernel_size, dilation, bias)
 
     def of_generators(query, key, value, kernel_size, *, dilation, bias):
-        return attention(query, key, value, (kernel_size,) * 2, (dilation,) * 2, bias)
+        """nhood takes all sets of heads in one call, the other ways one after the other."""
+        if attention is nhood_attention:
+            return nhood_attention(query, key, value, kernel_size, dilation, bias)
+        heads = query.shape[-2]
+        sizes = [(heads + i) // len(kernel_size) for i in range(len(kernel_size))]
+        parts = zip(*[tensor.split(sizes, dim=-2) for tensor in (query, key, value)])
+        tables = [None] * len(sizes) if bias is None else bias
+        sets = zip(parts, kernel_size, dilation, tables)
+        return torch.cat([attention(*part, window, step, table) for part, window, step, table in sets], dim=-2)
 
     with (
         mock.patch.object(nhood_modules, "attention_of_rank", of_layers),

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Groups: samples of different sizes, and windows by sets of heads, in one call (docs/groups.md).
+
+    bench/gpu/groups.py [--device cpu] [--small] [--json FILE]
+
+Each row times, in turn within one run, a group, the loop of calls that it replaces, and one problem of as many tokens with the same
+window (or, for sets of heads, the mean of the windows alone); forward, and forward with gradients. With CUDA the first two also as
+replayed CUDA graphs, without gradients. The plans of the group are made before; what making one costs is timed for a fresh set of
+sizes. --small: a few samples, for trying it. Times are milliseconds.
+
+Needs the package and torch: installed, or PYTHONPATH=bindings/python in a source tree that is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nhood
+import nhood.torch as nt
+from timing import medians_in_turn
+
+Call = Callable[..., Any]
+
+
+def images(count: int) -> list[tuple[int, int]]:
+    """From 14 x 14 to 64 x 64, of which no two are equal; 32 of them have some 40,000 tokens."""
+    sides = [14 + round(50 * i / max(count - 1, 1)) for i in range(count)]
+    return [(side, sides[(7 * i + 3) % count]) if i % 2 else (sides[(7 * i + 3) % count], side) for i, side in enumerate(sides)]
+
+
+def clips(count: int) -> list[tuple[int, int, int]]:
+    """From 8 x 30 x 40 to 16 x 48 x 80."""
+    parts = [i / max(count - 1, 1) for i in range(count)]
+    return [(round(8 + 8 * p), round(30 + 18 * p), round(40 + 40 * p)) for p in parts]
+
+
+def recordings(count: int) -> list[tuple[int]]:
+    return [(round(500 + 7500 * i / max(count - 1, 1)),) for i in range(count)]
+
+
+def one_grid(layouts: list[tuple[int, ...]], window: tuple[int, ...]) -> tuple[int, ...]:
+    """One grid of about as many tokens, as square as the samples."""
+    tokens, rank = sum(torch.tensor(layout).prod().item() for layout in layouts), len(window)
+    if rank == 1:
+        return (int(tokens),)
+    last = [max(layout[axis] for layout in layouts) for axis in range(1, rank)]
+    rest = int(torch.tensor(last).prod())
+    return (max(window[0], round(tokens / rest)), *last)
+
+
+def drawn(shape: tuple[int, ...], heads: int, dim: int, device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(*shape, heads, dim, device=device, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def with_gradients(call: Call, tensors: list[torch.Tensor]) -> Call:
+    def both() -> None:
+        out = call(*tensors)
+        torch.autograd.grad(out, tensors, torch.ones_like(out))
+
+    return both
+
+
+def replayed(call: Call) -> Call:
+    """The call as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def timed(name: str, ways: dict[str, tuple[Call, list[torch.Tensor]]], device: str, turns: int) -> dict[str, Any]:
+    def forward(call: Call, tensors: list[torch.Tensor]) -> Call:
+        plain = [x.detach() for x in tensors]
+        return lambda: call(*plain)
+
+    calls = {way: forward(*pair) for way, pair in ways.items()}
+    if device != "cpu":
+        calls.update({f"{way}, graph": replayed(calls[way]) for way in ways})
+    row: dict[str, Any] = {"row": name, "forward": medians_in_turn(calls, turns)}
+    row["with gradients"] = medians_in_turn({way: with_gradients(*pair) for way, pair in ways.items()}, turns)
+    return row
+
+
+def of_samples(name: str, layouts: list[Any], heads: int, dim: int, window: Any, device: str, dtype: Any, turns: int) -> dict[str, Any]:
+    counts = [int(torch.tensor(layout).prod()) for layout in layouts]
+    tokens, rank = sum(counts), len(layouts[0])
+    attend = {1: nt.na1d, 2: nt.na2d, 3: nt.na3d}[rank]
+
+    def group(query: Any, key: Any, value: Any) -> Any:
+        return nt.neighborhood_attention_varlen(query, key, value, window, layouts=layouts)
+
+    def loop(query: Any, key: Any, value: Any) -> Any:
+        parts = zip(*[x.split(counts, 1) for x in (query, key, value)])
+        out = [attend(*[x.unflatten(1, layout) for x in part], window).flatten(1, rank) for part, layout in zip(parts, layouts)]
+        return torch.cat(out, 1)
+
+    def one(query: Any, key: Any, value: Any) -> Any:
+        return attend(query, key, value, window)
+
+    packed = drawn((1, tokens), heads, dim, device, dtype)
+    whole = drawn((1, *one_grid(layouts, window)), heads, dim, device, dtype)
+    row = timed(name, {"group": (group, packed), "loop": (loop, packed), "one problem": (one, whole)}, device, turns)
+    row["tokens"], row["samples"] = tokens, len(layouts)
+    others = [tuple(length + 1 for length in layout) for layout in layouts]
+    fresh = drawn((1, sum(int(torch.tensor(layout).prod()) for layout in others)), heads, dim, device, dtype)
+    start = time.perf_counter()
+    nt.neighborhood_attention_varlen(*[x.detach() for x in fresh], window, layouts=others)
+    row["first call with new sizes"] = 1e3 * (time.perf_counter() - start)
+    return row
+
+
+def of_sets(name: str, batch: int, side: int, heads: int, dim: int, device: str, dtype: Any, turns: int) -> dict[str, Any]:
+    half = heads // 2
+    tensors = drawn((batch, side, side), heads, dim, device, dtype)
+
+    def group(query: Any, key: Any, value: Any) -> Any:
+        return nt.na2d(query, key, value, 7, dilation=[[1, 1], [8, 8]])
+
+    def loop(query: Any, key: Any, value: Any) -> Any:
+        out = [
+            nt.na2d(*[x[..., first : first + half, :] for x in (query, key, value)], 7, dilation=dilation)
+            for first, dilation in ((0, 1), (half, 8))
+        ]
+        return torch.cat(out, -2)
+
+    ways = {"group": (group, tensors), "loop": (loop, tensors)}
+    for dilation in (1, 8):
+        ways[f"all heads dilated by {dilation}"] = (lambda q, k, v, d=dilation: nt.na2d(q, k, v, 7, dilation=d), tensors)
+    return timed(name, ways, device, turns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default=None, help="bfloat16 on GPUs, float32 on CPUs")
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    dtype = getattr(torch, given.dtype or ("float32" if given.device == "cpu" else "bfloat16"))
+    device, turns, small = given.device, given.turns, given.small
+    where = (device, dtype, turns)
+    rows = [
+        of_samples("images", images(4 if small else 32), 12, 64, (7, 7), *where),
+        of_samples("clips", clips(2)[:1] if small else clips(8), 2 if small else 24, 128, (5, 15, 15), *where),
+        of_samples("recordings", recordings(4 if small else 64), 8, 64, (129,), *where),
+        of_sets("sets of heads", 2 if small else 128, 56, 4, 32, *where),
+    ]
+    for row in rows:
+        print(f"\n{row['row']}" + (f": {row['samples']} samples, {row['tokens']} tokens" if "tokens" in row else ""))
+        for what in ("forward", "with gradients"):
+            times = row[what]
+            print(f"  {what}: " + ", ".join(f"{way} {ms:.4g}" for way, ms in times.items()), end="")
+            print(f"; group / loop {times['group'] / times['loop']:.3f}")
+        if "first call with new sizes" in row:
+            print(f"  first call with new sizes: {row['first call with new sizes']:.3g}")
+    if given.json:
+        given.json.write_text(json.dumps({"version": nhood.__version__, "device": device, "dtype": str(dtype), "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
