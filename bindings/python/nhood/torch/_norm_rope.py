@@ -45,7 +45,8 @@ def _readable(name: str, tensor: Tensor) -> Tensor:
 def _readable_table(table: Optional[Tensor], dtype: torch.dtype) -> Optional[Tensor]:
     if table is None:
         return None
-    table = table.to(dtype).contiguous()
+    if table.dtype is not dtype or not table.is_contiguous():
+        table = table.to(dtype).contiguous()
     return table.clone() if table.data_ptr() % _plans.CUDA_ALIGNMENT else table
 
 
@@ -56,10 +57,11 @@ def _readable_weight(weight: Optional[Tensor], dtype: torch.dtype) -> Optional[T
 
 
 def _check_devices(x: Tensor, weight: OptionalTensor, tables: Sequence[OptionalTensor], d_out: OptionalTensor) -> None:
-    names = ("weight", *(f"tables[{axis}]" for axis in range(len(tables))), "d_out")
-    for name, tensor in zip(names, (weight, *tables, d_out)):
-        if tensor is not None and tensor.device != x.device:
-            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}")
+    device = x.device
+    for i, tensor in enumerate((weight, d_out, *tables)):
+        if tensor is not None and tensor.device != device:
+            name = ("weight", "d_out")[i] if i < 2 else f"tables[{i - 2}]"
+            raise ValueError(f"{name} is on {tensor.device}, x on {device}")
 
 
 def _check_d_out(d_out: OptionalTensor, x: Tensor) -> None:
@@ -122,11 +124,12 @@ def _run(
     }
     addresses["table"] = [None if table is None else table.data_ptr() for table in tables]
     if ordinal < 0:
-        memory = aligned_bytes(plan.workspace_bytes)
-        plan.run(memory.ctypes.data, None, **addresses)
+        memory = aligned_bytes(plan.workspace_bytes) if plan.workspace_bytes else None
+        plan.run(None if memory is None else memory.ctypes.data, None, **addresses)
     else:
-        workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=x.device)
-        address = workspace.data_ptr() if plan.workspace_bytes else None
+        size = plan.workspace_bytes
+        workspace = torch.empty(size, dtype=torch.uint8, device=x.device) if size else None
+        address = None if workspace is None else workspace.data_ptr()
         plan.run(address, _tensors._current_stream(ordinal), **addresses)
 
 
