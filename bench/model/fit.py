@@ -26,7 +26,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from preference import ABOUT_AS_LONG, count_estimated, count_fastest, kernel_of, read_rows, rows_of
+from preference import about_as_long, count_estimated, count_fastest, kernel_of, read_rows, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMINGS = ROOT / "bench/model/choices-h200.jsonl.xz"
@@ -129,7 +129,8 @@ class Sample:
         best: dict[str, tuple[float, int]] = {}
         for solver in {self.solver[row] for row in rows}:
             own = [row for row in rows if self.solver[row] == solver]
-            limit = ABOUT_AS_LONG * min(predicted[row] for row in own)
+            least = min(predicted[row] for row in own)
+            limit = about_as_long(least) * least
             near = [row for row in own if predicted[row] <= limit]
             row = min(near, key=lambda row: (preferred.get(self.kernel[row], len(preferred)), predicted[row]))
             best[solver] = (predicted[row], row)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ABOUT_AS_LONG, LEAST, OF_USERS = 1.05, 2, 10
+LONG_NS, OF_LONG = 5e6, 1.01  # as nh_about_as_long of src/core/solver.h
 SUITES = [ROOT / "bench/suites" / name for name in ("cuda.txt", "video-vae.txt")]
 # Knobs that no preference is about: no kernel is compiled for an order, and how rows are repaired follows the estimated time.
 ANY = {"cuda.fused90": ("order_axis", "repair_apart")}
@@ -34,6 +35,11 @@ def knobs_of(config: str) -> dict[str, list[int]]:
     """The values of each knob; of a tile, one for each axis."""
     words = [word.split("=") for word in config.split(",")] if config not in ("", "-") else []
     return {name: [WORDS[value]] if value in WORDS else [int(x) for x in value.split("x")] for name, value in words}
+
+
+def about_as_long(least_ns: float) -> float:
+    """Within what factor of a solver's least estimate its configs count as equally fast."""
+    return OF_LONG if least_ns > LONG_NS else ABOUT_AS_LONG
 
 
 def kernel_of(solver: str, config: str) -> tuple[str, tuple[int | None, ...]]:

@@ -124,9 +124,12 @@ struct nh_solver {
     const char *left_to;
 };
 
-/* Configs of a solver whose estimates differ by less than this factor count as equally fast, because estimates err by as
- * much (docs/model.md). */
-#define NH_ABOUT_AS_LONG 1.05
+/* Configs of a solver whose estimates are within this factor of its least one, least_ns, count as equally fast, because
+ * estimates err by as much (docs/model.md). What takes longer than NH_LONG_NS is worth a kernel of its own. */
+#define NH_LONG_NS 5e6
+static inline double nh_about_as_long(double least_ns) {
+    return least_ns > NH_LONG_NS ? 1.01 : 1.05;
+}
 
 /* The problem that a solver's functions must be given: *view or `problem` itself. */
 const struct nh_problem *nh_solver_view(const struct nh_solver *solver,

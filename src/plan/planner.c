@@ -67,7 +67,7 @@ struct survey {
 static void take_preferred(const struct nh_request *request, const struct nh_problem *view,
                            const struct nh_config *config, int count, struct nh_choice *best) {
     const struct nh_solver *solver = best->solver;
-    const double most_ns = NH_ABOUT_AS_LONG * best->estimate_ns;
+    const double most_ns = nh_about_as_long(best->estimate_ns) * best->estimate_ns;
     int least = solver->preference(solver, &best->config);
     for (int i = 0; i < count; i++) {
         int preference = solver->preference(solver, &config[i]);

@@ -246,15 +246,15 @@ static void check_ends(const struct nh_device *device) {
 
 /* ---- choices ---- */
 
-/* A solver's timing of which only the prediction matters: so many times that of one block. */
-static struct nh_timed timed(const struct nh_solver *solver, int preference, double blocks,
+/* A solver's timing of which only the prediction matters, that of so many blocks on each multiprocessor of an H200. */
+static struct nh_timed timed(const struct nh_solver *solver, int preference, double waves,
                              double measured_ns) {
     struct nh_timed timing = {
         .solver = solver, .preference = preference, .measured_ns = measured_ns};
     const struct nh_problem problem = {.bytes = 0};
     nh_work_start(&timing.work, NH_OPERATION_FUSED80, &problem);
-    nh_work_add(&timing.work, NH_KERNEL_FUSED80)->blocks = blocks;
-    timing.work.launch[0].unit[NH_WORK_TENSOR] = 1e6;
+    nh_work_add(&timing.work, NH_KERNEL_FUSED80)->blocks = 132 * waves;
+    timing.work.launch[0].unit[NH_WORK_TENSOR] = 1e3;
     return timing;
 }
 
@@ -262,11 +262,16 @@ static void check_judged(const struct nh_device *device) {
     static const struct nh_solver one, two;
     const struct nh_fold whole = {.of = 1};
     /* The least prediction is one's first; its second takes about as long, and is preferred; two's is between them. */
-    const struct nh_timed timing[] = {timed(&one, 5, 1e5, 100), timed(&one, 2, 1.03e5, 130),
-                                      timed(&one, 1, 1.2e5, 90), timed(&two, 9, 1.04e5, 80)};
+    const struct nh_timed timing[] = {timed(&one, 5, 100, 100), timed(&one, 2, 103, 130),
+                                      timed(&one, 1, 120, 90), timed(&two, 9, 104, 80)};
+    /* The same a hundred times as long, more than NH_LONG_NS: the second is too far behind to be preferred. */
+    const struct nh_timed long_timing[] = {timed(&one, 5, 1e4, 100), timed(&one, 2, 1.03e4, 130),
+                                           timed(&one, 1, 1.2e4, 90), timed(&two, 9, 1.04e4, 80)};
     double slower[1] = {0};
     nh_judge(device->backend, timing, 4, whole, &nh_built_in, slower);
     CHECK(fabs(slower[0] - 130.0 / 80) < 1e-9, "%g", slower[0]);
+    nh_judge(device->backend, long_timing, 4, whole, &nh_built_in, slower);
+    CHECK(fabs(slower[0] - 100.0 / 80) < 1e-9, "%g", slower[0]);
     nh_judge(device->backend, timing, 1, whole, &nh_built_in, slower);
     CHECK(fabs(slower[0] - 1) < 1e-9, "%g", slower[0]);
     const double three[] = {1, 1.1, 1.331};

@@ -9,7 +9,7 @@
 
 enum { MOST_SOLVERS = 16 };
 
-/* On the CPU rounding alone, on a GPU NH_ABOUT_AS_LONG of core/solver.h. */
+/* On the CPU rounding alone, on a GPU nh_about_as_long of core/solver.h. */
 static const double most_of_least[] = {1 + 1e-9, 1.05 + 1e-9};
 
 struct solver {

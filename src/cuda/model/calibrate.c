@@ -233,7 +233,7 @@ static const struct nh_timed *choose_of_solver(const struct nh_timed *timing, co
     for (int64_t i = 0; i < count; i++)
         if (timing[i].solver == solver) least_ns = fmin(least_ns, ns[i]);
     for (int64_t i = 0; i < count; i++) {
-        if (timing[i].solver != solver || ns[i] > NH_ABOUT_AS_LONG * least_ns) continue;
+        if (timing[i].solver != solver || ns[i] > nh_about_as_long(least_ns) * least_ns) continue;
         if (best && (timing[i].preference > best->preference ||
                      (timing[i].preference == best->preference && ns[i] >= *choice_ns)))
             continue;
