@@ -21,12 +21,13 @@ struct tune {
     struct target target;
     struct target untaught; /* the same device without wisdom, to ask for the choice by estimate */
     const char *suite, *file;
-    double budget_s, each_s;
+    double budget_s, each_s; /* each_s: 0 where it was not given */
     bool again, json;
     int text_width;
     double start_ns, next_save_ns;
     /* numbers of problems: in wisdom before, measured now, failed to be measured */
     size_t known, measured, failed;
+    size_t left; /* candidates, see count_left */
     /* per problem, the time of the choice by estimate over that of the fastest */
     double *behind;
     size_t behind_count;
@@ -47,10 +48,22 @@ static int try_to_save(struct tune *tune) {
     return failed;
 }
 
+/* How many candidates were not timed that may be the fastest, as estimates err by a tenth. */
+static size_t count_left(const struct candidates *candidates) {
+    const double most_ns = 1.1 * candidates_estimated(candidates)->estimate_ns;
+    size_t left = 0;
+    for (size_t i = 0; i < candidates->count; i++) {
+        const struct candidate *row = &candidates->row[i];
+        left += !row->refusal && !row->samples && row->estimate_ns <= most_ns;
+    }
+    return left;
+}
+
 static void print_result(const struct tune *tune, const struct suite_problem *problem,
                          const struct candidates *candidates, const struct candidate *expected,
                          bool known) {
     const struct candidate *best = candidates_fastest(candidates);
+    const size_t left = count_left(candidates);
     size_t timed = 0;
     for (size_t i = 0; i < candidates->count; i++)
         timed += candidates->row[i].samples > 0;
@@ -64,6 +77,7 @@ static void print_result(const struct tune *tune, const struct suite_problem *pr
         json_number("median_ns", best->measured_ns);
         json_integer("samples", best->samples);
         json_integer("candidates_timed", (int64_t)timed);
+        json_integer("candidates_left", (int64_t)left);
         json_text("estimate_solver", expected->solver);
         json_text("estimate_config", expected->config);
         json_number("estimate_median_ns", expected->samples ? expected->measured_ns : NAN);
@@ -76,16 +90,19 @@ static void print_result(const struct tune *tune, const struct suite_problem *pr
         snprintf(behind, sizeof behind, "%+.1f %%",
                  100 * (expected->measured_ns / best->measured_ns - 1));
     progress_hide();
-    printf("%-*s  %-12s %10s %5zu %9s  %s%s\n", tune->text_width, problem->text, best->solver,
-           time_text(best->measured_ns, time), timed, behind, best->config,
+    printf("%-*s  %-12s %10s %5zu %4zu %9s  %s%s\n", tune->text_width, problem->text, best->solver,
+           time_text(best->measured_ns, time), timed, left, behind, best->config,
            known ? " (known)" : "");
     fflush(stdout);
 }
 
-static double seconds_left(const struct tune *tune) {
-    if (tune->budget_s <= 0) return tune->each_s;
-    double left = tune->budget_s - (clock_ns() - tune->start_ns) * 1e-9;
-    return left < tune->each_s ? left : tune->each_s;
+/* Seconds for the next problem, of so many that are left: a second, or more where the budget has more for each. */
+static double seconds_left(const struct tune *tune, size_t problems) {
+    const double each_s = tune->each_s > 0 ? tune->each_s : 1;
+    if (tune->budget_s <= 0) return each_s;
+    const double left = tune->budget_s - (clock_ns() - tune->start_ns) * 1e-9;
+    const double share = tune->each_s > 0 ? each_s : fmax(each_s, left / (double)problems);
+    return fmin(left, share);
 }
 
 static int explain(const struct target *target, const struct suite_problem *problem,
@@ -109,10 +126,10 @@ static int find_expected(const struct tune *tune, const struct suite_problem *pr
     return failed;
 }
 
-static int measure(const struct tune *tune, const struct suite_problem *problem) {
+static int measure(const struct tune *tune, const struct suite_problem *problem, double seconds) {
     nhood_plan_options options = {.struct_size = sizeof options,
                                   .effort = NHOOD_EFFORT_MEASURE,
-                                  .budget_s = fmax(1e-3, seconds_left(tune))};
+                                  .budget_s = fmax(1e-3, seconds)};
     nhood_plan *plan = NULL;
     nhood_status status = nhood_plan_create(tune->target.context, tune->target.device,
                                             &problem->problem, &options, &plan);
@@ -120,7 +137,7 @@ static int measure(const struct tune *tune, const struct suite_problem *problem)
     return status ? complain_library(status, problem->text) : 0;
 }
 
-static int tune_problem(struct tune *tune, const struct suite_problem *problem) {
+static int tune_problem(struct tune *tune, const struct suite_problem *problem, double seconds) {
     struct candidates candidates;
     const struct candidate *expected;
     if (!candidates_exist(&problem->problem, problem->text)) {
@@ -132,12 +149,13 @@ static int tune_problem(struct tune *tune, const struct suite_problem *problem) 
     bool known = !failed && chosen->samples > 0;
     if (!failed && !known) {
         candidates_free(&candidates);
-        failed = measure(tune, problem);
+        failed = measure(tune, problem, seconds);
         if (!failed) failed = explain(&tune->target, problem, &candidates);
     }
     if (!failed) failed = find_expected(tune, problem, &candidates, &expected);
     if (!failed && candidates_fastest(&candidates)) {
         *(known ? &tune->known : &tune->measured) += 1;
+        tune->left += count_left(&candidates);
         if (expected->samples)
             tune->behind[tune->behind_count++] =
                 expected->measured_ns / candidates_fastest(&candidates)->measured_ns;
@@ -169,6 +187,10 @@ static void print_summary(struct tune *tune, size_t all) {
     printf("%zu of %zu problems are known", done, all);
     if (tune->known) printf(", %zu of them were before", tune->known);
     printf("%s\n", left ? "; the same command goes on with the others" : "");
+    if (tune->left)
+        printf("%zu candidates estimated within 10 %% of the best of their problem were not timed; "
+               "--again --each S gives each problem more time\n",
+               tune->left);
     size_t count = tune->behind_count;
     if (!count) return;
     qsort(tune->behind, count, sizeof *tune->behind, ascending);
@@ -185,15 +207,17 @@ static int tune_suite(struct tune *tune, const struct suite *suite) {
         if ((int)strlen(suite->problem[i].text) > tune->text_width)
             tune->text_width = (int)strlen(suite->problem[i].text);
     if (!tune->json)
-        printf("%s: %s\n%-*s  %-12s %10s %5s %9s  %s\n", tune->target.info.name,
+        printf("%s: %s\n%-*s  %-12s %10s %5s %4s %9s  %s\n", tune->target.info.name,
                tune->target.info.description, tune->text_width, "problem", "fastest", "median",
-               "timed", "estimate", "config");
+               "timed", "left", "estimate", "config");
     progress_start();
     tune->start_ns = clock_ns();
     tune->next_save_ns = tune->start_ns + SAVE_EVERY_NS;
-    for (size_t i = 0; i < suite->count && !interrupt_came() && seconds_left(tune) > 0; i++) {
+    for (size_t i = 0; i < suite->count && !interrupt_came(); i++) {
+        const double seconds = seconds_left(tune, suite->count - i);
+        if (seconds <= 0) break;
         progress_show((double)i / (double)suite->count, suite->problem[i].text);
-        int status = tune_problem(tune, &suite->problem[i]);
+        int status = tune_problem(tune, &suite->problem[i], seconds);
         if (status) failed = status;
         if (clock_ns() > tune->next_save_ns && (status = save(tune))) return status;
     }
@@ -245,7 +269,7 @@ static int run(struct tune *tune, int count, char **texts) {
 }
 
 int cmd_tune(int argc, char **argv) {
-    struct tune tune = {.each_s = 1};
+    struct tune tune = {.each_s = 0};
     target_init(&tune.target);
     const struct option options[] = {
         {.name = "suite",
@@ -263,7 +287,8 @@ int cmd_tune(int argc, char **argv) {
          .low = 1e-3,
          .high = 1e6,
          .argument = "S",
-         .help = "seconds for one problem, more or less (1)"},
+         .help =
+             "seconds for one problem, more or less (1, or its share of --budget if that is more)"},
         {.name = "again",
          .flag = &tune.again,
          .help = "forget what is known of these problems first"},
@@ -279,7 +304,8 @@ int cmd_tune(int argc, char **argv) {
         "learns every few seconds. After an interrupt (exit status 130) the same command\n"
         "goes on where it was.\n"
         "Later plans on this machine use it. Prints the fastest candidate, its median, how many\n"
-        "were timed, and how much slower the choice by estimate is.",
+        "were timed, how many were not that are estimated within 10 % of the best, and how much\n"
+        "slower the choice by estimate is.",
         options, tune.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;
