@@ -162,7 +162,8 @@ def sizes_of(problem: str) -> str:
 def sample(tool: Tool, options: argparse.Namespace) -> list[str]:
     """Ranks in turns, on each of them head dims, and on each of these operations and dtypes; or those of a file."""
     if options.problems:
-        return options.problems.read_text().split()
+        lines = options.problems.read_text().splitlines()
+        return [problem for line in lines for problem in line.split("#")[0].split()]
     worker = Worker((options.choices, options.cut), {})
     needed: dict[str, Kernels] = {}
     known = {sizes_of(line["problem"]) for line in read_lines(options.without)} if options.without else set()
@@ -353,7 +354,7 @@ def add_sample_options(parser: argparse.ArgumentParser) -> None:
     """Which problems are drawn, and who gets them ready."""
     parser.add_argument("--ranks", nargs="+", type=int, choices=(1, 2, 3), default=(1, 2, 3))
     parser.add_argument("--sample", type=int, default=300, help="problems of each rank (300)")
-    parser.add_argument("--problems", type=Path, metavar="FILE", help="draw none, time these (one a line), in their order")
+    parser.add_argument("--problems", type=Path, metavar="FILE", help="draw none, time these (one a line; # comments), in their order")
     without = "a choices.jsonl, or one that xz has packed; none of its problems is drawn"
     parser.add_argument("--without", type=Path, metavar="FILE", help=without)
     dtypes = "take turns, forward and backward of each, such as f16,bf16,f32 (f16 three times as often as f32)"

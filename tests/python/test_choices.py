@@ -119,3 +119,17 @@ def test_packed_files_are_read(tmp_path):
     with lzma.open(tmp_path / "known.jsonl.xz", "wt") as file:
         file.write("".join(json.dumps(each) + "\n" for each in LINES))
     assert list(choices.read_lines(tmp_path / "known.jsonl.xz")) == LINES
+
+
+def test_suites_are_files_of_problems(tmp_path):
+    """With comments, in their order; one is committed for windows that are most of one axis."""
+    path = tmp_path / "suite.txt"
+    path.write_text("# a comment of words\nfwd:f16:b1h1d32:64:w7\n\nbwd:f16:b1h1d32:64:w7  # again\n")
+    assert choices.sample(None, argparse.Namespace(problems=path)) == ["fwd:f16:b1h1d32:64:w7", "bwd:f16:b1h1d32:64:w7"]
+    suite = Path(__file__).parents[2] / "bench/suites/broad-windows.txt"
+    problems = choices.sample(None, argparse.Namespace(problems=suite))
+    assert len(problems) == len(set(problems)) == 42
+    for problem in problems:
+        grid, window = ([int(n) for n in word.lstrip("w").split("x")] for word in problem.split(":")[3:5])
+        shares = sorted(k / n for k, n in zip(window, grid))
+        assert shares[-1] >= 0.84 and shares[0] < 0.8, problem
