@@ -83,7 +83,8 @@ enum {
     NHOOD_ERR_DEVICE = -4,      /* the device or its driver refused */
     NHOOD_ERR_COMPILE = -5,     /* run-time compilation failed; the text carries the log's start */
     NHOOD_ERR_CACHE_MISS = -6,  /* what the call needs is not stored */
-    NHOOD_ERR_INTERNAL = -7     /* a bug in the library; please report it */
+    NHOOD_ERR_INTERNAL = -7,    /* a bug in the library; please report it */
+    NHOOD_ERR_INTERRUPTED = -8  /* the application's callback ended the call */
 };
 
 /* The status's name ("NHOOD_ERR_ARGUMENT"), or "unknown status". Never NULL. */
@@ -146,6 +147,10 @@ typedef struct nhood_context_options {
     /* Bundles whose kernels are used before those of the cache folder and the compiler: paths, separated by colons (Windows:
      * semicolons), "" for none. NULL: $NHOOD_BUNDLE. */
     const char *bundle;
+    /* Asked about ten times a second, by the thread that has called, while a CPU computes in an execute or measures for a plan.
+     * Anything but 0 ends that call soon with INTERRUPTED: outputs hold anything then, and what was measured is kept. NULL: calls
+     * run to their end. */
+    int32_t (*interrupted)(void *user);
 } nhood_context_options;
 
 /* Creates a context, which has devices, worker threads, loaded kernels and wisdom. options may be NULL. After an error *context
@@ -419,7 +424,7 @@ typedef struct nhood_plan_options {
  * fails, a warning is logged and the estimate decides. If the compiler or the device refuses a solver's code, the next best
  * solver is used; the log and the description say so.
  * Returns ARGUMENT (problem or options not legal, no such device or solver), UNSUPPORTED (every solver refused), MEMORY,
- * DEVICE (also for a device that is only described), COMPILE, CACHE_MISS (WISDOM_ONLY). */
+ * DEVICE (also for a device that is only described), COMPILE, CACHE_MISS (WISDOM_ONLY), INTERRUPTED (MEASURE). */
 NHOOD_API nhood_status nhood_plan_create(nhood_context *context, int32_t device,
                                          const nhood_problem *problem,
                                          const nhood_plan_options *options, nhood_plan **plan);
@@ -552,9 +557,10 @@ typedef struct nhood_io {
  * CPU: returns when the result is complete. Neither the result of a plan nor, without wisdom (which is kept for each number of
  * threads), the choice of the plan depends on the number of threads.
  *
- * Returns ARGUMENT (a pointer is missing or misaligned, the workspace is too small) or DEVICE (a launch was refused, or no CUDA
- * context of the device is current; the caller's next synchronisation reports faults during the run). Results of a plan are
- * bit-equal from run to run on the CPU, and on CUDA with NHOOD_FLAG_DETERMINISTIC. Different plans may differ in rounding. */
+ * Returns ARGUMENT (a pointer is missing or misaligned, the workspace is too small), INTERRUPTED (CPU), or DEVICE (a launch was
+ * refused, or no CUDA context of the device is current; the caller's next synchronisation reports faults during the run).
+ * Results of a plan are bit-equal from run to run on the CPU, and on CUDA with NHOOD_FLAG_DETERMINISTIC. Different plans may
+ * differ in rounding. */
 NHOOD_API nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io *io);
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -591,7 +597,8 @@ typedef struct nhood_group_io {
 
 /* Runs a plan of a group once, as nhood_plan_execute runs others. Outputs of different members must not overlap. On the CPU
  * threads are shared over all members, and results are bit-equal to those of the members' own plans. On CUDA the launches of
- * the members follow each other on the stream; a CUDA graph may capture them. ARGUMENT (with the index of the member), DEVICE. */
+ * the members follow each other on the stream; a CUDA graph may capture them. ARGUMENT (with the index of the member), DEVICE,
+ * INTERRUPTED. */
 NHOOD_API nhood_status nhood_plan_execute_group(const nhood_plan *plan, const nhood_group_io *io);
 
 /* ---- wisdom ---------------------------------------------------------------------------------- */

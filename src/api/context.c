@@ -106,6 +106,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
         .release = effective.release,
         .log = effective.log,
         .parallel_for = effective.parallel_for,
+        .interrupted = effective.interrupted,
     };
     effective.isa =
         text_or_environment(effective.isa, "NHOOD_ISA", isa, &host.from_environment.isa);

@@ -3,6 +3,7 @@
 #define NH_CONTEXT_H
 
 #include "cache_folder.h"
+#include "interruption.h"
 #include "os.h"
 #include "planner.h"
 #include "registry.h"

@@ -214,7 +214,10 @@ nhood_status nhood_plan_execute_group(const nhood_plan *plan, const nhood_group_
     const struct nh_group_operation *operation = plan->members->operation;
     const nhood_status status =
         nh_group_check_io(&plan->members->group, io, operation->workspace_bytes);
-    return status ? status : operation->run(operation, io);
+    if (status) return status;
+    struct nh_interruption call;
+    nh_interruption_begin(&call, &plan->context->host);
+    return nh_interruption_end(&call, operation->run(operation, io));
 }
 
 void nh_members_destroy(struct nh_members *members) {

@@ -55,5 +55,8 @@ nhood_status nhood_norm_rope_execute(const nhood_norm_rope_plan *plan,
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
     nhood_status status =
         nh_norm_rope_check_io(&plan->problem, io, plan->operation->workspace_bytes);
-    return status ? status : plan->operation->run(plan->operation, io);
+    if (status) return status;
+    struct nh_interruption call;
+    nh_interruption_begin(&call, &plan->context->host);
+    return nh_interruption_end(&call, plan->operation->run(plan->operation, io));
 }

@@ -74,8 +74,12 @@ nhood_status nh_context_choose(nhood_context *context, const struct nh_request *
         return nh_error(NHOOD_ERR_CACHE_MISS, "wisdom knows nothing of this problem on %s (%s)",
                         request->device->info.name, request->device->info.description);
     if (options->effort != NHOOD_EFFORT_MEASURE) return NHOOD_OK;
-    if (nh_measure(request, options->budget_s, &context->measuring))
-        nh_log(&context->host, NHOOD_LOG_WARNING, "not measured: %s", nhood_last_error());
+    struct nh_interruption call;
+    nh_interruption_begin(&call, &context->host);
+    status = nh_measure(request, options->budget_s, &context->measuring);
+    const nhood_status interrupted = nh_interruption_end(&call, NHOOD_OK);
+    if (interrupted) return interrupted;
+    if (status) nh_log(&context->host, NHOOD_LOG_WARNING, "not measured: %s", nhood_last_error());
     status = nh_choice_cache_choose(context->choices, request, choice);
     return status;
 }
@@ -176,5 +180,7 @@ nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io *io) {
         return nh_error(NHOOD_ERR_ARGUMENT, "plan is one of a group: use nhood_plan_execute_group");
     nhood_status status = nh_problem_check_io(&plan->problem, io, plan->operation->workspace_bytes);
     if (status) return status;
-    return plan->operation->run(plan->operation, io);
+    struct nh_interruption call;
+    nh_interruption_begin(&call, &plan->context->host);
+    return nh_interruption_end(&call, plan->operation->run(plan->operation, io));
 }

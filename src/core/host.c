@@ -47,8 +47,20 @@ void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) 
     host->log(host->user, level, line);
 }
 
-double nh_steady_s(void) {
+static double read_clock(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double nh_steady_s(void) {
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+double nh_coarse_s(void) {
+#if defined(CLOCK_MONOTONIC_COARSE)
+    return read_clock(CLOCK_MONOTONIC_COARSE);
+#else
+    return read_clock(CLOCK_MONOTONIC);
+#endif
 }

@@ -29,6 +29,7 @@ const char *nhood_status_name(nhood_status status) {
     case NHOOD_ERR_COMPILE: return "NHOOD_ERR_COMPILE";
     case NHOOD_ERR_CACHE_MISS: return "NHOOD_ERR_CACHE_MISS";
     case NHOOD_ERR_INTERNAL: return "NHOOD_ERR_INTERNAL";
+    case NHOOD_ERR_INTERRUPTED: return "NHOOD_ERR_INTERRUPTED";
     default: return "unknown status";
     }
 }

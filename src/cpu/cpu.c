@@ -1,6 +1,7 @@
 /* Opens the CPU device with its instruction set and threads, and measures its peak rates. */
 #include "cpu.h"
 
+#include "interruption.h"
 #include "kernels.h"
 #include "os.h"
 
@@ -152,9 +153,22 @@ void nh_cpu_close(struct nh_device *device) {
 
 /* ---- loops ---- */
 
+/* A loop of the application's, whose iterations do nothing once the call is interrupted. */
+struct guarded {
+    nhood_parallel_body body;
+    void *arg;
+    struct nh_interruption *call;
+};
+
+static void guarded_body(void *arg, int64_t index, int32_t worker) {
+    const struct guarded *guarded = arg;
+    if (!nh_interrupted(guarded->call)) guarded->body(guarded->arg, index, worker);
+}
+
 static void spread(const struct nh_cpu *cpu, int64_t count, nhood_parallel_body body, void *arg) {
     if (cpu->host->parallel_for) {
-        cpu->host->parallel_for(cpu->host->user, count, body, arg);
+        struct guarded guarded = {body, arg, nh_interruption_current()};
+        cpu->host->parallel_for(cpu->host->user, count, guarded_body, &guarded);
     } else {
         nh_pool_run(cpu->pool, count, body, arg);
     }
@@ -166,8 +180,7 @@ void nh_cpu_run(const struct nh_cpu *cpu, bool alone, int64_t count, nhood_paral
         spread(cpu, count, body, arg);
         return;
     }
-    for (int64_t i = 0; i < count; i++)
-        body(arg, i, 0);
+    nh_run_alone(count, body, arg);
 }
 
 /* ---- ceilings ---- */

@@ -6,6 +6,7 @@
  * A member's tiles and sums are those of a plan of its own, so its results are, too. */
 #include "cpu_group.h"
 
+#include "interruption.h"
 #include "kernels.h"
 #include "tiled.h"
 
@@ -48,6 +49,7 @@ struct loop {
     struct part_run *run;
     int64_t first, end; /* the parts */
     bool reduces;
+    struct nh_interruption *call;
     atomic_llong next; /* job */
 };
 
@@ -86,7 +88,7 @@ static void take_jobs(void *arg, int64_t index, int32_t worker) {
             end = job + share(loop, at, job);
         } while (!atomic_compare_exchange_weak(&loop->next, &job, end));
         const struct nh_tile_kernels *kernels = loop->plan->part[at].plan->kernels;
-        for (; job < end; job++)
+        for (; job < end && !nh_interrupted(loop->call); job++)
             (loop->reduces ? kernels->reduce : kernels->tile)(&loop->run[at].run,
                                                               job - jobs_before(loop, at), worker);
     }
@@ -101,7 +103,12 @@ static int64_t jobs_of(const struct nh_tiled *plan, const struct nh_tile_run *ru
 /* Runs the present round of the parts [first, end): its tiles, or the sums after it. */
 static void run_loop(const struct cpu_group *plan, struct part_run *run, int64_t first, int64_t end,
                      bool reduces) {
-    struct loop loop = {.plan = plan, .run = run, .first = first, .end = end, .reduces = reduces};
+    struct loop loop = {.plan = plan,
+                        .run = run,
+                        .first = first,
+                        .end = end,
+                        .reduces = reduces,
+                        .call = nh_interruption_current()};
     int64_t jobs = 0;
     double ns = 0;
     for (int64_t i = first; i < end; i++) {

@@ -3,6 +3,7 @@
  * variable, because a backward pass publishes two jobs a round, and waking a thread takes as long as a short job. */
 #include "pool.h"
 
+#include "interruption.h"
 #include "thread.h"
 
 #include <sched.h>
@@ -20,6 +21,7 @@ struct nh_pool {
     int64_t count;
     nhood_parallel_body body;
     void *arg;
+    struct nh_interruption *call; /* that the job belongs to */
     atomic_llong next;
     unsigned forks;  /* nh_fork_count() when the workers were started */
     int32_t workers; /* does not include the caller */
@@ -44,8 +46,13 @@ static int64_t take_run(struct nh_pool *pool, int64_t *end) {
 static void take_part(struct nh_pool *pool, int32_t worker) {
     int64_t end;
     for (int64_t index; (index = take_run(pool, &end)) < pool->count;)
-        for (; index < end; index++)
+        for (; index < end; index++) {
+            if (nh_interrupted(pool->call)) {
+                atomic_store(&pool->next, pool->count);
+                return;
+            }
             pool->body(pool->arg, index, worker);
+        }
 }
 
 /* How often a thread checks for work before it sleeps. This takes 20 to 50 us, about as long as waking a thread. It yields the
@@ -147,20 +154,22 @@ void nh_pool_destroy(struct nh_pool *pool) {
     nh_release(pool->host, pool);
 }
 
-static void run_alone(int64_t count, nhood_parallel_body body, void *arg) {
-    for (int64_t index = 0; index < count; index++)
+void nh_run_alone(int64_t count, nhood_parallel_body body, void *arg) {
+    struct nh_interruption *call = nh_interruption_current();
+    for (int64_t index = 0; index < count && !nh_interrupted(call); index++)
         body(arg, index, 0);
 }
 
 void nh_pool_run(struct nh_pool *pool, int64_t count, nhood_parallel_body body, void *arg) {
     if (pool->workers == 0 || count <= 1 || nh_fork_count() != pool->forks ||
         pthread_mutex_trylock(&pool->owner)) {
-        run_alone(count, body, arg);
+        nh_run_alone(count, body, arg);
         return;
     }
     pool->count = count;
     pool->body = body;
     pool->arg = arg;
+    pool->call = nh_interruption_current();
     atomic_store(&pool->next, 0);
     atomic_store(&pool->busy, pool->workers);
     pthread_mutex_lock(&pool->lock);

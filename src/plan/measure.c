@@ -3,6 +3,7 @@
  * median of its runs. */
 #include "measure.h"
 
+#include "interruption.h"
 #include "os.h"
 #include "scratch.h"
 
@@ -42,6 +43,7 @@ struct contest {
     int count;
     struct contestant *contestant; /* the one with the least estimate first */
     atomic_int next;               /* to be built */
+    struct nh_interruption *call;
 };
 
 /* The time at which this share of the budget is spent. */
@@ -60,11 +62,11 @@ static void build(const struct contest *contest, struct contestant *contestant) 
                  (int)sizeof contestant->reason - 1, nhood_last_error());
 }
 
-/* Builds the first one in any case, and begins others within the first two fifths of the budget. */
+/* Builds the first one in any case, and begins others within the first two fifths of the budget, unless interrupted. */
 static void *build_more(void *argument) {
     struct contest *contest = argument;
     for (int i = 0; (i = atomic_fetch_add(&contest->next, 1)) < contest->count;)
-        if (i == 0 || nh_steady_s() < time_of(contest, 0.4))
+        if (i == 0 || (nh_steady_s() < time_of(contest, 0.4) && !nh_interrupted(contest->call)))
             build(contest, &contest->contestant[i]);
     return NULL;
 }
@@ -95,6 +97,8 @@ static void update_median(struct contestant *contestant) {
 static nhood_status run_once(const struct contest *contest, struct contestant *contestant,
                              double *ns) {
     nhood_status status = nh_scratch_run(&contest->scratch, contestant->operation, ns);
+    if (nh_interrupted(contest->call)) /* also if it came within the run, whose time says nothing */
+        return nh_error(NHOOD_ERR_INTERRUPTED, "interrupted");
     if (!status) contestant->fastest_ns = fmin(contestant->fastest_ns, *ns);
     return status;
 }
@@ -146,7 +150,8 @@ static nhood_status enter(struct contest *contest, struct contestant *contestant
     if (!status && ns <= hopeless * fastest_of_all(contest))
         status = run_once(contest, contestant, &ns);
     if (status) {
-        explain_failure(contest, &contestant->choice, nhood_last_error());
+        if (status != NHOOD_ERR_INTERRUPTED)
+            explain_failure(contest, &contestant->choice, nhood_last_error());
     } else {
         add_sample(contestant, ns);
     }
@@ -159,6 +164,7 @@ static nhood_status enter_all(struct contest *contest) {
     for (int i = 0; i < contest->count; i++) {
         if (entered && nh_steady_s() >= time_of(contest, 0.6)) break;
         nhood_status status = enter(contest, &contest->contestant[i]);
+        if (status == NHOOD_ERR_INTERRUPTED) return entered ? NHOOD_OK : status;
         if (status) failure = status;
         entered |= contest->contestant[i].samples > 0;
         drop_out(contest);
@@ -187,7 +193,7 @@ static void run_rounds(struct contest *contest) {
         for (int i = 0; i < contest->count; i++) {
             struct contestant *contestant = &contest->contestant[i];
             if (!contestant->samples || contestant->out) continue;
-            if (nh_steady_s() >= end) return;
+            if (nh_steady_s() >= end || nh_interrupted(contest->call)) return;
             double ns;
             if (run_once(contest, contestant, &ns)) {
                 contestant->out = true;
@@ -273,7 +279,10 @@ nhood_status nh_measure(const struct nh_request *request, double budget_s, pthre
     if (!device->timing)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "operations on %s cannot be timed",
                         device->info.name);
-    struct contest contest = {.request = request, .budget_s = budget_s, .start_s = nh_steady_s()};
+    struct contest contest = {.request = request,
+                              .budget_s = budget_s,
+                              .start_s = nh_steady_s(),
+                              .call = nh_interruption_current()};
     nhood_status status = pack(request->problem, &contest.problem);
     if (!status) status = list_contestants(&contest);
     if (!status) {

@@ -6,6 +6,7 @@
 #include "reference.h"
 
 #include "dtype.h"
+#include "interruption.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -309,9 +310,10 @@ static nhood_status reference_run(const struct nh_operation *operation, const nh
     run.o = run.v + problem->dim_v;
     run.d_o = run.o + problem->dim_v;
     run.logits = run.d_o + problem->dim_v;
+    struct nh_interruption *call = nh_interruption_current();
     for (int64_t batch = 0; batch < problem->batch; batch++)
         for (int64_t token = 0; token < problem->query_tokens; token++)
-            for (int64_t head = 0; head < problem->heads; head++) {
+            for (int64_t head = 0; head < problem->heads && !nh_interrupted(call); head++) {
                 struct query query;
                 query_set(&query, problem, batch, head, token);
                 int64_t row = (batch * problem->query_tokens + token) * problem->heads + head;

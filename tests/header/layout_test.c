@@ -25,10 +25,11 @@ int main(void) {
     OFFSET(nhood_group_io, query_tokens, 216);
     OFFSET(nhood_group_io, query_offset, 232);
     OFFSET(nhood_group_io, workspace, 248);
-    SIZE(nhood_context_options, 96);
+    SIZE(nhood_context_options, 104);
     OFFSET(nhood_context_options, user, 40);
     OFFSET(nhood_context_options, describe, 80);
     OFFSET(nhood_context_options, bundle, 88);
+    OFFSET(nhood_context_options, interrupted, 96);
     SIZE(nhood_device_info, 168);
     SIZE(nhood_ceilings, 24);
     SIZE(nhood_kernel_counts, 64);
@@ -50,8 +51,9 @@ int main(void) {
     OFFSET(nhood_norm_rope_io, workspace, 80);
     CHECK(NHOOD_Q == 0 && NHOOD_D_EXTRA_V == 16 && NHOOD_TENSOR_COUNT == 17,
           "tensor numbers moved");
-    CHECK(NHOOD_OP_IN == 5 && NHOOD_DTYPE_BF16 == 4 && NHOOD_ERR_INTERNAL == -7, "constants moved");
-    for (nhood_status status = 1; status >= -8; status--)
+    CHECK(NHOOD_OP_IN == 5 && NHOOD_DTYPE_BF16 == 4 && NHOOD_ERR_INTERRUPTED == -8,
+          "constants moved");
+    for (nhood_status status = 1; status >= -9; status--)
         CHECK(nhood_status_name(status)[0], "status %d has no name", status);
     return test_result();
 }

@@ -134,6 +134,7 @@ static int measure(const struct tune *tune, const struct suite_problem *problem,
     nhood_status status = nhood_plan_create(tune->target.context, tune->target.device,
                                             &problem->problem, &options, &plan);
     nhood_plan_release(plan);
+    if (status == NHOOD_ERR_INTERRUPTED) return EXIT_FAILURE; /* interrupt_end says so */
     return status ? complain_library(status, problem->text) : 0;
 }
 

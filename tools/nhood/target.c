@@ -1,6 +1,7 @@
 #include "target.h"
 
 #include "buffers.h"
+#include "interrupt.h"
 #include "message.h"
 
 #include <assert.h>
@@ -43,6 +44,11 @@ static void show_log(void *user, int32_t level, const char *line) {
              line);
 }
 
+static int32_t interrupted(void *user) {
+    (void)user;
+    return interrupt_came();
+}
+
 static int find_device(struct target *target) {
     char known[256] = "";
     for (int32_t i = 0; i < nhood_device_count(target->context); i++) {
@@ -81,6 +87,7 @@ int target_open(struct target *target) {
                                      .cache = target->cache,
                                      .user = target,
                                      .log = show_log,
+                                     .interrupted = interrupted,
                                      .describe = target->describe};
     nhood_status status = nhood_context_create(&options, &target->context);
     if (status) return complain_options(status, target);

@@ -11,6 +11,7 @@
 #include <Python.h>
 
 #include "quick_table.h"
+#include "signals.h"
 #include "tensor_keys.h"
 
 #include <stdlib.h>
@@ -362,6 +363,10 @@ static PyMethodDef methods[] = {
     {"are_plain", (PyCFunction)(void (*)(void))tensor_keys_are_plain, METH_FASTCALL,
      "are_plain(without_gradients, *arguments): whether all tensors among the arguments have plain "
      "keys and, without gradients, none is recorded for them."},
+    {"watch_signals", signals_watch, METH_O,
+     "watch_signals(identity of the main thread): the address of a callback of contexts."},
+    {"taken_exception", signals_taken, METH_NOARGS,
+     "taken_exception(): what a signal's handler raised within an interrupted call, or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -85,6 +85,7 @@ static struct xla_error *fail_with(const struct xla_call *call, nhood_status sta
     int code = XLA_INTERNAL;
     if (status == NHOOD_ERR_ARGUMENT) code = XLA_INVALID_ARGUMENT;
     if (status == NHOOD_ERR_UNSUPPORTED) code = XLA_UNIMPLEMENTED;
+    if (status == NHOOD_ERR_INTERRUPTED) code = XLA_CANCELLED;
     if (status == NHOOD_ERR_MEMORY) code = XLA_RESOURCE_EXHAUSTED;
     return fail(call, code, library.last_error());
 }

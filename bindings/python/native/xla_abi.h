@@ -17,6 +17,7 @@ enum { XLA_ATTRIBUTE_STRING = 4, XLA_BUFFER = 1 };
 enum { XLA_TRAIT_COMMAND_BUFFER = 1 }; /* calls may be captured and replayed */
 enum { XLA_U8 = 6, XLA_F16 = 10, XLA_F32 = 11, XLA_F64 = 12, XLA_BF16 = 16 };
 enum {
+    XLA_CANCELLED = 1,
     XLA_INVALID_ARGUMENT = 3,
     XLA_RESOURCE_EXHAUSTED = 8,
     XLA_UNIMPLEMENTED = 12,

@@ -7,7 +7,7 @@ import os
 import sys
 from ctypes import POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Optional
 
 ABI_MAJOR = 0
 
@@ -170,6 +170,7 @@ class ContextOptions(ctypes.Structure):
         ("parallel_for", c_void_p),
         ("describe", c_char_p),
         ("bundle", c_char_p),
+        ("interrupted", c_void_p),
     ]
 
 
@@ -338,11 +339,17 @@ def last_error() -> str:
     return text(lib.nhood_last_error())
 
 
+INTERRUPTED = -8
 _EXCEPTIONS = {-1: ValueError, -2: NotImplementedError, -3: MemoryError}
 
+taken_exception: Callable[[], Optional[BaseException]] = lambda: None
+"""What a signal's handler raised within a call that was interrupted; the module nhood_quick knows."""
 
-def error(status: int, message: str) -> Exception:
+
+def error(status: int, message: str) -> BaseException:
     """What a status other than OK means."""
+    if status == INTERRUPTED:
+        return taken_exception() or KeyboardInterrupt()
     return _EXCEPTIONS.get(status, RuntimeError)(message)
 
 

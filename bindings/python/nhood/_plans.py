@@ -41,6 +41,7 @@ class Context:
             threads=int_in(threads, "threads", 31),
             isa=None if isa is None else c.as_bytes("isa", isa),
             bundle=None if bundle is None else c.paths_as_bytes("bundle", bundle),
+            interrupted=_quick.interrupted,
         )
         status = c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle))
         if status:

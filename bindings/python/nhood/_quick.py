@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import importlib.machinery
 import importlib.util
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -44,6 +45,12 @@ def _load() -> Any:
 
 
 _module = _load()
+
+interrupted: Optional[int] = None
+"""The address of what contexts ask during long calls, so that Ctrl-C ends them; None without the module."""
+if _module:
+    interrupted = _module.watch_signals(threading.main_thread().ident)
+    c.taken_exception = _module.taken_exception
 
 
 class Call(NamedTuple):
