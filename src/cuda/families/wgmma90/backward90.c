@@ -105,7 +105,6 @@ static struct wgmma90_config config_of(const struct nh_backward90_kernel *kernel
     if (nh_backward90_skips(kernel)) {
         config.skipping = config.stack == 0 ? WGMMA90_SKIP_PLANES : WGMMA90_SKIP_TILES;
         config.own_places = OWN_PLACES_SKIPPING;
-        config.plain_windows = 1;
         most = MOST_STAGES_SKIPPING;
     }
     /* Tiles that leave no room for as many bias boxes as there could be stages were never timed. */

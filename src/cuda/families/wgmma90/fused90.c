@@ -345,9 +345,6 @@ static struct wgmma90_config config_of(const struct nh_fused90 *of) {
     if (config.cluster == 1) config.skipping = WGMMA90_SKIP_PLANES;
     config.window_y = (int)problem->axis[1].window;
     if (config.mask == WGMMA90_MASK_PRODUCT) config.window_z = (int)problem->axis[2].window;
-    /* Work tiles are short, so what each begins with counts: no divisions by strides and dilations of 1. */
-    config.plain_windows = 1;
-    if (!nh_problem_partial(problem)) config.unit_steps = !nh_problem_dilated(problem);
     return config;
 }
 

@@ -34,8 +34,9 @@ void nh_wgmma90_configure(struct nh_kernel_spec *spec, const struct nh_problem *
     config.folded = nh_sm90_folds(problem);
     config.far_axes = nh_sm90_far_axes(problem);
     config.uneven_axes = nh_sm90_uneven_axes(problem);
-    if (config.region_axes)
-        config.unit_steps = !nh_problem_strided(problem) && !nh_problem_dilated(problem);
+    config.strided = nh_problem_strided(problem);
+    config.dilated = nh_problem_dilated(problem);
+    config.causal = nh_problem_causal(problem);
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_configure(spec, fields, &config);
 }

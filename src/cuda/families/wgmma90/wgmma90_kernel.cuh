@@ -10,8 +10,9 @@ constexpr wgmma90_config C = NH_CONFIG;
 
 /* region.cuh */
 #define NH_REGION_AXES C.region_axes
-#define NH_UNIT_STEPS C.unit_steps
-#define NH_PLAIN_WINDOWS C.plain_windows
+#define NH_STRIDED C.strided
+#define NH_DILATED C.dilated
+#define NH_CAUSAL C.causal
 
 /* naive.cuh, which repairs rows that are not finite: a warp shares a row. Repair is rare: a small kernel matters more
  * than its speed. */

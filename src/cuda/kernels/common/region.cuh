@@ -14,20 +14,23 @@
 #endif
 
 /* What the host knows of a problem, so that kernels need not test it: bits of the axes on which tensors cover less than
- * the grid, or which are periodic; whether all strides and dilations are 1, so that no divisions by them are needed;
- * and whether all strides are 1 and no axis is causal, whatever the dilations. */
+ * the grid, or which are periodic; and whether any axis has a stride or a dilation above 1, or is causal. Where none
+ * has, a position's window needs no divisions. */
 #ifndef NH_REGION_AXES
 #define NH_REGION_AXES 7
 #endif
-#ifndef NH_UNIT_STEPS
-#define NH_UNIT_STEPS 0
+#ifndef NH_STRIDED
+#define NH_STRIDED 1
 #endif
-#ifndef NH_PLAIN_WINDOWS
-#define NH_PLAIN_WINDOWS 0
+#ifndef NH_DILATED
+#define NH_DILATED 1
 #endif
-#define NH_STRIDE(axis) (NH_UNIT_STEPS || NH_PLAIN_WINDOWS ? 1 : (axis).stride)
-#define NH_DILATION(axis) (NH_UNIT_STEPS ? 1 : (axis).dilation)
-#define NH_IS_CAUSAL(axis) (!NH_PLAIN_WINDOWS && (axis).causal)
+#ifndef NH_CAUSAL
+#define NH_CAUSAL 1
+#endif
+#define NH_STRIDE(axis) (NH_STRIDED ? (axis).stride : 1)
+#define NH_DILATION(axis) (NH_DILATED ? (axis).dilation : 1)
+#define NH_IS_CAUSAL(axis) (NH_CAUSAL && (axis).causal)
 
 __device__ __forceinline__ bool nh_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;
@@ -48,8 +51,8 @@ __device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITI
 /* What the row at a position sees in the whole grid. */
 __device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse,
                                                     NH_POSITION length, NH_POSITION position) {
-    return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)NH_STRIDE(axis), axis.causal, wraps, inverse,
-                         position);
+    return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)NH_STRIDE(axis), NH_IS_CAUSAL(axis), wraps,
+                         inverse, position);
 }
 
 /* Moves a position to where tensors have it; false if they do not have it. */
