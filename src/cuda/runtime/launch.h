@@ -147,6 +147,10 @@ int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots);
 void nh_cuda_configure_rows(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                             const struct row_config *rows);
 
+/* Sets up a kernel whose groups of lanes take runs of rows (row_runs.cuh). */
+void nh_cuda_take_runs(struct nh_kernel_spec *spec, struct nh_cuda_step *step, int64_t rows,
+                       int64_t lanes);
+
 /* Binds NH_DELTA to the workspace as an f32 tensor [B, H, X, Y, Z, 4] over the queries that the tensors have. Heads
  * come first so that the copy engine of sm_90 can fetch boxes of tokens. */
 void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,

@@ -202,6 +202,15 @@ void nh_cuda_configure_rows(struct nh_kernel_spec *spec, const struct nh_problem
     nh_kernel_configure(spec, fields, rows);
 }
 
+void nh_cuda_take_runs(struct nh_kernel_spec *spec, struct nh_cuda_step *step, int64_t rows,
+                       int64_t lanes) {
+    /* Four rows of two tensors are enough bytes in flight: 98 KB a multiprocessor. */
+    enum { RUN = 4 };
+    nh_kernel_define(spec, "NH_RUN", RUN);
+    step->threads = ROW_THREADS;
+    step->grid[0] = nh_min(nh_ceil_div(rows, ROW_THREADS / lanes * RUN), (int64_t)1 << 30);
+}
+
 void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
                         size_t offset_bytes) {
     struct nh_cuda_tensor *tensor = &step->args.tensor[NH_DELTA];
@@ -232,8 +241,7 @@ nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cu
                              .vector = vector,
                              .vectors = (int)nh_ceil_div(problem->dim_v, lanes * vector),
                              .resident = 1});
-    step->threads = ROW_THREADS;
-    step->grid[0] = nh_min(nh_ceil_div(rows, ROW_THREADS / lanes), (int64_t)1 << 30);
+    nh_cuda_take_runs(&spec, step, rows, lanes);
     nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
     return nh_cuda_step_add(operation, step, &spec);
 }

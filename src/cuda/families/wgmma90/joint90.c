@@ -119,7 +119,7 @@ static nhood_status add_kernel(const struct builder *builder) {
 }
 
 static nhood_status add_convert(const struct builder *builder) {
-    enum { THREADS = 128, COLUMNS = 16 };
+    enum { COLUMNS = 4 };
     const struct nh_problem *problem = builder->problem;
     struct nh_kernel_spec spec = {.source = "joint90_convert.cu"};
     struct nh_cuda_step step;
@@ -128,11 +128,10 @@ static nhood_status add_convert(const struct builder *builder) {
     nh_cuda_configure_rows(
         &spec, problem,
         &(struct row_config){
-            .threads = THREADS, .group = (int)lanes, .vector = COLUMNS / 2, .vectors = 2});
+            .threads = ROW_THREADS, .group = (int)lanes, .vector = COLUMNS, .vectors = 1});
     nh_cuda_step_init(&step, problem);
     bind_sums(builder, &step);
-    step.threads = THREADS;
-    step.grid[0] = nh_min(nh_ceil_div(rows, THREADS / lanes), (int64_t)1 << 30);
+    nh_cuda_take_runs(&spec, &step, rows, lanes);
     step.outputs = NH_BIT(D_Q);
     step.overlaps = true;
     return nh_cuda_step_add(builder->operation, &step, &spec);

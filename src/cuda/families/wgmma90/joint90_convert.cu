@@ -1,32 +1,46 @@
 /* dQ = scale * its f32 sums, with columns put in order. In joint90.cu, lane t of four held columns 2t, 2t + 1, 2t + 8
  * and 2t + 9 of each 16, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q
- * there). A thread converts 16 columns; several threads share a row. */
+ * there). Here each lane has a unit. It exchanges two columns with the lane of the next t, so that each of them has
+ * four columns that follow each other, and 8 lanes store 32. */
 #include "row_of_config.cuh"
 
 #include "overlap.cuh"
 #include "query_sums.cuh"
+#include "row_runs.cuh"
 
-extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_convert(const __grid_constant__ nh_cuda_args args) {
-    long long rows = args.batch * args.heads * nh_token_count(args);
-    int run = nh_lane();
-    nh_follow_launches();
-    if (16 * run >= args.dim) return; /* columns that fill up a row are undefined */
-    for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {
-        nh_query query = nh_query_of(args, row, args.heads);
-        const float4 *from = (const float4 *)nh_sums_row(args, query) + run / 2 * 8 + run % 2;
-        elem *to = nh_row(args.tensor[NH_D_Q], query.batch, query.at, query.head) + 16 * run;
-        real column[16], zero = 0;
+/* The columns of this lane's unit, in order: four of them, from `first_column` on. */
+NH_DEVICE uint2 in_order(float4 unit, float scale) {
+    const bool odd = nh_lane() / 2 % 2;
+    const unsigned low = nh_pack(unit.x * scale, unit.y * scale), high = nh_pack(unit.z * scale, unit.w * scale);
+    const unsigned got = __shfl_xor_sync(nh_lanes_mask<8>(), odd ? low : high, 2);
+    return odd ? make_uint2(got, high) : make_uint2(low, got);
+}
+
+NH_DEVICE int first_column(void) {
+    const int unit = nh_lane() % 8, t = unit / 2;
+    return nh_lane() / 8 * 32 + unit % 2 * 16 + t % 2 * 8 + t / 2 * 4;
+}
+
+struct take {
+    template <int COUNT> static __device__ __forceinline__ void rows(const nh_cuda_args &args, const nh_query &query) {
+        const float4 *from = (const float4 *)nh_sums_row(args, query) + nh_lane();
+        elem *to = nh_row(args.tensor[NH_D_Q], query.batch, query.at, query.head) + first_column();
+        float4 unit[COUNT];
+        float zero = 0;
 #pragma unroll
-        for (int t = 0; t < 4; t++) {
-            float4 four = from[2 * t];
-            column[2 * t] = four.x * (float)args.scale;
-            column[2 * t + 1] = four.y * (float)args.scale;
-            column[2 * t + 8] = four.z * (float)args.scale;
-            column[2 * t + 9] = four.w * (float)args.scale;
-            zero = fmaf(0, four.x, fmaf(0, four.y, fmaf(0, four.z, fmaf(0, four.w, zero))));
+        for (int i = 0; i < COUNT; i++)
+            unit[i] = from[i * (args.tensor[NH_D_Q_SUMS].axis[2] / 4)];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            zero = fmaf(0, unit[i].x, fmaf(0, unit[i].y, fmaf(0, unit[i].z, fmaf(0, unit[i].w, zero))));
+            *(uint2 *)(to + i * args.tensor[NH_D_Q].axis[2]) = in_order(unit[i], (float)args.scale);
         }
-        nh_store_vector<8>(to, column);
-        nh_store_vector<8>(to + 8, column + 8);
         if (zero != 0) ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1; /* for joint90_repair.cu */
     }
+};
+
+extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_convert(const __grid_constant__ nh_cuda_args args) {
+    nh_follow_launches();
+    if (first_column() >= args.dim) return; /* columns that fill up a row are undefined */
+    nh_for_runs<NH_RUN, take>(args, args.axis[2].dilation == 1);
 }
