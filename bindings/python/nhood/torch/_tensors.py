@@ -248,11 +248,13 @@ def launch(call: Launch, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
     layouts = tuple([t if t is None else _layout(t.shape, t.stride(), t.dtype) for t in readable])
     addresses = [t.data_ptr() for t in readable if t is not None]
     low_bits = 0
-    for t, layout, address in zip([t for t in readable if t is not None], [x for x in layouts if x], addresses):
-        low_bits |= address
-        if t.dim() > 2:  # members begin whole tokens, or heads, from there
-            for stride in layout[1][1:-1]:
-                low_bits |= stride if t.dtype is first.dtype else 0
+    for of, t, layout in zip(call.operation.inputs, readable, layouts):
+        if t is not None and layout is not None:
+            low_bits |= t.data_ptr()
+            if of.shape[-1] in "DV":  # members begin at any token or head; results, which are packed, at multiples of a row
+                shape, steps, _ = layout
+                for stride in (*steps[1:-1], shape[-1] * steps[-1]):
+                    low_bits |= stride
     context = _plans.current_context()
     device = _plans.CPU if ordinal < 0 else context.cuda_device(ordinal)
     plan = call.find(context, device, _flags(call.flags, first, low_bits), layouts)

@@ -10,7 +10,7 @@ versions from 0.14 on are here; docs/migrating-from-natten.md lists them and say
 
 import sys
 
-from ... import torch as _  # noqa: F401, says what to install where there is no PyTorch
+import nhood.torch as _  # noqa: F401, says what to install where there is no PyTorch
 from . import _eras, backends, context, functional, libnatten, modules, token_permute, types, utils, varlen
 from ._environment import HAS_LIBNATTEN
 from ._install import install
