@@ -18,7 +18,7 @@ from . import _library as c
 from . import _words
 from ._layouts import Layout, packed_strides
 from ._operations import FORWARD, Operation, Tensor, bind, dtype_of, tensor_dtype
-from ._plans import Context, Outputs, PlanOwner, cached, current_options, give_back, int_in, take_scratch
+from ._plans import Context, Outputs, PlanOwner, cached_groups, current_options, give_back, int_in, take_scratch
 
 AXIS = ("length", "window", "stride", "dilation", "causal", "query_length", "key_length")
 """Of an axis in a row. The last two are 0 where queries and keys cover all of it, as boxes at its beginning otherwise."""
@@ -229,7 +229,7 @@ def check_packed(asked: Asked, table: np.ndarray, layouts: Sequence[Optional[Lay
     check_problems(_problems_of(asked, dtype, sizes, read_table(table, _totals(sizes), whole)))
 
 
-@cached
+@cached_groups
 def packed_plan(
     context: Context,
     device: int,
@@ -362,7 +362,7 @@ def layout_rank(tensor: Tensor, layout: Layout) -> int:
     return len(layout[0]) - len(tensor.shape) + 1
 
 
-@cached
+@cached_groups
 def heads_plan(
     context: Context, device: int, asked: Asked, sets: HeadSets, layouts: tuple[Optional[Layout], ...]
 ) -> GroupPlan:

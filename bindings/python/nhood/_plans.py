@@ -22,6 +22,7 @@ from ._memory import aligned_bytes
 from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
 
 PLAN_CACHE_SIZE = 512
+GROUP_CACHE_SIZE = 32
 CPU = 0  # the library's number of the only device that takes CPU memory
 CUDA_ALIGNMENT = 16  # of tensors, in bytes, for solvers that need some
 
@@ -167,7 +168,16 @@ _caches: list[Any] = []
 
 def cached(function: Callable[..., Any]) -> Any:
     """Remembers results that hold plans, until clear_cache."""
-    cache = functools.lru_cache(maxsize=PLAN_CACHE_SIZE)(function)
+    return _remembering(function, PLAN_CACHE_SIZE)
+
+
+def cached_groups(function: Callable[..., Any]) -> Any:
+    """As `cached`, but fewer: a plan of a group takes as much memory as those of its different members, each some 100 KB."""
+    return _remembering(function, GROUP_CACHE_SIZE)
+
+
+def _remembering(function: Callable[..., Any], most: int) -> Any:
+    cache = functools.lru_cache(maxsize=most)(function)
     _caches.append(cache)
     return cache
 
