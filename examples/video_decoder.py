@@ -4,7 +4,7 @@
     examples/video_decoder.py --frames 121 --height 1088 --width 1920                      # on a GPU, random weights
     examples/video_decoder.py --tile 121x544x640                                           # in exact tiles, in less memory
     examples/video_decoder.py --checkpoint FOLDER --latents latents.pt --output video.pt
-    examples/video_decoder.py --small --frames 17 --height 160 --width 160 --device cpu    # seconds on a CPU
+    examples/video_decoder.py --device cpu                                                 # 17 frames of 160x160 by a smaller decoder
 
 FOLDER has the decoder's config.json and its weights, as diffusers keeps them; without it weights are random, and time and
 memory are the same. The first decoding compiles and plans; where that takes long, on a GPU, a second one is timed.
@@ -16,13 +16,17 @@ from __future__ import annotations
 
 import argparse
 import resource
+import sys
 import time
 from typing import Callable
 
-import torch
-from diffusers import LTX2VideoDiffusionDecoderModel
-from nhood.integrations.diffusers import NhoodProcessor, decode_in_tiles, use_nhood
-from torch import Tensor
+try:
+    import torch
+    from diffusers import LTX2VideoDiffusionDecoderModel
+    from nhood.integrations.diffusers import NhoodProcessor, decode_in_tiles, use_nhood
+    from torch import Tensor
+except ImportError as error:
+    sys.exit(f"video_decoder.py: {error}. It needs torch, diffusers>=0.42.1, and nhood: installed, or PYTHONPATH=bindings/python in a built source tree")
 
 SMALL = dict(
     latent_channels=16,
@@ -123,21 +127,29 @@ def extents(text: str) -> tuple[int, int, int]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--frames", type=int, default=121, help="(default 121)")
-    parser.add_argument("--height", type=int, default=512, help="pixels (default 512)")
-    parser.add_argument("--width", type=int, default=768, help="pixels (default 768)")
+    parser.add_argument("--frames", type=int, help="(default 121; on a CPU 17)")
+    parser.add_argument("--height", type=int, help="pixels (default 512; on a CPU 160)")
+    parser.add_argument("--width", type=int, help="pixels (default 768; on a CPU 160)")
     parser.add_argument(
         "--tile", type=extents, metavar="TxHxW", help="frames and pixels computed at a time (default: all)"
     )
     parser.add_argument("--checkpoint", metavar="FOLDER", help="of the decoder (random weights)")
-    parser.add_argument("--small", action="store_true", help="random weights of a smaller decoder")
+    parser.add_argument("--small", action="store_true", help="random weights of a smaller decoder (the default on a CPU, without a size)")
     parser.add_argument("--latents", metavar="FILE", help="a tensor [B, C, F, H, W] by torch.save (random)")
     parser.add_argument("--output", metavar="FILE", help="torch.save the video, [B, 3, F, H, W], here")
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="bfloat16", help="(default bfloat16)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, latents and noise (default 0)")
     arguments = parser.parse_args()
-    arguments.dtype = getattr(torch, arguments.dtype)
+    arguments.dtype = getattr(torch, arguments.dtype, None)
+    if not isinstance(arguments.dtype, torch.dtype):
+        parser.error("--dtype is a type of torch, such as bfloat16 or float32")
+    if arguments.device.type == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device {arguments.device}: PyTorch sees no GPU here; --device cpu takes seconds, with a smaller decoder")
+    on_cpu, given = arguments.device.type == "cpu", (arguments.frames, arguments.height, arguments.width)
+    arguments.small |= on_cpu and not (arguments.checkpoint or arguments.latents or any(given))
+    usual = (17, 160, 160) if on_cpu else (121, 512, 768)
+    arguments.frames, arguments.height, arguments.width = (mine or size for mine, size in zip(given, usual))
     return arguments
 
 

@@ -64,8 +64,27 @@ def test_example(load, capsys, tmp_path: Path) -> None:
 
 
 def test_example_refuses_sizes(load) -> None:
-    with pytest.raises(SystemExit, match="--frames is a multiple of 8 and 1 more.* got 10, 512, 768"):
+    with pytest.raises(SystemExit, match="--frames is a multiple of 8 and 1 more.* got 10, 160, 160"):
         load("examples/video_decoder.py", "--small", "--device", "cpu", "--frames", 10).main()
+
+
+def test_example_fits_the_machine(load, capsys) -> None:
+    def arguments(*given: object):
+        return load("examples/video_decoder.py", *given).parse_arguments()
+
+    def size(of) -> tuple:
+        return of.frames, of.height, of.width, of.small
+
+    assert size(arguments("--device", "cpu")) == (17, 160, 160, True)
+    assert size(arguments("--device", "cpu", "--frames", 9)) == (9, 160, 160, False)
+    assert size(arguments("--device", "meta")) == (121, 512, 768, False)
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit):
+            arguments("--device", "cuda")
+        assert "PyTorch sees no GPU here; --device cpu takes seconds" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        arguments("--dtype", "wide")
+    assert "--dtype is a type of torch" in capsys.readouterr().err
 
 
 def test_benchmark(load, capsys, tmp_path: Path) -> None:
