@@ -16,59 +16,55 @@
  * the group, the first of which counts on from slot to slot, each with a guard bit above it that a subtraction borrows
  * from.
  *
- * Knobs: NH_DTYPE, NH_TF32 (f32 in one product, not three), NH_RANK, NH_DIM, NH_DIM_V (multiples of 8), NH_WARPS,
- * NH_MIN_BLOCKS, NH_STRIDED and NH_DILATED (some axis is), NH_GROUPS (below). A kernel says in NH_TENSORS which
- * tensors' rows it needs, as bits 1 << NH_Q .., and in NH_ORIGINS the last one plus one. Extents, windows, slots and
- * rows are arguments of the launch. */
+ * What a kernel is compiled for is C, see short_config.h. Extents, windows, slots and rows are arguments of the
+ * launch. */
 #pragma once
 
-/* NH_GROUPS: how groups are numbered. NH_UNEVEN, NH_EVEN: by key head, remainder (residue) and batch entry, where
- * groups may differ in length or do not. NH_BY_RESIDUE: with the residue slowest and work tiles of one residue each, so
- * that the groups of a work tile are equally long; it has as many rows as tokens. NH_BOXES: the same with one group per
- * work tile, which has as many rows as the longest group: a box. */
-#define NH_UNEVEN 0
-#define NH_EVEN 1
-#define NH_BY_RESIDUE 2
-#define NH_BOXES 3
-
 #define NH_POSITION int
-#include "short_args.h"
 #include "prelude.cuh"
+#include "short_config.h"
 
+#include "lanes.cuh"
 #include "mma.cuh"
 
-enum {
-    NH_THREADS = 32 * NH_WARPS,
-    NH_FIRST_AXIS = 3 - NH_RANK, /* leading axes of length 1 are left out */
-    NH_WIDEST = NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V
-};
+namespace nh_short {
 
-/* ---- rows in shared memory ---- */
+constexpr short_config C = NH_CONFIG;
+static_assert(C.element_bytes == sizeof(elem), "the type");
 
-/* Units of 16 bytes per row: for whole steps of products over a row's elements, in f32 also of products over rows. Rows
- * take one unit more, so that the eight rows of a matrix load are in different banks. */
+} // namespace nh_short
+
+/* What headers of kernels/common ask for. */
+enum { NH_DIM = nh_short::C.dim, NH_DIM_V = nh_short::C.dim_v };
 NH_DEVICE constexpr int nh_units(int width) {
-    const int elements = NH_DTYPE == NH_F32 ? 32 : 16;
-    return (width + elements - 1) / elements * elements / NH_PER_UNIT;
+    return short_units(width, sizeof(elem));
 }
 NH_DEVICE constexpr int nh_row_bytes(int width) {
-    return 16 * (nh_units(width) + 1);
-}
-NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
-    return row * nh_row_bytes(width) + 16 * unit;
+    return short_row_bytes(&nh_short::C, width);
 }
 
 #include "column_products.cuh"
+#include "repair_key.cuh"
+#include "repair_pair.cuh"
+#include "row_state.cuh"
 
-/* Steps of products over a row's elements, and accumulators of 8 elements each. */
+namespace nh_short {
+
 enum {
-    NH_STEPS = nh_units(NH_DIM) / 2,
-    NH_STEPS_V = nh_units(NH_DIM_V) / 2,
-    NH_SUMS = NH_STEPS * NH_STEP / 8,
-    NH_SUMS_V = NH_STEPS_V * NH_STEP / 8
+    NH_THREADS = 32 * C.warps,
+    NH_FIRST_AXIS = 3 - C.rank, /* leading axes of length 1 are left out */
+    NH_WIDEST = short_widest(&C),
+    NH_ORIGINS = short_origins(&C),
+    /* steps of products over a row's elements, and accumulators of 8 elements each */
+    NH_STEPS = nh_units(C.dim) / 2,
+    NH_STEPS_V = nh_units(C.dim_v) / 2,
+    NH_SUMS = short_sums(&C, C.dim),
+    NH_SUMS_V = short_sums(&C, C.dim_v)
 };
 
-#include "short_products.cuh"
+NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
+    return row * nh_row_bytes(width) + 16 * unit;
+}
 
 /* ---- where rows belong ---- */
 
@@ -85,7 +81,7 @@ NH_DEVICE int nh_quotient(int number, const nh_ratio &by) {
     return (int)((unsigned)number * by.factor >> 20);
 }
 
-/* The extents of a work tile: tokens of its longest group per axis, and with NH_BY_RESIDUE the residues; rows of a
+/* The extents of a work tile: tokens of its longest group per axis, and with SHORT_BY_RESIDUE the residues; rows of a
  * slot, of a plane and of a line of it; the number of its first group, and how many groups it has. */
 struct nh_extents {
     int at[3], residue[3];
@@ -107,7 +103,7 @@ NH_DEVICE int nh_tokens_of(const nh_short_args &args, int axis, int residue) {
 
 NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int work_tile) {
     nh_extents extents = {{args.tiling.tiles[0], args.tiling.tiles[1], args.tiling.tiles[2]}, {0, 0, 0}};
-    if (NH_GROUPS == NH_BY_RESIDUE) {
+    if (C.order == SHORT_BY_RESIDUE) {
         unsigned rest = (unsigned)(work_tile / args.tiling.chunks);
         work_tile %= args.tiling.chunks;
 #pragma unroll
@@ -117,8 +113,8 @@ NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int work_tile) {
         }
     }
     extents.line = nh_ratio_of(extents.at[2]);
-    extents.plane = NH_RANK > 1 ? nh_ratio_of(extents.at[1] * extents.at[2]) : extents.line;
-    extents.group = NH_RANK > 2 ? nh_ratio_of(extents.at[0] * extents.plane.base) : extents.plane;
+    extents.plane = C.rank > 1 ? nh_ratio_of(extents.at[1] * extents.at[2]) : extents.line;
+    extents.group = C.rank > 2 ? nh_ratio_of(extents.at[0] * extents.plane.base) : extents.plane;
     extents.first = work_tile * args.tiling.groups;
     extents.count = args.tiling.total - extents.first;
     if (extents.count > args.tiling.groups) extents.count = args.tiling.groups;
@@ -136,6 +132,7 @@ struct nh_group {
     int length[3];
     long long origin[NH_ORIGINS];
 };
+static_assert(sizeof(nh_group) == short_group_bytes(&C), "the host's count of shared memory");
 
 /* Fills in the groups of a work tile. Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_groups_fill(const nh_short_args &args, const nh_extents &extents, nh_group *groups) {
@@ -148,14 +145,14 @@ NH_DEVICE void nh_groups_fill(const nh_short_args &args, const nh_extents &exten
         int residue[3] = {extents.residue[0], extents.residue[1], extents.residue[2]};
         rest /= heads;
 #pragma unroll
-        for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED && NH_GROUPS != NH_BY_RESIDUE; a--)
+        for (int a = 2; a >= NH_FIRST_AXIS && C.dilated && C.order != SHORT_BY_RESIDUE; a--)
             residue[a] = nh_residue_of(args, rest, a);
 #pragma unroll
-        for (int a = 0; a < 3 && NH_GROUPS == NH_UNEVEN; a++)
+        for (int a = 0; a < 3 && C.order == SHORT_UNEVEN; a++)
             groups[i].length[a] = nh_tokens_of(args, a, residue[a]);
 #pragma unroll
         for (int t = 0; t < NH_ORIGINS; t++)
-            if (NH_TENSORS >> t & 1) {
+            if (short_tensors(&C) >> t & 1) {
                 const nh_cuda_tensor &tensor = args.tensor[t];
                 long long origin = rest * tensor.batch + head * (keys >> t & 1 ? 1 : args.tiling.heads) * tensor.head;
 #pragma unroll
@@ -173,18 +170,18 @@ struct nh_token {
 
 /* Tokens of the token's group along an axis. */
 NH_DEVICE int nh_length_of(const nh_extents &extents, const nh_group *groups, const nh_token &token, int axis) {
-    if (NH_GROUPS == NH_BOXES) return groups->length[axis];
-    return NH_GROUPS == NH_UNEVEN ? groups[token.slot].length[axis] : extents.at[axis];
+    if (C.order == SHORT_BOXES) return groups->length[axis];
+    return C.order == SHORT_UNEVEN ? groups[token.slot].length[axis] : extents.at[axis];
 }
 
 NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups, int row) {
     nh_token token = {nh_quotient(row, extents.group), {0, 0, 0}, false};
     int rest = row - token.slot * extents.group.base;
-    if (NH_RANK > 2) {
+    if (C.rank > 2) {
         token.at[0] = nh_quotient(rest, extents.plane);
         rest -= token.at[0] * extents.plane.base;
     }
-    if (NH_RANK > 1) {
+    if (C.rank > 1) {
         token.at[1] = nh_quotient(rest, extents.line);
         rest -= token.at[1] * extents.line.base;
     }
@@ -192,18 +189,18 @@ NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups
     token.exists = token.slot < extents.count;
     if (!token.exists) token.slot = 0;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3 && (NH_GROUPS == NH_UNEVEN || NH_GROUPS == NH_BOXES); a++)
+    for (int a = NH_FIRST_AXIS; a < 3 && (C.order == SHORT_UNEVEN || C.order == SHORT_BOXES); a++)
         token.exists = token.exists && token.at[a] < nh_length_of(extents, groups, token, a);
     return token;
 }
 
 /* Rows per position on the first axis, and the multiple of these at or before `row`. */
 NH_DEVICE int nh_first_rows(const nh_extents &extents, int row) {
-    const nh_ratio &pitch = NH_RANK > 2 ? extents.plane : extents.line;
-    return NH_RANK > 1 ? nh_quotient(row, pitch) * pitch.base : row;
+    const nh_ratio &pitch = C.rank > 2 ? extents.plane : extents.line;
+    return C.rank > 1 ? nh_quotient(row, pitch) * pitch.base : row;
 }
 NH_DEVICE int nh_first_pitch(const nh_extents &extents) {
-    return NH_RANK > 2 ? extents.plane.base : NH_RANK > 1 ? extents.line.base : 1;
+    return C.rank > 2 ? extents.plane.base : C.rank > 1 ? extents.line.base : 1;
 }
 
 /* Offset of the token in a tensor, in elements. */
@@ -212,7 +209,7 @@ NH_DEVICE long long nh_token_offset(const nh_short_args &args, const nh_group *g
     int inside = 0; /* nh_short_offsets_fit makes sure that 32 bits are enough */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const int step = (int)args.tensor[tensor].axis[a] * (NH_DILATED ? (int)args.axis[a].dilation : 1);
+        const int step = (int)args.tensor[tensor].axis[a] * (C.dilated ? (int)args.axis[a].dilation : 1);
         inside += token.at[a] * step;
     }
     return groups[token.slot].origin[tensor] + inside;
@@ -237,7 +234,7 @@ template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool
 /* One warp stores 16 rows to a tensor. own: the token of row lane % 16. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_store_warp_tile(const nh_short_args &args, const nh_group *groups, int tensor, long long ahead,
-                              const nh_token &own, const char *rows) {
+                                  const nh_token &own, const char *rows) {
     const int units = WIDTH / NH_PER_UNIT, lane = (int)threadIdx.x % 32;
     const long long own_offset = ahead + nh_token_offset(args, groups, tensor, own);
     const unsigned exist = __ballot_sync(~0u, own.exists) & 0xffff;
@@ -256,7 +253,7 @@ NH_DEVICE void nh_store_warp_tile(const nh_short_args &args, const nh_group *gro
 NH_DEVICE constexpr int nh_field(int axis) {
     return axis == NH_FIRST_AXIS ? 20 : axis == 1 ? 10 : 0;
 }
-#define NH_GUARDS (1u << 31 | (NH_RANK > 2 ? 1u << 19 : 0u) | (NH_RANK > 1 ? 1u << 9 : 0u))
+constexpr unsigned NH_GUARDS = 1u << 31 | (C.rank > 2 ? 1u << 19 : 0u) | (C.rank > 1 ? 1u << 9 : 0u);
 
 NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[3]) {
     unsigned word = (unsigned)(slot * extents.at[NH_FIRST_AXIS]) << nh_field(NH_FIRST_AXIS);
@@ -299,7 +296,7 @@ NH_DEVICE nh_visibility nh_visibility_of(const nh_short_args &args, const nh_ext
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int length = nh_length_of(extents, groups, token, a);
         const nh_range range =
-            nh_window_range(length, (int)args.axis[a].window, NH_STRIDED ? (int)args.axis[a].stride : 1,
+            nh_window_range(length, (int)args.axis[a].window, C.strided ? (int)args.axis[a].stride : 1,
                             args.axis[a].causal, token.at[a] < length ? token.at[a] : length - 1);
         begin[a] = range.begin;
         last[a] = range.end - 1;
@@ -310,3 +307,5 @@ NH_DEVICE nh_visibility nh_visibility_of(const nh_short_args &args, const nh_ext
     return {nh_word(extents, token.slot, begin), nh_word(extents, token.slot, last) + NH_GUARDS + NH_GUARDS,
             slot_row + row_of[0], slot_row + row_of[1]};
 }
+
+} // namespace nh_short

@@ -24,46 +24,49 @@ enum { MOST_DIM = 128, NARROW_DIM = 32 };
 
 struct launch {
     struct nh_short_launch of; /* its stages are as many as fit; 0: not even one */
-    /* The queries of a part as a box, which is some lines along the first axis, and how many they are. The last part of a
-     * group may have fewer; `empty` says that it has none. */
+    /* The queries of a part as a box, which is some lines along the first axis. The last part of a group may have fewer;
+     * `empty` says that it has none. */
     int32_t box[NH_AXES];
-    int64_t queries;
     bool empty;
 };
 
 /* The shape with one group per work tile. */
 static bool shape_of(const struct nh_problem *problem, struct nh_short_shape *shape) {
     if (!nh_short_shape_of(problem, 1, shape)) return false;
-    if (shape->order == NH_SHORT_BY_RESIDUE) shape->order = NH_SHORT_BOXES;
+    if (shape->order == SHORT_BY_RESIDUE) shape->order = SHORT_BOXES;
     return true;
 }
 
 static struct launch launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                                const struct nh_short_shape *shape, const int32_t *value) {
-    /* Shared memory: stages with barriers and places, columns, and alignment of the first stage (struct nh_ring of the
-     * kernel). */
-    enum { BARRIERS = 16, PLACE = 48, WORD = 4, ALIGNMENT = 1024, MOST_STAGES = 32 };
-    const int64_t key = nh_sm90_row_bytes(problem->dim), v = nh_sm90_row_bytes(problem->dim_v);
+    enum { MOST_STAGES = 32 };
     int32_t box[] = {shape->extent[0], shape->extent[1], shape->extent[2]};
     int32_t *lines = &box[NH_AXES - problem->rank], all = *lines;
     *lines = (int32_t)nh_ceil_div(all, value[PARTS]);
-    int64_t queries = nh_box_volume(box), tiles = nh_ceil_div(queries, 16);
-    int64_t stage = shape->rows * (key + v) + 16 * tiles * nh_max(key, v) + BARRIERS + PLACE;
-    int64_t others = WORD * shape->rows + ALIGNMENT;
-    int64_t stages = nh_min((cuda->shared_bytes_per_block - others) / stage, MOST_STAGES);
-    return (struct launch){.of = {.problem = problem,
-                                  .cuda = cuda,
-                                  .shape = shape,
-                                  .warps = value[WARPS],
-                                  .parts = value[PARTS],
-                                  .stages = (int32_t)stages,
-                                  .tiles = tiles,
-                                  .key_row = key,
-                                  .value_row = v,
-                                  .shared_bytes = stages * stage + others},
-                           .box = {box[0], box[1], box[2]},
-                           .queries = queries,
-                           .empty = (value[PARTS] - 1) * *lines >= all};
+    struct launch launch = {.of = {.problem = problem,
+                                   .cuda = cuda,
+                                   .shape = shape,
+                                   .config = nh_short_config(problem, shape, SHORT_RING),
+                                   .tiling = nh_short_tiling_of(problem, shape, value[PARTS])},
+                            .box = {box[0], box[1], box[2]},
+                            .empty = (value[PARTS] - 1) * *lines >= all};
+    struct short_config *config = &launch.of.config;
+    struct nh_short_tiling *tiling = &launch.of.tiling;
+    config->warps = value[WARPS];
+    config->folded = nh_sm90_folds(problem);
+    config->q_map = (int)nh_map_layout_of(problem, NHOOD_Q);
+    config->k_map = (int)nh_map_layout_of(problem, NHOOD_K);
+    config->v_map = (int)nh_map_layout_of(problem, NHOOD_V);
+    tiling->lines = *lines;
+    tiling->queries = (int)nh_box_volume(box);
+    /* as many stages as fit beside what a launch without stages has */
+    const int others = short_shared_bytes(config, tiling);
+    tiling->stages = 1;
+    const int stage = short_shared_bytes(config, tiling) - others;
+    tiling->stages = (int)nh_min((cuda->shared_bytes_per_block - others) / stage, MOST_STAGES);
+    launch.of.tiles = short_own_rows(tiling) / 16;
+    launch.of.shared_bytes = short_shared_bytes(config, tiling);
+    return launch;
 }
 
 /* Whether a config is worth predicting. If a block has several work tiles, a warp must not be further ahead than the
@@ -74,10 +77,11 @@ static bool useful(const struct launch *launch) {
     int64_t wanted =
         4 * nh_ceil_div(of->problem->dim, 16) + 8 * nh_ceil_div(of->problem->dim_v, 16) + 48;
     /* registers per thread; warps get registers in groups of four */
-    int64_t had = NH_CUDA_REGISTERS / (128 * nh_ceil_div(of->warps + 1, 4)) / 8 * 8;
+    int64_t had = NH_CUDA_REGISTERS / (128 * nh_ceil_div(of->config.warps + 1, 4)) / 8 * 8;
     bool one_each = nh_short_work_tiles(of) <= of->cuda->multiprocessors;
-    return !launch->empty && of->stages > 0 &&
-           (one_each || nh_ceil_div(of->warps, of->tiles) <= of->stages) && had >= wanted;
+    return !launch->empty && of->tiling.stages > 0 &&
+           (one_each || nh_ceil_div(of->config.warps, of->tiles) <= of->tiling.stages) &&
+           had >= wanted;
 }
 
 /* ---- work ---- */
@@ -92,18 +96,20 @@ static bool work_of(const struct launch *own, struct nh_work *work) {
     if (!useful(own)) return false;
     double tiles = (double)of->tiles, scores = 16 * tiles * shape->columns;
     double dims = (double)(16 * (nh_ceil_div(problem->dim, 16) + nh_ceil_div(problem->dim_v, 16)));
+    const int64_t key_row = short_ring_row_bytes(of->config.dim),
+                  value_row = short_ring_row_bytes(of->config.dim_v);
     double boxes =
-        (double)(nh_ceil_div(of->key_row, BOX_BYTES) * 2 + nh_ceil_div(of->value_row, BOX_BYTES));
+        (double)(nh_ceil_div(key_row, BOX_BYTES) * 2 + nh_ceil_div(value_row, BOX_BYTES));
     double bytes =
-        (double)(shape->group_tokens * (of->key_row + of->value_row) + own->queries * of->key_row);
+        (double)(shape->group_tokens * (key_row + value_row) + of->tiling.queries * key_row);
     bool apart = nh_problem_dilated(problem) && !nh_sm90_folds(problem);
     double fetching = nh_cuda_l2_clocks(of->cuda, bytes);
     nh_work_start(work, NH_OPERATION_SHORT90, problem);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_SHORT90);
     launch->blocks = (double)nh_short_work_tiles(of);
-    launch->warps = of->warps;
-    launch->in_flight = fmin(of->stages, fmax(1, launch->warps / tiles));
-    launch->steps = of->stages > 1 ? 1 : 1 + fetching / STEP_CLOCKS;
+    launch->warps = of->config.warps;
+    launch->in_flight = fmin(of->tiling.stages, fmax(1, launch->warps / tiles));
+    launch->steps = of->tiling.stages > 1 ? 1 : 1 + fetching / STEP_CLOCKS;
     launch->serial = ceil(tiles / launch->warps) / tiles;
     launch->fetchers = 1;
     launch->boxes = apart ? 2 * boxes : boxes;
@@ -166,7 +172,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (nh_sm90_any_far(problem)) return "a dilation above 8 in more than one dimension";
     if (!shape_of(problem, &shape))
         return "a dilation group has more than 1024 tokens, or there are more than 2^30";
-    if (shape.order != NH_SHORT_EVEN && nh_sm90_folds(problem))
+    if (shape.order != SHORT_EVEN && nh_sm90_folds(problem))
         return "in one dimension, a dilation that does not divide it";
     if (!nh_sm90_boxes_fit(problem, shape.extent)) return "an axis has more than 256 tokens";
     if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
@@ -175,19 +181,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 }
 
 /* ---- plan ---- */
-
-static struct nh_kernel_spec spec_of(const struct nh_short_launch *of, const int32_t *value) {
-    const struct nh_problem *problem = of->problem;
-    struct nh_kernel_spec spec = {.source = "short90_forward.cu"};
-    nh_short_define(of, &spec);
-    nh_kernel_define_knobs(&spec, knobs, NH_CONFIG_KNOBS, value);
-    nh_kernel_define(&spec, "NH_CONTIGUOUS", of->shape->contiguous);
-    nh_kernel_define(&spec, "NH_FOLDED", nh_sm90_folds(problem));
-    nh_kernel_define(&spec, "NH_Q_MAP", nh_map_layout_of(problem, NHOOD_Q));
-    nh_kernel_define(&spec, "NH_K_MAP", nh_map_layout_of(problem, NHOOD_K));
-    nh_kernel_define(&spec, "NH_V_MAP", nh_map_layout_of(problem, NHOOD_V));
-    return spec;
-}
 
 /* Sets struct nh_maps of the kernel. Where dilation groups are an axis of the maps, the second half is that of equally
  * long groups. */
@@ -209,18 +202,14 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     if (!shape_of(problem, &shape))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the dilation groups are too long or too many");
     const struct launch launch = launch_of(problem, cuda, &shape, config->value);
-    const struct nh_kernel_spec spec = spec_of(&launch.of, config->value);
-    struct nh_short_tiling tiling;
+    const struct nh_kernel_spec spec = nh_short_spec(&launch.of);
     struct nh_cuda_step step;
-    nhood_status status = nh_short_tiling(&launch.of, &tiling);
+    nhood_status status = nh_short_check(&launch.of);
     if (status) return status;
-    tiling.lines = launch.box[NH_AXES - problem->rank];
-    tiling.queries = (int)launch.queries;
-    tiling.stages = launch.of.stages;
     nh_cuda_step_init(&step, problem);
-    nh_cuda_step_set_own(&step, &tiling, sizeof tiling);
-    step.work_tiles = tiling.work_tiles;
-    step.threads = 32 * (launch.of.warps + 1);
+    nh_cuda_step_set_own(&step, &launch.of.tiling, sizeof launch.of.tiling);
+    step.work_tiles = launch.of.tiling.work_tiles;
+    step.threads = 32 * (launch.of.config.warps + 1);
     step.shared_bytes = launch.of.shared_bytes;
     step.grid[0] = nh_min(step.work_tiles, cuda->multiprocessors);
     add_maps(&launch, &step);

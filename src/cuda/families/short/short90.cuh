@@ -5,20 +5,18 @@
  *
  * A work tile is one group and one query head. If there are few, it is only a part of a group's queries, some of its
  * lines along the first axis (args.tiling.parts), together with all of its keys. Groups are boxes that the engine can
- * fetch: equally long (NH_GROUPS = NH_EVEN), or of all kinds that there are (NH_BOXES), a token shorter on some axes
+ * fetch: equally long (SHORT_EVEN), or of all kinds that there are (SHORT_BOXES), a token shorter on some axes
  * than the longest, with zeros in place of the missing tokens.
  *
  * Rows lie as the engine writes them: 128 bytes each, or 64 for a head dim of 32, their units of 16 bytes swizzled;
- * wider rows in planes of 64 elements.
- *
- * Knobs, besides those of short_queries.cuh: NH_FOLDED and NH_Q_MAP, NH_K_MAP, NH_V_MAP (tensor_maps.h). */
+ * wider rows in planes of 64 elements. */
 #pragma once
 
-#define NH_TENSORS 0 /* no offsets of groups: boxes have coordinates */
-#define NH_ORIGINS 1
 #include "short_queries.cuh"
 
 #include "tma.cuh"
+
+namespace nh_short {
 
 struct nh_maps {
     nh_tensor_map q, k, v;
@@ -30,45 +28,36 @@ struct alignas(16) nh_place {
     long long output, lse;
     int batch, head, key_head, residue[3], kind, part;
 };
-static_assert(sizeof(nh_place) == 48, "the host's count of shared memory");
+static_assert(sizeof(nh_place) == SHORT_PLACE_BYTES, "the host's count of shared memory");
 
 /* ---- where things lie ---- */
-
-NH_DEVICE constexpr int nh_planes(int width) {
-    return (width + 63) / 64;
-}
-NH_DEVICE constexpr int nh_line_bytes(int width) {
-    return width == 32 ? 64 : 128;
-}
 
 /* Addresses in shared memory. Rows of a group, and of the queries of a part, are rounded up to a multiple of 16. */
 struct nh_ring {
     int rows, own_rows, count; /* the last one: of stages */
-    unsigned full, free; /* barriers */
+    unsigned full, free;       /* barriers */
     nh_place *places;
     unsigned *columns; /* each row as a key, the same in all stages */
     unsigned stages;
+    short_ring_layout at;
 };
 
 NH_DEVICE unsigned nh_plane_bytes(int rows, int width) {
-    return rows * nh_line_bytes(width);
+    return rows * short_line_bytes(width);
 }
 NH_DEVICE unsigned nh_tensor_bytes(int rows, int width) {
-    return nh_planes(width) * nh_plane_bytes(rows, width);
+    return rows * short_ring_row_bytes(width);
 }
-
 
 /* Addresses of a stage's tensors. Outputs overwrite queries. */
 NH_DEVICE unsigned nh_keys_at(const nh_ring &ring, int stage) {
-    const unsigned stage_bytes = nh_tensor_bytes(ring.rows, NH_DIM) + nh_tensor_bytes(ring.rows, NH_DIM_V) +
-                                 nh_tensor_bytes(ring.own_rows, NH_WIDEST);
-    return ring.stages + stage * stage_bytes;
+    return ring.stages + stage * ring.at.stage_bytes;
 }
 NH_DEVICE unsigned nh_values_at(const nh_ring &ring, int stage) {
-    return nh_keys_at(ring, stage) + nh_tensor_bytes(ring.rows, NH_DIM);
+    return nh_keys_at(ring, stage) + ring.at.values;
 }
 NH_DEVICE unsigned nh_queries_at(const nh_ring &ring, int stage) {
-    return nh_values_at(ring, stage) + nh_tensor_bytes(ring.rows, NH_DIM_V);
+    return nh_keys_at(ring, stage) + ring.at.queries;
 }
 
 NH_DEVICE char *nh_shared_pointer(unsigned address) {
@@ -80,25 +69,26 @@ NH_DEVICE char *nh_shared_pointer(unsigned address) {
 NH_DEVICE nh_ring nh_ring_of(const nh_short_args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_ring ring;
+    ring.at = short_ring_layout_of(&C, &args.tiling);
     ring.rows = args.tiling.rows;
-    ring.own_rows = (args.tiling.queries + 15) / 16 * 16;
+    ring.own_rows = short_own_rows(&args.tiling);
     ring.count = args.tiling.stages;
     ring.full = nh_shared_address(nh_shared_memory);
-    ring.free = ring.full + 8 * ring.count;
-    ring.places = (nh_place *)(nh_shared_memory + 16 * ring.count);
-    ring.columns = (unsigned *)(ring.places + ring.count);
-    ring.stages = (nh_shared_address(ring.columns + ring.rows) + 1023u) & ~1023u;
+    ring.free = ring.full + ring.at.free;
+    ring.places = (nh_place *)(nh_shared_memory + ring.at.places);
+    ring.columns = (unsigned *)(nh_shared_memory + ring.at.columns);
+    ring.stages = (ring.full + ring.at.stages + SHORT_ALIGNMENT - 1) / SHORT_ALIGNMENT * SHORT_ALIGNMENT;
     return ring;
 }
 
 /* nh_unit_at: address of a unit of 16 bytes of a row's first plane. nh_step_at: address of the lane's unit of a
  * product's step, given that of step 0: the steps of a plane differ in bits 5 and 6. rows: of a plane. */
 template <int WIDTH> NH_DEVICE unsigned nh_unit_at(unsigned rows, int row, int unit) {
-    const int swizzle = nh_line_bytes(WIDTH) == 128 ? row & 7 : row >> 1 & 3;
-    return rows + row * nh_line_bytes(WIDTH) + ((unit ^ swizzle) << 4);
+    const int swizzle = short_line_bytes(WIDTH) == 128 ? row & 7 : row >> 1 & 3;
+    return rows + row * short_line_bytes(WIDTH) + ((unit ^ swizzle) << 4);
 }
 template <int WIDTH> NH_DEVICE unsigned nh_step_at(int rows, unsigned first, int step) {
-    const int steps = nh_line_bytes(WIDTH) / 32;
+    const int steps = short_line_bytes(WIDTH) / 32;
     return (first + step / steps * nh_plane_bytes(rows, WIDTH)) ^ (step % steps * 32);
 }
 
@@ -112,7 +102,7 @@ NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     return group;
 }
 
-/* Splits a work tile's number into digits. With NH_BOXES residues are the slowest digits, so that work tiles of one
+/* Splits a work tile's number into digits. With SHORT_BOXES residues are the slowest digits, so that work tiles of one
  * kind follow each other. */
 NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     nh_place place = {};
@@ -123,11 +113,11 @@ NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     };
     take(place.part, (unsigned)args.tiling.parts);
     take(place.head, (unsigned)args.heads);
-    if (NH_GROUPS == NH_BOXES) take(place.batch, (unsigned)args.batch);
+    if (C.order == SHORT_BOXES) take(place.batch, (unsigned)args.batch);
 #pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--)
+    for (int a = 2; a >= NH_FIRST_AXIS && C.dilated; a--)
         take(place.residue[a], (unsigned)args.axis[a].dilation);
-    if (NH_GROUPS != NH_BOXES) place.batch = (int)rest;
+    if (C.order != SHORT_BOXES) place.batch = (int)rest;
     return place;
 }
 
@@ -141,11 +131,11 @@ NH_DEVICE void nh_move(const nh_short_args &args, nh_place &place, const nh_plac
     };
     add(place.part, by.part, args.tiling.parts);
     add(place.head, by.head, (int)args.heads);
-    if (NH_GROUPS == NH_BOXES) add(place.batch, by.batch, (int)args.batch);
+    if (C.order == SHORT_BOXES) add(place.batch, by.batch, (int)args.batch);
 #pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS && NH_DILATED; a--)
+    for (int a = 2; a >= NH_FIRST_AXIS && C.dilated; a--)
         add(place.residue[a], by.residue[a], (int)args.axis[a].dilation);
-    if (NH_GROUPS != NH_BOXES) place.batch += by.batch + carry;
+    if (C.order != SHORT_BOXES) place.batch += by.batch + carry;
 }
 
 /* Computes what else consumers need of a place. */
@@ -156,11 +146,10 @@ NH_DEVICE void nh_complete(const nh_short_args &args, nh_place &place) {
     place.lse = place.batch * lse.batch + place.head * lse.head;
     place.kind = 0;
 #pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3 && NH_DILATED; a++) {
+    for (int a = NH_FIRST_AXIS; a < 3 && C.dilated; a++) {
         place.output += place.residue[a] * o.axis[a];
         place.lse += place.residue[a] * lse.axis[a];
-        if (NH_GROUPS == NH_BOXES)
-            place.kind |= (nh_tokens_of(args, a, place.residue[a]) < args.tiling.tiles[a]) << a;
+        if (C.order == SHORT_BOXES) place.kind |= (nh_tokens_of(args, a, place.residue[a]) < args.tiling.tiles[a]) << a;
     }
 }
 
@@ -169,7 +158,7 @@ NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, un
                              const int token[3], int batch) {
     int at[5];
 #pragma unroll
-    for (int plane = 0; plane < nh_planes(WIDTH); plane++) {
+    for (int plane = 0; plane < short_planes(WIDTH); plane++) {
         ::place<LAYOUT>(at, 64 * plane, head, heads, WIDTH, token, batch);
         nh_copy_box(to + plane * nh_plane_bytes(rows, WIDTH), map, barrier, at);
     }
@@ -180,20 +169,20 @@ NH_DEVICE void nh_fetch_work_tile(const nh_short_args &args, const nh_maps &maps
                                   const nh_place &place) {
     const unsigned barrier = ring.full + 8 * stage;
     const int heads = (int)args.heads, key_heads = (int)args.kv_heads, key_head = place.key_head;
-    const int token[3] = {NH_FOLDED ? 0 : place.residue[0], place.residue[NH_FOLDED ? 2 : 1],
-                          NH_FOLDED ? 0 : place.residue[2]};
+    const int token[3] = {C.folded ? 0 : place.residue[0], place.residue[C.folded ? 2 : 1],
+                          C.folded ? 0 : place.residue[2]};
     const int line = place.part * args.tiling.lines, first_axis = NH_FIRST_AXIS;
     int own[3] = {token[0], token[1], token[2]};
-    own[first_axis] += line * (NH_DILATED && !NH_FOLDED ? (int)args.axis[first_axis].dilation : 1);
-    nh_barrier_expect(barrier, nh_tensor_bytes(args.tiling.tokens, NH_DIM) +
-                                   nh_tensor_bytes(args.tiling.tokens, NH_DIM_V) +
-                                   nh_tensor_bytes(args.tiling.queries, NH_DIM));
-    nh_fetch_rows<NH_K_MAP, NH_DIM>(ring.rows, nh_keys_at(ring, stage), &maps.k, barrier, key_head, key_heads, token,
+    own[first_axis] += line * (C.dilated && !C.folded ? (int)args.axis[first_axis].dilation : 1);
+    nh_barrier_expect(barrier, nh_tensor_bytes(args.tiling.tokens, C.dim) +
+                                   nh_tensor_bytes(args.tiling.tokens, C.dim_v) +
+                                   nh_tensor_bytes(args.tiling.queries, C.dim));
+    nh_fetch_rows<C.k_map, C.dim>(ring.rows, nh_keys_at(ring, stage), &maps.k, barrier, key_head, key_heads, token,
+                                  place.batch);
+    nh_fetch_rows<C.q_map, C.dim>(ring.own_rows, nh_queries_at(ring, stage), &maps.q, barrier, place.head, heads, own,
+                                  place.batch);
+    nh_fetch_rows<C.v_map, C.dim_v>(ring.rows, nh_values_at(ring, stage), &maps.v, barrier, key_head, key_heads, token,
                                     place.batch);
-    nh_fetch_rows<NH_Q_MAP, NH_DIM>(ring.own_rows, nh_queries_at(ring, stage), &maps.q, barrier, place.head, heads, own,
-                                    place.batch);
-    nh_fetch_rows<NH_V_MAP, NH_DIM_V>(ring.rows, nh_values_at(ring, stage), &maps.v, barrier, key_head, key_heads,
-                                      token, place.batch);
 }
 
 /* The state of the producer thread: its next work tile, and the stage for that. */
@@ -225,3 +214,5 @@ NH_DEVICE void nh_fetch_rest(const nh_short_args &args, const nh_maps &maps, con
         nh_fetch(args, maps, ring, producer);
     }
 }
+
+} // namespace nh_short

@@ -6,6 +6,8 @@
 constexpr row_config ROW = {.threads = ROW_THREADS, .group = 32, .vector = 8, .vectors = 1, .resident = 1, .keys = 1};
 #include "naive_forward.cuh"
 
+namespace nh_short {
+
 /* A warp tile: 16 queries of a group in a stage, from `row` of its part on, with their rows as operands; which of the
  * rows have tokens (bits); and the offsets in O and LSE from the group's first token to that of row lane % 16. */
 struct nh_warp_tile : nh_queries {
@@ -29,7 +31,7 @@ NH_DEVICE void nh_warp_tile_locate(nh_warp_tile &warp_tile, const nh_short_args 
     warp_tile.to_output = warp_tile.to_lse = 0; /* nh_short_offsets_fit makes sure that 32 bits are enough */
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        const int step = own.at[a] * (NH_DILATED ? (int)args.axis[a].dilation : 1);
+        const int step = own.at[a] * (C.dilated ? (int)args.axis[a].dilation : 1);
         warp_tile.to_output += step * (int)args.tensor[NH_O].axis[a];
         warp_tile.to_lse += step * (int)args.tensor[NH_LSE].axis[a];
     }
@@ -37,10 +39,10 @@ NH_DEVICE void nh_warp_tile_locate(nh_warp_tile &warp_tile, const nh_short_args 
 
 NH_DEVICE void nh_warp_tile_load(const nh_ring &ring, int stage, nh_warp_tile &warp_tile) {
     const int lane = (int)(threadIdx.x % 32);
-    const unsigned first = nh_unit_at<NH_DIM>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
+    const unsigned first = nh_unit_at<C.dim>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++)
-        nh_load_matrices_at(warp_tile.operand[s].x, nh_step_at<NH_DIM>(ring.own_rows, first, s));
+        nh_load_matrices_at(warp_tile.operand[s].x, nh_step_at<C.dim>(ring.own_rows, first, s));
 }
 
 /* Address of a lane's elements in the first rows of a group. */
@@ -54,7 +56,7 @@ NH_DEVICE void nh_multiply_keys(const nh_ring &ring, const nh_warp_tile &warp_ti
 #pragma unroll
     for (int s = 0; s < NH_STEPS; s++) {
         nh_right keys;
-        nh_load_matrices_at(keys.x, nh_step_at<NH_DIM>(ring.rows, first, s));
+        nh_load_matrices_at(keys.x, nh_step_at<C.dim>(ring.rows, first, s));
         nh_multiply(products, &warp_tile.operand[s], &keys);
     }
 }
@@ -65,7 +67,7 @@ NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsign
 #pragma unroll
     for (int s = 0; s < NH_STEPS_V; s++) {
         nh_right values;
-        nh_load_matrices_transposed_at(values.x, nh_step_at<NH_DIM_V>(ring.rows, first, s));
+        nh_load_matrices_transposed_at(values.x, nh_step_at<C.dim_v>(ring.rows, first, s));
         nh_multiply(output + 2 * s, &weights, &values);
     }
 }
@@ -76,14 +78,14 @@ template <typename Visit>
 NH_DEVICE void nh_for_scores(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                              const float (&reference)[2], const Visit &visit) {
     const float scale = (float)(args.scale * NH_LOG2E);
-    const unsigned keys = nh_first_at<NH_AS_LAID, NH_DIM>(nh_keys_at(ring, stage));
+    const unsigned keys = nh_first_at<NH_AS_LAID, C.dim>(nh_keys_at(ring, stage));
     int row = warp_tile.begin;
     const auto take = [&](bool both) {
         float scores[4][4];
         nh_clear(scores);
 #pragma unroll
         for (int pair = 0; pair < (both ? 2 : 1); pair++)
-            nh_multiply_keys(ring, warp_tile, keys + (row + 16 * pair) * nh_line_bytes(NH_DIM), scores + 2 * pair);
+            nh_multiply_keys(ring, warp_tile, keys + (row + 16 * pair) * short_line_bytes(C.dim), scores + 2 * pair);
         nh_weigh_scores(warp_tile, ring.columns, row, both, scale, reference, scores);
         visit(scores, row, both);
     };
@@ -98,7 +100,7 @@ NH_DEVICE void nh_refer_to_largest(const nh_short_args &args, const nh_ring &rin
     const float zero[2] = {0.f, 0.f};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
     nh_for_scores(args, ring, stage, warp_tile, zero,
-                  [&](const float (&scores)[4][4], int, bool both) { nh_raise_tops(top, scores, both); });
+                  [&](const float(&scores)[4][4], int, bool both) { nh_raise_tops(top, scores, both); });
     state.reference[0] = nh_quad_max(top[0]);
     state.reference[1] = nh_quad_max(top[1]);
 }
@@ -106,10 +108,10 @@ NH_DEVICE void nh_refer_to_largest(const nh_short_args &args, const nh_ring &rin
 /* Multiplies the warp tile's weights with the values, and adds up the weights. */
 NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                                nh_state &state, float (&output)[NH_SUMS_V][4]) {
-    const unsigned values = nh_first_at<NH_TRANSPOSED, NH_DIM_V>(nh_values_at(ring, stage));
+    const unsigned values = nh_first_at<NH_TRANSPOSED, C.dim_v>(nh_values_at(ring, stage));
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
-    nh_for_scores(args, ring, stage, warp_tile, state.reference, [&](float (&scores)[4][4], int row, bool both) {
+    nh_for_scores(args, ring, stage, warp_tile, state.reference, [&](float(&scores)[4][4], int row, bool both) {
         nh_weigh(scores, both, state);
 #pragma unroll
         for (int pair = 0; pair < (both ? 2 : 1); pair++) {
@@ -117,7 +119,7 @@ NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, i
             nh_left operand;
             nh_pack_weights(weights, scores + 2 * pair, true);
             nh_left_set(&operand, weights.word);
-            nh_add_values(ring, operand, values + (row + 16 * pair) * nh_line_bytes(NH_DIM_V), output);
+            nh_add_values(ring, operand, values + (row + 16 * pair) * short_line_bytes(C.dim_v), output);
         }
     });
     nh_finish_sums(state);
@@ -128,7 +130,7 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &w
                            const float (&output)[NH_SUMS_V][4]) {
     const int lane = (int)(threadIdx.x % 32);
     const float inverse[2] = {nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])};
-    const unsigned first = nh_unit_at<NH_DIM_V>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
+    const unsigned first = nh_unit_at<C.dim_v>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
     __syncwarp();
 #pragma unroll
     for (int s = 0; s < NH_STEPS_V; s++) {
@@ -138,7 +140,7 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &w
             const float *two = output[2 * s + i / 2] + 2 * (i % 2);
             word[i] = nh_pack(two[0] * inverse[i % 2], two[1] * inverse[i % 2]);
         }
-        nh_store_matrices_at(nh_step_at<NH_DIM_V>(ring.own_rows, first, s), word);
+        nh_store_matrices_at(nh_step_at<C.dim_v>(ring.own_rows, first, s), word);
     }
     return nh_lse_of(state);
 }
@@ -181,7 +183,7 @@ static __device__ __noinline__ void nh_repair_query(const nh_short_args &args, i
 /* Stores the warp tile's outputs, which are in shared memory, and LSE. */
 NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                         float2 lse) {
-    const int lane = (int)(threadIdx.x % 32), units = NH_DIM_V / 8;
+    const int lane = (int)(threadIdx.x % 32), units = C.dim_v / 8;
     const nh_cuda_tensor &o = args.tensor[NH_O], &sums = args.tensor[NH_LSE];
     elem *output = (elem *)o.data + ring.places[stage].output;
     unsigned word[units / 2][4]; /* all loads come first, so that none waits for a store */
@@ -189,8 +191,8 @@ NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stag
 #pragma unroll
     for (int i = 0; i < units / 2; i++) {
         const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
-        const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring.own_rows, NH_DIM_V);
-        nh_load_words_at(word[i], nh_unit_at<NH_DIM_V>(plane, warp_tile.row + row, unit % 8));
+        const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring.own_rows, C.dim_v);
+        nh_load_words_at(word[i], nh_unit_at<C.dim_v>(plane, warp_tile.row + row, unit % 8));
     }
 #pragma unroll
     for (int i = 0; i < units / 2; i++) {
@@ -224,7 +226,7 @@ NH_DEVICE void nh_attend_warp_tile(const nh_short_args &args, const nh_ring &rin
     if (all_held) return;
     __syncwarp();
     nh_for_rows_to_repair(made.repair[0] && upper, made.repair[1] && lower,
-                       [&](int repair) { nh_repair_query(args, stage, warp_tile.row + repair); });
+                          [&](int repair) { nh_repair_query(args, stage, warp_tile.row + repair); });
 }
 
 /* The loop of a consumer warp over its share of the block's warp tiles, which are numbered through all work tiles. */
@@ -232,13 +234,13 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
     const int parts = args.tiling.parts, work_tiles = args.tiling.work_tiles, blocks = (int)gridDim.x;
     const nh_ratio warp_tiles = nh_ratio_of(ring.own_rows / 16); /* warp tiles per work tile */
     /* whether the warp's warp tile lies elsewhere in the next work tile */
-    const bool moves = nh_quotient(NH_WARPS, warp_tiles) * warp_tiles.base != NH_WARPS || blocks % parts;
+    const bool moves = nh_quotient(C.warps, warp_tiles) * warp_tiles.base != C.warps || blocks % parts;
     int stage = nh_quotient(warp, warp_tiles), own = warp - stage * warp_tiles.base, parity = 0;
     bool located = false;
     nh_warp_tile warp_tile;
 #pragma unroll 1
     for (int number = (int)blockIdx.x + stage * blocks; number < work_tiles;) {
-        if (NH_GROUPS == NH_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
+        if (C.order == SHORT_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
         /* A parity tells a round from the next one, but not from the one after that. Other warps may still be at the
          * stage's previous round. Once they have released it, the barrier of copies is at this round: it cannot be
          * further behind, as the previous round was fetched no later than the warp's last work tile (see `useful` in
@@ -246,13 +248,13 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
         nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, parity);
         const int kind = ring.places[stage].kind;
-        if (NH_GROUPS == NH_BOXES && (!located || warp_tile.kind != kind))
+        if (C.order == SHORT_BOXES && (!located || warp_tile.kind != kind))
             nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, kind);
         located = !moves;
         if (warp_tile.exist) nh_attend_warp_tile(args, ring, stage, warp_tile);
         nh_barrier_arrive(ring.free + 8 * stage); /* every lane: see fused90_bias.cuh */
-        const int on = nh_quotient(own + NH_WARPS, warp_tiles);
-        own += NH_WARPS - on * warp_tiles.base;
+        const int on = nh_quotient(own + C.warps, warp_tiles);
+        own += C.warps - on * warp_tiles.base;
         number += on * blocks;
         stage += on; /* at most once around the ring */
         if (stage >= ring.count) {
@@ -264,24 +266,28 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
 
 /* Clears the values of padding rows: they are multiplied with weights of zero, so they have to be finite. */
 NH_DEVICE void nh_clear_values(const nh_short_args &args, const nh_ring &ring) {
-    const int line = nh_line_bytes(NH_DIM_V), units = (ring.rows - args.tiling.tokens) * line / 16;
-    const int all = ring.count * nh_planes(NH_DIM_V) * units;
+    const int line = short_line_bytes(C.dim_v), units = (ring.rows - args.tiling.tokens) * line / 16;
+    const int all = ring.count * short_planes(C.dim_v) * units;
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < all; i += 32 * NH_WARPS) {
+    for (int i = (int)threadIdx.x; i < all; i += 32 * C.warps) {
         const int plane = i / units;
-        const unsigned first = nh_values_at(ring, plane / nh_planes(NH_DIM_V)) +
-                               plane % nh_planes(NH_DIM_V) * nh_plane_bytes(ring.rows, NH_DIM_V);
+        const unsigned first = nh_values_at(ring, plane / short_planes(C.dim_v)) +
+                               plane % short_planes(C.dim_v) * nh_plane_bytes(ring.rows, C.dim_v);
         *(uint4 *)nh_shared_pointer(first + args.tiling.tokens * line + 16 * (i - plane * units)) =
             make_uint4(0, 0, 0, 0);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
+} // namespace nh_short
+
+using namespace nh_short;
+
+extern "C" __global__ void __launch_bounds__(32 * C.warps + 32)
     short90_forward(const __grid_constant__ nh_short_args args, const __grid_constant__ nh_maps maps) {
     const nh_ring ring = nh_ring_of(args);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     nh_producer producer;
-    if (threadIdx.x == 32 * NH_WARPS) {
+    if (threadIdx.x == 32 * C.warps) {
         nh_prefetch_map(&maps.k);
         nh_prefetch_map(&maps.q);
         nh_prefetch_map(&maps.v);
@@ -292,15 +298,15 @@ extern "C" __global__ void __launch_bounds__(32 * NH_WARPS + 32)
         nh_barrier_init_done();
         producer.place = nh_place_of(args, producer.number);
         nh_fetch(args, maps, ring, producer);
-    } else if (warp < NH_WARPS) {
+    } else if (warp < C.warps) {
         nh_clear_values(args, ring);
         const nh_group longest = nh_group_of_kind(args, 0);
         nh_columns_fill(args, nh_extents_of(args, 0), &longest, ring.columns);
     }
     __syncthreads();
-    if (warp < NH_WARPS) {
+    if (warp < C.warps) {
         nh_consume(args, ring, warp);
-    } else if (threadIdx.x == 32 * NH_WARPS) {
+    } else if (threadIdx.x == 32 * C.warps) {
         nh_fetch_rest(args, maps, ring, producer);
     }
 }

@@ -1,19 +1,14 @@
 /* Backward pass of whole dilation groups, in one launch and without atomics. A block holds Q, K, V, O and dO of its
  * work tile in shared memory, computes delta of its queries, and then warp tiles of 16 queries, for dQ, and of 16 keys,
  * for dK and dV. Scores are computed twice, and sums are in a fixed order. Several blocks may share a work tile: see
- * short_tile.cuh.
- *
- * Knobs, besides those of short_tile.cuh and short_warp_tile.cuh: NH_SHARED_HEADS (query heads share key heads: each
- * warp has at most one warp tile). */
-#define NH_TENSORS                                                                                                     \
-    (1 << NH_Q | 1 << NH_K | 1 << NH_V | 1 << NH_O | 1 << NH_LSE | 1 << NH_D_O | 1 << NH_D_LSE | 1 << NH_D_Q |         \
-     1 << NH_D_K | 1 << NH_D_V)
-#define NH_ORIGINS (NH_D_V + 1)
+ * short_tile.cuh. */
 #include "short_repair_gradient.cuh"
 #include "short_shares.cuh"
 #include "short_warp_tile.cuh"
 
-enum { NH_TEAMS = NH_WARPS / NH_SPLIT };
+namespace nh_short {
+
+enum { NH_TEAMS = short_warp_tiles(&C) };
 
 /* The rows from the first to the last query that see the token as a key. */
 NH_DEVICE nh_reach nh_seeing_rows(const nh_block &block, const nh_token &token) {
@@ -24,7 +19,7 @@ NH_DEVICE nh_reach nh_seeing_rows(const nh_block &block, const nh_token &token) 
         const nh_cuda_axis &axis = block.args.axis[a];
         const int length = nh_length_of(extents, block.tile.groups, token, a);
         const nh_range range =
-            nh_inverse_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1, axis.causal, token.at[a]);
+            nh_inverse_range(length, (int)axis.window, C.strided ? (int)axis.stride : 1, axis.causal, token.at[a]);
         seeing.begin = seeing.begin * extents.at[a] + range.begin;
         seeing.end = seeing.end * extents.at[a] + range.end - 1;
     }
@@ -42,7 +37,7 @@ NH_DEVICE void nh_tables_fill(const nh_block &block) {
     const nh_tile &tile = block.tile;
     nh_columns_fill(block.args, block.extents, tile.groups, tile.column);
 #pragma unroll 1
-    for (int warp_tile = (int)threadIdx.x / 32; warp_tile < block.rows / 16; warp_tile += NH_WARPS) {
+    for (int warp_tile = (int)threadIdx.x / 32; warp_tile < block.rows / 16; warp_tile += C.warps) {
         const int row = 16 * warp_tile + (int)threadIdx.x % 16;
         const nh_token token = nh_token_at(block, row);
         nh_reach keys = {block.rows, 0}, queries = keys;
@@ -80,13 +75,13 @@ NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, 
 template <bool BY_KEYS>
 NH_DEVICE void nh_finish(const nh_block &block, int member, int warp_tile, const nh_sums &sums,
                          const nh_sums_v &sums_v) {
-    nh_store_gradient<NH_DIM>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, warp_tile, sums, (float)block.args.scale);
-    if (BY_KEYS) nh_store_gradient<NH_DIM_V>(block, NH_D_V, member, warp_tile, sums_v, 1.f);
+    nh_store_gradient<C.dim>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, warp_tile, sums, (float)block.args.scale);
+    if (BY_KEYS) nh_store_gradient<C.dim_v>(block, NH_D_V, member, warp_tile, sums_v, 1.f);
     const bool repair[2] = {nh_needs_repair(sums, 0) || (BY_KEYS && nh_needs_repair(sums_v, 0)),
                             nh_needs_repair(sums, 1) || (BY_KEYS && nh_needs_repair(sums_v, 1))};
     if (!__any_sync(~0u, repair[0] || repair[1])) return;
     nh_for_rows_to_repair(repair[0], repair[1],
-                       [&](int row) { nh_repair_gradient<BY_KEYS>(block.args, member, 16 * warp_tile + row); });
+                          [&](int row) { nh_repair_gradient<BY_KEYS>(block.args, member, 16 * warp_tile + row); });
 }
 
 /* Adds the sums of the other warps of a warp tile to those of the first. Called by all threads when the tile's tensors
@@ -95,7 +90,7 @@ template <int SUMS> NH_DEVICE void nh_add_turns(float (&sums)[SUMS][4], float4 *
     __syncthreads();
     if (turn > 0) nh_share_write(nh_share_at(shares, SUMS, turn), sums);
     __syncthreads();
-    for (int other = 1; other < NH_SPLIT && turn == 0; other++)
+    for (int other = 1; other < C.split && turn == 0; other++)
         nh_share_add(sums, nh_share_at(shares, SUMS, other));
 }
 
@@ -129,14 +124,14 @@ NH_DEVICE void nh_copy_work_tile(const nh_block &block, int member) {
     for (int row = (int)threadIdx.x / NH_ROW_LANES; row < block.rows; row += NH_THREADS / NH_ROW_LANES) {
         const nh_token token = nh_token_at(block, row);
         if (nh_within(block.part.queries, row)) {
-            nh_copy_token<NH_DIM>(block, NH_Q, member, token, row, tile.queries);
-            nh_copy_token<NH_DIM_V>(block, NH_D_O, member, token, row, tile.d_outputs);
-            nh_copy_token<NH_DIM_V>(block, NH_O, member, token, row, tile.outputs);
+            nh_copy_token<C.dim>(block, NH_Q, member, token, row, tile.queries);
+            nh_copy_token<C.dim_v>(block, NH_D_O, member, token, row, tile.d_outputs);
+            nh_copy_token<C.dim_v>(block, NH_O, member, token, row, tile.outputs);
             if (threadIdx.x % NH_ROW_LANES == 0) nh_copy_statistics(block, member, token, tile.query[row]);
         }
         if (member == 0 && nh_within(block.part.keys, row)) {
-            nh_copy_token<NH_DIM>(block, NH_K, member, token, row, tile.keys);
-            nh_copy_token<NH_DIM_V>(block, NH_V, member, token, row, tile.values);
+            nh_copy_token<C.dim>(block, NH_K, member, token, row, tile.keys);
+            nh_copy_token<C.dim_v>(block, NH_V, member, token, row, tile.values);
         }
     }
 }
@@ -145,11 +140,11 @@ NH_DEVICE void nh_copy_work_tile(const nh_block &block, int member) {
  * on tensor cores; one lane of four has the diagonal's elements in rows g and g + 8. */
 NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int warp_tile) {
     const int g = (int)threadIdx.x % 32 / 4;
-    nh_row_operand<NH_DIM_V, NH_HELD> d_outputs;
+    nh_row_operand<C.dim_v, NH_HELD> d_outputs;
     unsigned outputs[NH_STEPS_V];
     float product[2][4] = {};
-    nh_load_rows<NH_DIM_V>(d_outputs, tile.d_outputs, 16 * warp_tile);
-    nh_columns_start<NH_AS_LAID, NH_DIM_V>(outputs, tile.outputs);
+    nh_load_rows<C.dim_v>(d_outputs, tile.d_outputs, 16 * warp_tile);
+    nh_columns_start<NH_AS_LAID, C.dim_v>(outputs, tile.outputs);
     nh_multiply_columns(product, d_outputs, outputs, 16 * warp_tile, true);
     if ((int)threadIdx.x % 4 != g / 2) return;
 #pragma unroll
@@ -168,17 +163,21 @@ NH_DEVICE void nh_load_work_tile(const nh_block &block, int member) {
     nh_copy_wait();
     __syncthreads();
 #pragma unroll 1
-    for (int row = rows.begin + (int)threadIdx.x / 32 * 16; row < rows.end; row += 16 * NH_WARPS)
+    for (int row = rows.begin + (int)threadIdx.x / 32 * 16; row < rows.end; row += 16 * C.warps)
         nh_statistics_finish(block.tile, row / 16);
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+} // namespace nh_short
+
+using namespace nh_short;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     short_backward(const __grid_constant__ nh_short_args args) {
     const nh_block block = nh_block_of(args);
     const nh_reach warp_tiles = block.part.warp_tiles;
-    const int first_of_keys = block.rows / 16, members = NH_SHARED_HEADS ? args.tiling.heads : 1;
-    const int team = (int)threadIdx.x / 32 / NH_SPLIT, turn = (int)threadIdx.x / 32 % NH_SPLIT;
+    const int first_of_keys = block.rows / 16, members = C.shared_heads ? args.tiling.heads : 1;
+    const int team = (int)threadIdx.x / 32 / C.split, turn = (int)threadIdx.x / 32 % C.split;
     nh_sums sums;
     nh_sums_v sums_v;
     nh_groups_fill(args, block.extents, block.tile.groups);
@@ -193,17 +192,17 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
             if (by_keys) {
                 if (member == 0) nh_clear(sums_v);
                 nh_differentiate<true>(block, warp_tile - first_of_keys, turn, sums, sums_v);
-                if (NH_SPLIT == 1 && member + 1 == members)
+                if (C.split == 1 && member + 1 == members)
                     nh_finish<true>(block, member, warp_tile - first_of_keys, sums, sums_v);
             } else {
                 nh_differentiate<false>(block, warp_tile, turn, sums, sums_v);
-                if (NH_SPLIT == 1) nh_finish<false>(block, member, warp_tile, sums, sums_v);
+                if (C.split == 1) nh_finish<false>(block, member, warp_tile, sums, sums_v);
             }
         }
     }
-#if NH_SPLIT > 1
+    if constexpr (C.split == 1) return;
     const int warp_tile = warp_tiles.begin + team;
-    float4 *shares = (float4 *)(block.tile.groups + args.tiling.groups);
+    float4 *shares = (float4 *)block.tile.tensors;
     nh_add_turns(sums, shares, turn);
     if (warp_tiles.end > first_of_keys) nh_add_turns(sums_v, shares, turn);
     if (turn > 0 || warp_tile >= warp_tiles.end) return;
@@ -212,5 +211,4 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
     } else {
         nh_finish<true>(block, 0, warp_tile - first_of_keys, sums, sums_v);
     }
-#endif
 }

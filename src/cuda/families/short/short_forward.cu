@@ -3,17 +3,14 @@
  * time. If there are more multiprocessors than work tiles, each is divided into parts of its queries, with the keys
  * that these see. See short.cuh.
  *
- * Knobs besides those of short.cuh and short_queries.cuh: NH_STAGES (1, or 2: the next work tile is copied while this
- * one is computed), NH_SPLIT (warps that share 16 queries, each with a part of the rows: then every warp has at most
- * one warp tile). */
-#define NH_TENSORS (1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE)
-#define NH_ORIGINS 5
+ * With two stages, the next work tile is copied while this one is computed. With C.split, warps share 16 queries, each
+ * with a part of the rows: then every warp has at most one warp tile. */
 #include "short_shares.cuh"
 #include "short_queries.cuh"
 
-#include "repair_key.cuh"
+namespace nh_short {
 
-enum { NH_WARP_TILES = NH_WARPS / NH_SPLIT };
+enum { NH_WARP_TILES = short_warp_tiles(&C), NH_PLACES = short_places(&C) };
 
 /* The work tile of a number, whose fastest digit is the part, and whose next one is the query head among those that
  * share a key head (`member`). Its queries are rows [first, end). */
@@ -22,11 +19,7 @@ struct alignas(16) nh_work_tile {
     int rows, member, first, end;
 };
 
-static_assert(sizeof(nh_work_tile) == 80, "the host's count of shared memory");
-
-NH_DEVICE int nh_part_rows(const nh_short_args &args) {
-    return (args.tiling.rows / 16 + args.tiling.parts - 1) / args.tiling.parts * 16;
-}
+static_assert(sizeof(nh_work_tile) == SHORT_WORK_TILE_BYTES, "the host's count of shared memory");
 
 NH_DEVICE nh_work_tile nh_work_tile_of(const nh_short_args &args, int number) {
     const int parts = args.tiling.parts, share = args.tiling.heads;
@@ -43,13 +36,13 @@ NH_DEVICE nh_work_tile nh_work_tile_of(const nh_short_args &args, int number) {
     }
     work_tile.extents = nh_extents_of(args, number);
     work_tile.rows = nh_rows_of(work_tile.extents);
-    work_tile.first = part * nh_part_rows(args);
-    work_tile.end = work_tile.first + nh_part_rows(args);
+    work_tile.first = part * short_part_rows(&args.tiling);
+    work_tile.end = work_tile.first + short_part_rows(&args.tiling);
     if (work_tile.end > work_tile.rows) work_tile.end = work_tile.rows;
     return work_tile;
 }
 
-/* A work tile and its memory. Rows take one of NH_STAGES places, work tiles and their groups one of NH_STAGES + 1.
+/* A work tile and its memory. Rows take one of C.stages places, work tiles and their groups one of C.stages + 1.
  * Outputs overwrite queries. */
 struct nh_work {
     const nh_short_args &args;
@@ -64,26 +57,22 @@ struct nh_work {
 /* The partial sums of a warp, in units of four per thread: outputs, and two sums of weights. */
 enum { NH_SHARE_UNITS = NH_SUMS_V + 1 };
 
-enum { NH_PLACES = NH_STAGES + 1 };
-
 NH_DEVICE nh_work_tile *nh_work_tiles(void) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     return (nh_work_tile *)nh_shared_memory;
 }
 
 NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int round) {
-    const int rows = args.tiling.rows, stage = round % NH_STAGES, place = round % NH_PLACES;
-    const int key_bytes = nh_unit_offset(NH_DIM, rows, 0), value_bytes = nh_unit_offset(NH_DIM_V, rows, 0);
-    const int query_bytes = nh_unit_offset(NH_WIDEST, nh_part_rows(args), 0);
-    const int stage_bytes = key_bytes + value_bytes + query_bytes + rows * (int)sizeof(unsigned);
+    const int stage = round % C.stages, place = round % NH_PLACES;
+    const short_forward_layout at = short_forward_layout_of(&C, &args.tiling);
+    char *shared = (char *)nh_work_tiles();
     nh_work work = {args, nh_work_tiles()[place], round};
-    work.shares = (float4 *)(nh_work_tiles() + NH_PLACES);
-    char *stages = (char *)(work.shares + (NH_WARPS - NH_WARP_TILES) * 32 * NH_SHARE_UNITS);
-    work.keys = stages + stage * stage_bytes;
-    work.values = work.keys + key_bytes;
-    work.queries = work.values + value_bytes;
-    work.columns = (unsigned *)(work.queries + query_bytes);
-    work.groups = (nh_group *)(stages + NH_STAGES * stage_bytes) + place * args.tiling.groups;
+    work.shares = (float4 *)(shared + at.shares);
+    work.keys = shared + at.stages + stage * at.stage_bytes;
+    work.values = work.keys + at.values;
+    work.queries = work.keys + at.queries;
+    work.columns = (unsigned *)(work.keys + at.columns);
+    work.groups = (nh_group *)(shared + at.groups) + place * args.tiling.groups;
     return work;
 }
 
@@ -104,7 +93,7 @@ NH_DEVICE long long nh_ahead(const nh_work &work, int tensor) {
 
 /* A warp tile: 16 queries from `row` of the work tile on, and their rows as operands. */
 struct nh_warp_tile : nh_queries {
-    nh_row_operand<NH_DIM> operand;
+    nh_row_operand<C.dim> operand;
     int row;
 };
 
@@ -130,7 +119,7 @@ NH_DEVICE void nh_score(const nh_work &work, const nh_warp_tile &warp_tile, cons
 
 /* Warps share warp tiles in launches of a few microseconds, whose time depends on loading their code. In f32, taking
  * only 16 rows at a time halves it, which is worth it. */
-enum { NH_NARROW = NH_DTYPE == NH_F32 && NH_SPLIT > 1 };
+enum { NH_NARROW = NH_DTYPE == NH_F32 && C.split > 1 };
 
 /* Calls visit(scores, row, both) for the rows that the warp tile sees, 32 at a time; 16, without `both`, at the end and
  * with NH_NARROW. If `shares` warps share the warp tile, each visits its part of them. */
@@ -141,7 +130,7 @@ NH_DEVICE void nh_for_scores(const nh_work &work, const nh_warp_tile &warp_tile,
     const int share = (int)threadIdx.x / 32 % shares;
     float scores[4][4];
     unsigned keys[NH_STEPS];
-    nh_columns_start<NH_AS_LAID, NH_DIM, NH_STEPS>(keys, work.keys);
+    nh_columns_start<NH_AS_LAID, C.dim, NH_STEPS>(keys, work.keys);
     const auto meet = [&](int row, bool both) {
         nh_score(work, warp_tile, keys, row, both, scale, reference, scores);
         visit(scores, row, both);
@@ -162,9 +151,8 @@ NH_DEVICE void nh_for_scores(const nh_work &work, const nh_warp_tile &warp_tile,
 NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_warp_tile &warp_tile, nh_state &state) {
     const float zero[2] = {0.f, 0.f};
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
-    nh_for_scores(work, warp_tile, 1, zero, [&](const float (&scores)[4][4], int, bool both) {
-        nh_raise_tops(top, scores, both);
-    });
+    nh_for_scores(work, warp_tile, 1, zero,
+                  [&](const float(&scores)[4][4], int, bool both) { nh_raise_tops(top, scores, both); });
     state.reference[0] = nh_quad_max(top[0]);
     state.reference[1] = nh_quad_max(top[1]);
 }
@@ -172,11 +160,11 @@ NH_DEVICE void nh_refer_to_largest(const nh_work &work, const nh_warp_tile &warp
 /* Multiplies the warp tile's weights with the values, and adds up this thread's weights. */
 NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_tile, int shares, nh_state &state,
                                float (&output)[NH_SUMS_V][4]) {
-    nh_across<NH_DIM_V> values;
+    nh_across<C.dim_v> values;
     nh_across_start(values, work.values);
     nh_clear(output);
     state.sum[0] = state.sum[1] = 0.f;
-    nh_for_scores(work, warp_tile, shares, state.reference, [&](float (&scores)[4][4], int row, bool both) {
+    nh_for_scores(work, warp_tile, shares, state.reference, [&](float(&scores)[4][4], int row, bool both) {
         const int pairs = both ? 2 : 1;
         nh_weigh(scores, both, state);
 #pragma unroll
@@ -191,7 +179,7 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_til
 /* Adds the sums of the other warps that share a warp tile to those of its first. Called by all threads; `some`: the
  * warp has a warp tile. */
 NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[NH_SUMS_V][4]) {
-    const int rank = (int)threadIdx.x / 32 % NH_SPLIT;
+    const int rank = (int)threadIdx.x / 32 % C.split;
     if (some && rank) {
         float4 *own = nh_share_at(work.shares, NH_SHARE_UNITS, rank);
         nh_share_write(own, output);
@@ -200,7 +188,7 @@ NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, fl
     __syncthreads();
     if (!some || rank) return;
 #pragma unroll 1
-    for (int other = 1; other < NH_SPLIT; other++) {
+    for (int other = 1; other < C.split; other++) {
         const float4 *share = nh_share_at(work.shares, NH_SHARE_UNITS, other), sums = share[32 * NH_SUMS_V];
         nh_share_add(output, share);
         state.sum[0] += sums.x;
@@ -244,8 +232,9 @@ static __device__ __noinline__ float nh_repair_row(const nh_short_args &args, in
     nh_repair_start(state, query);
     for (int key = begin; key < end; key++)
         if (nh_sees(visibility, work.columns[key]))
-            nh_repair_key(state, [&](int i) { return nh_element(NH_DIM, work.keys, key, i); },
-                         [&](int i) { return nh_element(NH_DIM_V, work.values, key, i); }, scale, 0.f);
+            nh_repair_key(
+                state, [&](int i) { return nh_element(C.dim, work.keys, key, i); },
+                [&](int i) { return nh_element(C.dim_v, work.values, key, i); }, scale, 0.f);
     elem *to = (elem *)(work.queries + nh_unit_offset(NH_WIDEST, row - work.work_tile.first, 0));
     return nh_repair_finish(state, [&](int i, elem element) { to[i] = element; });
 }
@@ -292,9 +281,9 @@ NH_DEVICE void nh_conclude(const nh_work &work, const nh_warp_tile &warp_tile, n
                                              : nh_repair_attention(work.args, work.round, warp_tile.row);
     __syncwarp();
     const nh_token own = nh_token_of(work.work_tile.extents, work.groups, warp_tile.row + (int)threadIdx.x % 16);
-    nh_store_warp_tile<NH_DIM_V, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,
-                                            work.queries +
-                                                nh_unit_offset(NH_WIDEST, warp_tile.row - work.work_tile.first, 0));
+    nh_store_warp_tile<C.dim_v, NH_WIDEST>(work.args, work.groups, NH_O, nh_ahead(work, NH_O), own,
+                                           work.queries +
+                                               nh_unit_offset(NH_WIDEST, warp_tile.row - work.work_tile.first, 0));
     nh_store_lse(work, own, lse);
 }
 
@@ -304,10 +293,10 @@ NH_DEVICE void nh_attend(const nh_work &work, nh_warp_tile &warp_tile, bool some
     float output[NH_SUMS_V][4];
     if (some) {
         nh_warp_tile_load(work, warp_tile);
-        nh_weigh_values(work, warp_tile, NH_SPLIT, state, output);
+        nh_weigh_values(work, warp_tile, C.split, state, output);
     }
-    if (NH_SPLIT > 1) nh_add_shares(work, some, state, output);
-    if (some && threadIdx.x / 32 % NH_SPLIT == 0) nh_conclude(work, warp_tile, state, output);
+    if (C.split > 1) nh_add_shares(work, some, state, output);
+    if (some && threadIdx.x / 32 % C.split == 0) nh_conclude(work, warp_tile, state, output);
 }
 
 /* The rows [begin, end) that some query of the block sees, rounded to multiples of 16. */
@@ -330,13 +319,13 @@ NH_DEVICE void nh_copy_work_tile(const nh_work &work) {
 #pragma unroll 1
     for (int row = begin + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
         const nh_token token = nh_token_of(work.work_tile.extents, work.groups, row);
-        nh_copy_row<NH_DIM>(keys + nh_token_offset(args, work.groups, NH_K, token),
-                            work.keys + nh_unit_offset(NH_DIM, row, 0), token.exists);
-        nh_copy_row<NH_DIM_V>(values + nh_token_offset(args, work.groups, NH_V, token),
-                              work.values + nh_unit_offset(NH_DIM_V, row, 0), token.exists);
+        nh_copy_row<C.dim>(keys + nh_token_offset(args, work.groups, NH_K, token),
+                           work.keys + nh_unit_offset(C.dim, row, 0), token.exists);
+        nh_copy_row<C.dim_v>(values + nh_token_offset(args, work.groups, NH_V, token),
+                             work.values + nh_unit_offset(C.dim_v, row, 0), token.exists);
         if (row >= work.work_tile.first && row < work.work_tile.end)
-            nh_copy_row<NH_DIM>(queries + nh_token_offset(args, work.groups, NH_Q, token),
-                                work.queries + nh_unit_offset(NH_WIDEST, row - work.work_tile.first, 0), token.exists);
+            nh_copy_row<C.dim>(queries + nh_token_offset(args, work.groups, NH_Q, token),
+                               work.queries + nh_unit_offset(NH_WIDEST, row - work.work_tile.first, 0), token.exists);
     }
 }
 
@@ -345,35 +334,39 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
     if ((int)blockIdx.x + round * (int)gridDim.x < args.tiling.work_tiles) {
         const nh_work work = nh_work_of(args, round);
         nh_copy_work_tile(work);
-        if (NH_GROUPS != NH_EVEN || round < NH_STAGES)
+        if (C.order != SHORT_EVEN || round < C.stages)
             nh_columns_fill(args, work.work_tile.extents, work.groups, work.columns);
     }
     nh_copy_commit();
 }
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, NH_MIN_BLOCKS)
+} // namespace nh_short
+
+using namespace nh_short;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     short_forward(const __grid_constant__ nh_short_args args) {
-    const int own_row = (int)threadIdx.x / 32 / NH_SPLIT * 16;
+    const int own_row = (int)threadIdx.x / 32 / C.split * 16;
     /* What rows see is the same for all work tiles; a warp with a single warp tile keeps it. */
-    const bool keeps = NH_GROUPS == NH_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_WARP_TILES;
+    const bool keeps = C.order == SHORT_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_WARP_TILES;
     nh_warp_tile warp_tile;
 #pragma unroll 1
-    for (int round = 0; round < NH_STAGES; round++)
+    for (int round = 0; round < C.stages; round++)
         nh_work_tile_fill(args, round);
     __syncthreads();
-    if (NH_STAGES == 2) nh_fetch(args, 0);
+    if (C.stages == 2) nh_fetch(args, 0);
 #pragma unroll 1
     for (int round = 0; (int)blockIdx.x + round * (int)gridDim.x < args.tiling.work_tiles; round++) {
-        nh_fetch(args, round + NH_STAGES - 1);
-        nh_work_tile_fill(args, round + NH_STAGES);
+        nh_fetch(args, round + C.stages - 1);
+        nh_work_tile_fill(args, round + C.stages);
         const nh_work work = nh_work_of(args, round);
         int row = work.work_tile.first + own_row;
         if (row < work.work_tile.end && (!keeps || round == 0)) nh_warp_tile_locate(work, row, warp_tile);
-        nh_copy_wait_groups<NH_STAGES - 1>();
+        nh_copy_wait_groups<C.stages - 1>();
         __syncthreads();
-        if (NH_SPLIT > 1) nh_attend(work, warp_tile, row < work.work_tile.end);
+        if (C.split > 1) nh_attend(work, warp_tile, row < work.work_tile.end);
 #pragma unroll 1
-        for (; NH_SPLIT == 1 && row < work.work_tile.end; row += 16 * NH_WARP_TILES) {
+        for (; C.split == 1 && row < work.work_tile.end; row += 16 * NH_WARP_TILES) {
             if (row != work.work_tile.first + own_row) nh_warp_tile_locate(work, row, warp_tile);
             nh_attend(work, warp_tile, true);
         }

@@ -1,6 +1,10 @@
 /* Operands of cuda.short's products, by where they lie in shared memory, and storing sums. */
 #pragma once
 
+#include "short.cuh"
+
+namespace nh_short {
+
 /* Sets, for each step, the address of a lane's elements of row 0. */
 template <nh_order ORDER, int WIDTH, int STEPS>
 NH_DEVICE void nh_columns_start(unsigned (&start)[STEPS], const char *rows) {
@@ -99,9 +103,10 @@ NH_DEVICE void nh_store_row(elem *to, bool exists, const float (&sums)[SUMS][4],
         const unsigned first = nh_pack(sums[u][2 * half] * factor, sums[u][2 * half + 1] * factor);
         const unsigned second = nh_pack(sums[u + 1][2 * half] * factor, sums[u + 1][2 * half + 1] * factor);
         const unsigned other = __shfl_xor_sync(~0u, odd ? first : second, 1);
-        if (exists && 8 * (u + odd) < WIDTH)
-            *(uint2 *)(to + 8 * u) = odd ? uint2{other, second} : uint2{first, other};
+        if (exists && 8 * (u + odd) < WIDTH) *(uint2 *)(to + 8 * u) = odd ? uint2{other, second} : uint2{first, other};
     }
 }
 
 #endif
+
+} // namespace nh_short

@@ -1,11 +1,10 @@
 /* Forward pass: 16 consecutive rows as queries, what they see, and the sums of their weights. Fragments are as in
- * mma.cuh: a thread has elements of rows g and g + 8. Knob: NH_CONTIGUOUS (the keys that a query sees are consecutive
- * rows). */
+ * mma.cuh: a thread has elements of rows g and g + 8. */
 #pragma once
 
-#include "short.cuh"
+#include "short_products.cuh"
 
-#include "row_state.cuh"
+namespace nh_short {
 
 /* What rows g and g + 8 see, the range of rows that the 16 queries see, and the rows that all of them see. */
 struct nh_queries {
@@ -25,8 +24,8 @@ NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args,
     }
     queries.begin = __reduce_min_sync(~0u, own.first_row) / 16 * 16;
     queries.end = __reduce_max_sync(~0u, own.last_row) + 1;
-    queries.common_begin = NH_CONTIGUOUS ? __reduce_max_sync(~0u, own.first_row) : 0;
-    queries.common_end = NH_CONTIGUOUS ? __reduce_min_sync(~0u, own.last_row) + 1 : 0;
+    queries.common_begin = C.contiguous ? __reduce_max_sync(~0u, own.first_row) : 0;
+    queries.common_end = C.contiguous ? __reduce_min_sync(~0u, own.last_row) + 1 : 0;
 }
 
 /* Turns products with 32 rows from `row` on, or 16 unless `both`, into scores: times the scale, less the reference, and
@@ -76,3 +75,5 @@ NH_DEVICE float nh_lse_of_lane(float2 lse) {
     const float upper = __shfl_sync(~0u, lse.x, lane % 8 * 4), lower = __shfl_sync(~0u, lse.y, lane % 8 * 4);
     return lane % 16 < 8 ? upper : lower;
 }
+
+} // namespace nh_short

@@ -4,7 +4,7 @@
 
 #include "short_tile.cuh"
 
-#include "repair_pair.cuh"
+namespace nh_short {
 
 /* Points to a token's row in a tensor, for the member-th of the query heads that share keys. */
 NH_DEVICE elem *nh_token_row(const nh_block &block, int tensor, int member, const nh_token &token) {
@@ -22,7 +22,7 @@ NH_DEVICE nh_lane_rows nh_key_rows(const nh_block &block, const nh_token &token)
 /* -LSE in base 2 and delta of a query with these rows. They are computed again because shared memory has those of one
  * member only. */
 NH_DEVICE float2 nh_repair_statistics(const nh_block &block, int member, const nh_token &token,
-                                     const nh_lane_rows &query) {
+                                      const nh_lane_rows &query) {
     const elem *output = nh_token_row(block, NH_O, member, token);
     const float *lse = (const float *)block.args.tensor[NH_LSE].data,
                 *d_lse = (const float *)block.args.tensor[NH_D_LSE].data;
@@ -63,6 +63,8 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_short_args &args
             if (BY_KEYS) statistics = nh_repair_statistics(block, i, column, rows);
             nh_repair_pair(own_rows, rows, statistics, (float)(args.scale * NH_LOG2E), 0.f, gradient);
         }
-    nh_lane_row_store<NH_DIM>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, own, gradient.first, (float)args.scale);
-    if (BY_KEYS) nh_lane_row_store<NH_DIM_V>(block, NH_D_V, member, own, gradient.second, 1.f);
+    nh_lane_row_store<C.dim>(block, BY_KEYS ? NH_D_K : NH_D_Q, member, own, gradient.first, (float)args.scale);
+    if (BY_KEYS) nh_lane_row_store<C.dim_v>(block, NH_D_V, member, own, gradient.second, 1.f);
 }
+
+} // namespace nh_short

@@ -1,5 +1,6 @@
 #include "short_shape.h"
 
+#include "dtype.h"
 #include "launch.h"
 
 #include <stdlib.h>
@@ -43,7 +44,7 @@ static double columns_of(const struct nh_problem *problem, const struct nh_short
     return (double)columns / (double)warp_tiles;
 }
 
-/* With NH_SHORT_BY_RESIDUE, work tiles of shorter groups have fewer rows instead of padding rows. Sets the mean share
+/* With SHORT_BY_RESIDUE, work tiles of shorter groups have fewer rows instead of padding rows. Sets the mean share
  * of rows and tokens, over all kinds of residues: those of long or short groups on each axis. */
 static void set_shares(const struct nh_problem *problem, struct nh_short_shape *shape) {
     shape->rows_share = shape->tokens_share = 0;
@@ -91,13 +92,13 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
     /* Groups of one residue are equally long. Work tiles of one residue pay off if there are enough such groups to fill
      * them. */
     bool many = problem->batch * problem->kv_heads >= shape->groups;
-    shape->order = even ? NH_SHORT_EVEN : many ? NH_SHORT_BY_RESIDUE : NH_SHORT_UNEVEN;
+    shape->order = even ? SHORT_EVEN : many ? SHORT_BY_RESIDUE : SHORT_UNEVEN;
     shape->rows = nh_ceil_div(shape->groups * shape->group_tokens, 16) * 16;
-    shape->total = shape->order == NH_SHORT_BY_RESIDUE ? total / residues : total;
+    shape->total = shape->order == SHORT_BY_RESIDUE ? total / residues : total;
     shape->chunks = nh_ceil_div(shape->total, shape->groups);
     shape->work_tiles = shape->chunks * (total / shape->total);
     shape->columns = columns_of(problem, shape);
-    if (shape->order == NH_SHORT_BY_RESIDUE) set_shares(problem, shape);
+    if (shape->order == SHORT_BY_RESIDUE) set_shares(problem, shape);
     return true;
 }
 
@@ -116,42 +117,72 @@ bool nh_short_offsets_fit(const struct nh_problem *problem) {
     return true;
 }
 
-int64_t nh_short_work_tiles(const struct nh_short_launch *of) {
-    const struct nh_problem *problem = of->problem;
+static int64_t work_tiles_of(const struct nh_problem *problem, const struct nh_short_shape *shape,
+                             int32_t parts) {
     return problem->op == NHOOD_OP_BWD
-               ? of->shape->work_tiles
-               : of->shape->work_tiles * (problem->heads / problem->kv_heads) * of->parts;
+               ? shape->work_tiles
+               : shape->work_tiles * (problem->heads / problem->kv_heads) * parts;
 }
 
-nhood_status nh_short_tiling(const struct nh_short_launch *of, struct nh_short_tiling *tiling) {
-    const struct nh_short_shape *shape = of->shape;
-    int64_t work_tiles = nh_short_work_tiles(of);
-    if (of->problem->op == NHOOD_OP_FWD && work_tiles > INT32_MAX / 2)
+int64_t nh_short_work_tiles(const struct nh_short_launch *of) {
+    return work_tiles_of(of->problem, of->shape, of->tiling.parts);
+}
+
+nhood_status nh_short_check(const struct nh_short_launch *of) {
+    if (of->problem->op == NHOOD_OP_FWD && nh_short_work_tiles(of) > INT32_MAX / 2)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 work tiles");
-    *tiling =
-        (struct nh_short_tiling){.work_tiles = (int)work_tiles,
-                                 .tiles = {shape->extent[0], shape->extent[1], shape->extent[2]},
-                                 .tokens = (int)shape->group_tokens,
-                                 .groups = (int)shape->groups,
-                                 .rows = (int)shape->rows,
-                                 .parts = of->parts,
-                                 .total = (int)shape->total,
-                                 .chunks = (int)shape->chunks,
-                                 .heads = (int)(of->problem->heads / of->problem->kv_heads)};
     return NHOOD_OK;
 }
 
-void nh_short_define(const struct nh_short_launch *of, struct nh_kernel_spec *spec) {
+struct nh_short_tiling nh_short_tiling_of(const struct nh_problem *problem,
+                                          const struct nh_short_shape *shape, int32_t parts) {
+    return (struct nh_short_tiling){
+        .work_tiles = (int)nh_min(work_tiles_of(problem, shape, parts), INT32_MAX),
+        .tiles = {shape->extent[0], shape->extent[1], shape->extent[2]},
+        .tokens = (int)shape->group_tokens,
+        .groups = (int)shape->groups,
+        .rows = (int)shape->rows,
+        .parts = parts,
+        .total = (int)shape->total,
+        .chunks = (int)shape->chunks,
+        .heads = (int)(problem->heads / problem->kv_heads)};
+}
+
+struct short_config nh_short_config(const struct nh_problem *problem,
+                                    const struct nh_short_shape *shape, enum short_pass pass) {
+    return (struct short_config){.pass = pass,
+                                 .order = (int)shape->order,
+                                 .rank = problem->rank,
+                                 .element_bytes = (int)nh_dtype_bytes(problem->dtype),
+                                 .dim = (int)problem->dim,
+                                 .dim_v = (int)problem->dim_v,
+                                 .strided = nh_problem_strided(problem),
+                                 .dilated = nh_problem_dilated(problem),
+                                 .contiguous = pass != SHORT_BACKWARD && shape->contiguous,
+                                 .split = 1};
+}
+
+struct nh_kernel_spec nh_short_spec(const struct nh_short_launch *of) {
+    static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(SHORT_CONFIG);
+    static const char *const sources[] = {[SHORT_FORWARD] = "short_forward.cu",
+                                          [SHORT_BACKWARD] = "short_backward.cu",
+                                          [SHORT_RING] = "short90_forward.cu"},
+                             *const passes[] = {[SHORT_FORWARD] = "SHORT_FORWARD",
+                                                [SHORT_BACKWARD] = "SHORT_BACKWARD",
+                                                [SHORT_RING] = "SHORT_RING"},
+                             *const orders[] = {[SHORT_UNEVEN] = "SHORT_UNEVEN",
+                                                [SHORT_EVEN] = "SHORT_EVEN",
+                                                [SHORT_BY_RESIDUE] = "SHORT_BY_RESIDUE",
+                                                [SHORT_BOXES] = "SHORT_BOXES"};
     const struct nh_problem *problem = of->problem;
-    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
-    nh_cuda_define_long_sums(spec, problem,
+    struct nh_kernel_spec spec = {.source = sources[of->config.pass]};
+    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_cuda_define_long_sums(&spec, problem,
                              problem->op == NHOOD_OP_BWD ? NH_SUMS_OF_QUERY | NH_SUMS_OF_KEY
                                                          : NH_SUMS_OF_QUERY);
-    nh_kernel_define(spec, "NH_RANK", problem->rank);
-    nh_kernel_define(spec, "NH_DIM", problem->dim);
-    nh_kernel_define(spec, "NH_DIM_V", problem->dim_v);
-    nh_kernel_define(spec, "NH_STRIDED", nh_problem_strided(problem));
-    nh_kernel_define(spec, "NH_DILATED", nh_problem_dilated(problem));
-    nh_kernel_define(spec, "NH_GROUPS", of->shape->order);
+    nh_kernel_configure(&spec, fields, &of->config);
+    nh_kernel_name_value(&spec, "pass", passes[of->config.pass]);
+    nh_kernel_name_value(&spec, "order", orders[of->config.order]);
+    return spec;
 }

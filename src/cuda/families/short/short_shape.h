@@ -4,16 +4,13 @@
 
 #include "kernel_cache.h"
 #include "problem.h"
-#include "short_args.h"
+#include "short_config.h"
 
 /* The most rows of a work tile: fields of nh_visibility and nh_ratio in short.cuh have no room for more. */
 enum { NH_SHORT_MOST_ROWS = 1024 };
 
-/* How groups are numbered: NH_GROUPS of the kernels, see short.cuh. */
-enum nh_short_order { NH_SHORT_UNEVEN, NH_SHORT_EVEN, NH_SHORT_BY_RESIDUE, NH_SHORT_BOXES };
-
 struct nh_short_shape {
-    enum nh_short_order order;
+    enum short_order order;
     /* tokens of the longest dilation group per axis, and in all */
     int32_t extent[NH_AXES];
     int64_t group_tokens;
@@ -29,15 +26,14 @@ struct nh_short_shape {
     double columns, rows_share, tokens_share;
 };
 
-/* A config on a problem, with its work tiles: warps that compute, blocks that share a work tile, warps that share 16
- * rows, and work tiles that a block holds at a time. */
+/* A config on a problem: the kernel, and its work tiles. */
 struct nh_short_launch {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
     const struct nh_short_shape *shape;
-    int32_t warps, parts, split, stages;
-    int64_t tiles;              /* warp tiles of 16 rows that a block computes per work tile */
-    int64_t key_row, value_row; /* bytes of a row of dim and dim_v elements in shared memory */
+    struct short_config config;
+    struct nh_short_tiling tiling;
+    int64_t tiles; /* warp tiles of 16 rows that a block computes per work tile */
     int64_t shared_bytes;
 };
 
@@ -52,13 +48,21 @@ bool nh_short_shape_of(const struct nh_problem *problem, int64_t rows,
 /* Whether offsets of tokens inside a batch entry fit 32 bits. */
 bool nh_short_offsets_fit(const struct nh_problem *problem);
 
-/* The forward pass has a work tile for each query head and each part; the backward pass has blocks for the parts. */
+/* The forward pass has a work tile for each query head and each part; the backward pass has blocks for the parts. Their
+ * number in a launch's tiling is exact if nh_short_check succeeds. */
 int64_t nh_short_work_tiles(const struct nh_short_launch *of);
 
-/* Sets the members that are not for cuda.short90 only. Fails with UNSUPPORTED if there are more than 2^30 work tiles. */
-nhood_status nh_short_tiling(const struct nh_short_launch *of, struct nh_short_tiling *tiling);
+/* What the problem and its shape say of a kernel, and of a launch in which so many blocks share a work tile; the rest is
+ * the config's. */
+struct short_config nh_short_config(const struct nh_problem *problem,
+                                    const struct nh_short_shape *shape, enum short_pass pass);
+struct nh_short_tiling nh_short_tiling_of(const struct nh_problem *problem,
+                                          const struct nh_short_shape *shape, int32_t parts);
 
-/* Defines the macros of short.cuh but NH_WARPS and NH_MIN_BLOCKS. */
-void nh_short_define(const struct nh_short_launch *of, struct nh_kernel_spec *spec);
+/* Fails with UNSUPPORTED if there are more than 2^30 work tiles. */
+nhood_status nh_short_check(const struct nh_short_launch *of);
+
+/* The launch's kernel and what it is compiled with. */
+struct nh_kernel_spec nh_short_spec(const struct nh_short_launch *of);
 
 #endif

@@ -1,15 +1,15 @@
 /* Warps that share a warp tile: the others pass their sums through shared memory to the first, which adds them in a
- * fixed order.
- *
- * Knob: NH_SPLIT (how many share one). */
+ * fixed order. C.split of them share one. */
 #pragma once
 
 #include "short.cuh"
 
+namespace nh_short {
+
 /* Where the turn-th of them, from 1 on, leaves its sums for the first: `units` of 16 bytes per lane. */
 NH_DEVICE float4 *nh_share_at(float4 *shares, int units, int turn) {
-    const int team = (int)threadIdx.x / 32 / NH_SPLIT, lane = (int)threadIdx.x % 32;
-    return shares + (team * (NH_SPLIT - 1) + turn - 1) * 32 * units + lane;
+    const int team = (int)threadIdx.x / 32 / C.split, lane = (int)threadIdx.x % 32;
+    return shares + (team * (C.split - 1) + turn - 1) * 32 * units + lane;
 }
 
 template <int SUMS> NH_DEVICE void nh_share_write(float4 *share, const float (&sums)[SUMS][4]) {
@@ -28,3 +28,5 @@ template <int SUMS> NH_DEVICE void nh_share_add(float (&sums)[SUMS][4], const fl
         sums[u][3] += more.w;
     }
 }
+
+} // namespace nh_short

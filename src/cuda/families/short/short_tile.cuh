@@ -1,10 +1,9 @@
-/* The part of a work tile that a block of the backward pass needs, and its layout in shared memory.
- *
- * Knobs, besides those of short.cuh: NH_DENSE (queries see their whole groups, and warp tiles have rows of one group
- * alone). */
+/* The part of a work tile that a block of the backward pass needs, and its layout in shared memory. */
 #pragma once
 
-#include "short.cuh"
+#include "short_products.cuh"
+
+namespace nh_short {
 
 /* A query: what it sees, as in nh_visibility, LSE in base 2, and delta = rowsum(dO * O) - dLSE. */
 struct alignas(16) nh_query {
@@ -12,9 +11,9 @@ struct alignas(16) nh_query {
     float lse, delta;
 };
 
-/* With NH_DENSE, everything that is multiplied with a query is of its group, and padding rows are zeros. */
+/* With C.dense, everything that is multiplied with a query is of its group, and padding rows are zeros. */
 NH_DEVICE bool nh_query_sees(const nh_query &query, unsigned column) {
-    return NH_DENSE || nh_sees({query.begin, query.last, 0, 0}, column);
+    return C.dense || nh_sees({query.begin, query.last, 0, 0}, column);
 }
 
 /* Rows [begin, end). */
@@ -29,7 +28,10 @@ struct nh_tile {
     unsigned *column;   /* each row as a key, for nh_query_sees */
     nh_reach *reach[2]; /* per warp tile: keys that its queries see; queries that see its keys */
     nh_group *groups;
+    char *tensors; /* the rows of all, in whose place sums of warps lie at the end */
 };
+static_assert(sizeof(nh_query) == SHORT_QUERY_BYTES && sizeof(nh_reach) == SHORT_REACH_BYTES,
+              "the host's count of shared memory");
 
 /* A block's share of its work tile: warp tiles [begin, end), with those of queries numbered before those of keys, and
  * the rows of queries and of keys that these need. Blocks that share a work tile have warp tiles of only one kind
@@ -42,7 +44,7 @@ NH_DEVICE nh_part nh_part_of(const nh_short_args &args, int rows) {
     const int warp_tiles = rows / 16, half = args.tiling.parts / 2;
     const nh_reach all = {0, rows};
     if (half == 0) return {{0, 2 * warp_tiles}, all, all};
-    const int part = (int)blockIdx.y, each = (warp_tiles + half - 1) / half;
+    const int part = (int)blockIdx.y, each = short_part_warp_tiles(&args.tiling, rows);
     const int number = part < half ? part : part - half;
     const nh_reach own = {min(number * each, warp_tiles), min((number + 1) * each, warp_tiles)};
     const nh_reach own_rows = {16 * own.begin, 16 * own.end};
@@ -61,17 +63,19 @@ template <int WIDTH> NH_DEVICE char *nh_rows_at(char *&free, nh_reach rows) {
 NH_DEVICE nh_tile nh_tile_at(const nh_short_args &args, int rows, const nh_part &part) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_tile tile;
+    const short_backward_layout at = short_backward_layout_of(&C, &args.tiling, rows);
     tile.query = (nh_query *)nh_shared_memory;
-    tile.column = (unsigned *)(tile.query + rows);
-    tile.reach[0] = (nh_reach *)(tile.column + rows);
+    tile.column = (unsigned *)(nh_shared_memory + at.columns);
+    tile.reach[0] = (nh_reach *)(nh_shared_memory + at.reach);
     tile.reach[1] = tile.reach[0] + rows / 16;
-    tile.groups = (nh_group *)(tile.reach[1] + rows / 16);
-    char *free = (char *)(tile.groups + args.tiling.groups);
-    tile.queries = nh_rows_at<NH_DIM>(free, part.queries);
-    tile.d_outputs = nh_rows_at<NH_DIM_V>(free, part.queries);
-    tile.outputs = nh_rows_at<NH_DIM_V>(free, part.queries);
-    tile.keys = nh_rows_at<NH_DIM>(free, part.keys);
-    tile.values = nh_rows_at<NH_DIM_V>(free, part.keys);
+    tile.groups = (nh_group *)(nh_shared_memory + at.groups);
+    tile.tensors = nh_shared_memory + at.tensors;
+    char *free = tile.tensors;
+    tile.queries = nh_rows_at<C.dim>(free, part.queries);
+    tile.d_outputs = nh_rows_at<C.dim_v>(free, part.queries);
+    tile.outputs = nh_rows_at<C.dim_v>(free, part.queries);
+    tile.keys = nh_rows_at<C.dim>(free, part.keys);
+    tile.values = nh_rows_at<C.dim_v>(free, part.keys);
     return tile;
 }
 
@@ -101,3 +105,5 @@ NH_DEVICE long long nh_offset(const nh_block &block, int tensor, int member, con
     return nh_token_offset(block.args, block.tile.groups, tensor, token) +
            (of_keys ? 0 : member * block.args.tensor[tensor].head);
 }
+
+} // namespace nh_short

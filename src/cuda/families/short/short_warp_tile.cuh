@@ -4,16 +4,16 @@
  *     P = exp(scale a b^T - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', by keys, += P b'
  *
  * with rows a and a' and columns b and b': Q and dO with K and V or, by keys, K and V with Q and dO. P and dS go from
- * accumulators to operands without leaving registers.
- *
- * Knobs: NH_SPLIT (warps that share a warp tile and take its columns alternately; more than 1 only if every warp tile
- * of a block has warps of its own). */
+ * accumulators to operands without leaving registers. C.split warps share a warp tile and take its columns alternately;
+ * more than one only if every warp tile of a block has warps of its own. */
 #pragma once
 
 #include "short_tile.cuh"
 
+namespace nh_short {
+
 /* Whether registers hold the warp tile's own rows as operands; otherwise its sums need the room. */
-enum { NH_HELD = NH_DTYPE != NH_F32 && NH_DIM + NH_DIM_V <= (NH_WARPS > 8 ? 64 : 128) };
+enum { NH_HELD = NH_DTYPE != NH_F32 && C.dim + C.dim_v <= (C.warps > 8 ? 64 : 128) };
 
 /* Gradients of a warp tile: of queries, or of keys and values. */
 typedef float nh_sums[NH_SUMS][4];
@@ -60,7 +60,7 @@ NH_DEVICE void nh_add_weighted(float (&sums)[SUMS][4], const float (&weights)[2]
     nh_add_columns(sums, operand, across, nh_rows_of_pair(column), true);
 }
 
-/* Adds what the warp tile's columns contribute; sums_v only by keys. turn: of the NH_SPLIT warps that share the warp
+/* Adds what the warp tile's columns contribute; sums_v only by keys. turn: of the C.split warps that share the warp
  * tile. */
 template <bool BY_KEYS>
 NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, nh_sums &sums, nh_sums_v &sums_v) {
@@ -68,16 +68,16 @@ NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, 
     const int first = 16 * warp_tile;
     const float scale = (float)(block.args.scale * NH_LOG2E);
     const char *columns = BY_KEYS ? tile.queries : tile.keys, *columns_v = BY_KEYS ? tile.d_outputs : tile.values;
-    nh_row_operand<NH_DIM, NH_HELD> rows;
-    nh_row_operand<NH_DIM_V, NH_HELD> rows_v;
+    nh_row_operand<C.dim, NH_HELD> rows;
+    nh_row_operand<C.dim_v, NH_HELD> rows_v;
     nh_own own;
     unsigned laid[NH_STEPS], laid_v[NH_STEPS_V];
-    nh_across<NH_DIM> across;
-    nh_across<NH_DIM_V> across_v;
-    nh_load_rows<NH_DIM>(rows, BY_KEYS ? tile.keys : tile.queries, first);
-    nh_load_rows<NH_DIM_V>(rows_v, BY_KEYS ? tile.values : tile.d_outputs, first);
-    nh_columns_start<NH_AS_LAID, NH_DIM>(laid, columns);
-    nh_columns_start<NH_AS_LAID, NH_DIM_V>(laid_v, columns_v);
+    nh_across<C.dim> across;
+    nh_across<C.dim_v> across_v;
+    nh_load_rows<C.dim>(rows, BY_KEYS ? tile.keys : tile.queries, first);
+    nh_load_rows<C.dim_v>(rows_v, BY_KEYS ? tile.values : tile.d_outputs, first);
+    nh_columns_start<NH_AS_LAID, C.dim>(laid, columns);
+    nh_columns_start<NH_AS_LAID, C.dim_v>(laid_v, columns_v);
     nh_across_start(across, columns);
     nh_across_start(across_v, columns_v);
 #pragma unroll
@@ -88,7 +88,7 @@ NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, 
     }
     const nh_reach reach = tile.reach[BY_KEYS][warp_tile];
 #pragma unroll 1
-    for (int column = reach.begin / 16 * 16 + 16 * turn; column < reach.end; column += 16 * NH_SPLIT) {
+    for (int column = reach.begin / 16 * 16 + 16 * turn; column < reach.end; column += 16 * C.split) {
         float weights[2][4] = {}, d_scores[2][4] = {};
         nh_multiply_columns(weights, rows, laid, column, true);
         nh_multiply_columns(d_scores, rows_v, laid_v, column, true);
@@ -97,3 +97,5 @@ NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, 
         nh_add_weighted(sums, d_scores, across, column);
     }
 }
+
+} // namespace nh_short
