@@ -1,10 +1,24 @@
-/* Any bytes as a problem: refused with a text, or canonicalised without harm. */
+/* Any bytes as a problem: refused with a text, or canonicalised without harm. As a member of a group it is refused with its index, or
+ * planned, and an execute without tensors is refused unless there is nothing to compute. */
 #include "nhood.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void in_group(nhood_context *context, const nhood_problem *problem, bool legal) {
+    nhood_problem members[3] = {*problem, *problem, *problem};
+    nhood_group_io io = {.struct_size = sizeof io, .count = 3};
+    nhood_plan *plan = NULL;
+    nhood_problem_init(&members[0], NHOOD_OP_FWD, NHOOD_DTYPE_F32, 2);
+    nhood_status status = nhood_plan_create_group(context, 0, members, 3, NULL, &plan);
+    if (!status != !!plan || (status && strncmp(nhood_last_error(), "member 1: ", 10))) abort();
+    if (!legal && status != NHOOD_ERR_ARGUMENT) abort();
+    if (plan && nhood_plan_execute_group(plan, &io) != NHOOD_ERR_ARGUMENT) abort();
+    nhood_plan_release(plan);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static nhood_context *context;
@@ -27,5 +41,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             int64_t elements = -1;
             if (nhood_problem_elements(&problem, tensor, &elements) || elements < 0) abort();
         }
+    if (status || flops < 1e6) in_group(context, &problem, !status);
     return 0;
 }
