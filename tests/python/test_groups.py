@@ -40,6 +40,21 @@ def test_samples():
     assert at == TOKENS
 
 
+def test_equal_samples_that_follow_each_other_are_a_batch():
+    layouts = [(7, 9)] * 3 + [(0, 4)] * 2 + [(5, 5), (7, 9), (7, 9)]
+    query, key, value = drawn(*[(1, 5 * 63 + 25, 2, 8)] * 3)
+    out = nhood.neighborhood_attention_varlen(query, key, value, 5, layouts=layouts, dilations=[1] * 7 + [(1, 1)])
+    at = 0
+    for x, y in layouts:
+        own = [array[:, at : at + x * y].reshape(1, x, y, 2, 8) for array in (query, key, value)]
+        if x:
+            assert np.array_equal(out[:, at : at + x * y].reshape(own[0].shape), nhood.na2d(*own, 5))
+        at += x * y
+    counts = nhood._groups.layouts_table(2, ((3, 3), (3, 3), (3, 4)), ((3, 3),), ((1, 1),), ((1, 1),), (False,))
+    members = nhood._groups._joined(nhood._groups.read_table(counts, (30, 30), True))
+    assert members.batch.tolist() == [2, 1] and members.first[0].tolist() == [0, 18]
+
+
 def test_sets_of_heads():
     query, key, value = drawn((2, 12, 11, 5, 8), (2, 12, 11, 5, 8), (2, 12, 11, 5, 4))
     out = nhood.na2d(query, key, value, [[7, 7], [3, 5]], dilation=[[1, 1], [4, 2]], is_causal=[[False, True], [False, False]])

@@ -133,6 +133,8 @@ class Members(NamedTuple):
     axes: np.ndarray
     first: tuple[np.ndarray, np.ndarray]
     tokens: tuple[np.ndarray, np.ndarray]
+    batch: np.ndarray
+    """equal samples that follow each other, which are one member"""
 
 
 def read_table(table: np.ndarray, totals: tuple[int, int], whole: bool) -> Members:
@@ -141,7 +143,18 @@ def read_table(table: np.ndarray, totals: tuple[int, int], whole: bool) -> Membe
     extents = [np.where(axes[:, :, side] == 0, axes[:, :, 0], axes[:, :, side]) for side in (5, 6)]
     first = table[:, 0], table[:, 1]
     tokens = [_tokens(name, *of, whole) for name, *of in zip(("query", "key"), extents, first, totals)]
-    return Members(axes, first, (tokens[0], tokens[1]))
+    return Members(axes, first, (tokens[0], tokens[1]), np.ones(len(axes), np.int64))
+
+
+def _joined(members: Members) -> Members:
+    """With equal samples that follow each other as entries of one batch, which are one launch."""
+    same = (members.axes[1:] == members.axes[:-1]).all(axis=(1, 2))
+    for first, tokens in zip(members.first, members.tokens):
+        same &= first[1:] == first[:-1] + tokens[:-1]
+    kept = np.flatnonzero(np.concatenate([[True], ~same])[: len(members.axes)])
+    batch = np.diff(np.append(kept, len(members.axes)))
+    pairs = [tuple(of[kept] for of in pair) for pair in (members.first, members.tokens)]
+    return Members(members.axes[kept], *pairs, batch)
 
 
 def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Members) -> np.ndarray:
@@ -151,7 +164,7 @@ def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Membe
     empty = (members.tokens[0] == 0) | (members.tokens[1] == 0)
     axes[empty] = (1, 1, 1, 1, 0, 0, 0)
     _fill_axes(problems, axes)
-    problems["batch"] = ~empty
+    problems["batch"] = np.where(empty, 0, members.batch)
     problems["heads"], problems["kv_heads"] = sizes["H"], sizes["K"]
     problems["dim"], problems["dim_v"] = sizes["D"], sizes["V"]
     return problems
@@ -205,7 +218,7 @@ def _lie_packed(problems: np.ndarray, tensor: Tensor, layout: Layout, members: M
         strides["axis"][:, tensor.slot, axis] = step
         step = step * extents[:, axis]
     strides["head"][:, tensor.slot] = steps[2]
-    strides["batch"][:, tensor.slot] = 1
+    strides["batch"][:, tensor.slot] = np.where(step == 0, 1, step)  # all zero would mean packed
     return members.first[side] * steps[1] * c.DTYPE_BYTES[layout[2]]
 
 
@@ -242,18 +255,20 @@ def packed_plan(
     """The plan of the members in a table, whose rows have so many words, on packed arrays of these layouts."""
     dtype, sizes = dtype_of(asked.operation, layouts), _sizes(asked.operation, layouts)
     members = read_table(np.frombuffer(table, np.int64).reshape(-1, words), _totals(sizes), whole)
+    check_problems(_problems_of(asked, dtype, sizes, members))  # with the index of the sample
+    members = _joined(members)
     problems = _problems_of(asked, dtype, sizes, members)
     outputs = _outputs(asked, dtype, sizes, 1)
     present = _present(asked, layouts, outputs)
     offsets = [_lie_packed(problems, *one, members) for one in present]
-    there = (members.tokens[0] > 0) & (members.tokens[1] > 0)
+    attended = members.batch * ((members.tokens[0] > 0) & (members.tokens[1] > 0))
     return GroupPlan(
         *_create(context, device, problems),
         len(problems),
         outputs,
         np.array([_IO_DATA + of.slot for of, _ in present], np.intp),
         np.stack(offsets, axis=1),
-        tuple(int(of[there].sum()) == total for of, total in zip(members.tokens, _totals(sizes))),  # type: ignore[arg-type]
+        tuple(int((of * attended).sum()) == total for of, total in zip(members.tokens, _totals(sizes))),  # type: ignore[arg-type]
     )
 
 
