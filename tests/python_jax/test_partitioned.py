@@ -1,4 +1,4 @@
-"""Batch and heads sharded over the four devices of the host, by XLA's partitioner."""
+"""Batch and heads sharded over the four devices of the host, or over two or four GPUs, by XLA's partitioner."""
 
 import re
 from functools import partial
@@ -11,7 +11,10 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 COLLECTIVES = re.compile(r"(all-gather|all-to-all|collective-permute|all-reduce)(?:-start)?\(")
-MESH = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(AxisType.Auto,) * 2)
+DEVICES = jax.device_count()
+if DEVICES not in (2, 4):
+    pytest.skip(f"{DEVICES} devices, not 2 or 4", allow_module_level=True)
+MESH = jax.make_mesh((2, DEVICES // 2), ("batch", "heads"), axis_types=(AxisType.Auto,) * 2)
 
 
 def arrays_of(batch=4, heads=4, kv_heads=2):
@@ -93,7 +96,7 @@ def test_vmapped_and_unfused():
 
 def test_explicit_mesh():
     """Types tell how arrays are sharded; the grid must not be."""
-    mesh = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(AxisType.Explicit,) * 2)
+    mesh = jax.make_mesh((2, DEVICES // 2), ("batch", "heads"), axis_types=(AxisType.Explicit,) * 2)
     arrays = arrays_of()
     with jax.set_mesh(mesh):
         specs = [PartitionSpec("batch", None, None, "heads")] * 3 + [PartitionSpec("heads")]
