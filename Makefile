@@ -65,8 +65,13 @@ site: all
 	scripts/setup site
 	docs/site/make build/site
 
-install: all
+# Without the tests, too. The loader finds a new library in /usr/local/lib by the list that ldconfig makes.
+install:
+	@command -v cmake >/dev/null || { echo "cmake is missing; as root, scripts/setup build installs what a build needs"; exit 1; }
+	cmake --preset release
+	cmake --build --preset release --parallel $(JOBS) --target nhood nhood_tool nhood_completion
 	cmake --install build --prefix $(PREFIX)
+	@[ "$$(id -u)" -ne 0 ] || [ -n "$(DESTDIR)" ] || ldconfig
 
 wheel:
 	scripts/setup wheel
