@@ -53,6 +53,8 @@ foreach(path IN LISTS SOURCES)
     file(READ "${path}" text)
     without_comments("${text}" text)
     string(REGEX REPLACE " *\n +" "\n" text "${text}")
+    # `x<T> == y` without spaces would begin with `x<T>=`.
+    string(REPLACE "> =" ">\t=" text "${text}")
     foreach(operator "=" "+" "*" "<" "/" "%" "?" ":" "&&" "||" "==" "!=" ">=" "<=" "+=" ">>" "<<")
         string(REPLACE " ${operator} " "${operator}" text "${text}")
     endforeach()

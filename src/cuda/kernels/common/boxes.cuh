@@ -57,7 +57,7 @@ constexpr int nh_warpgroup_extent = T.own[AXIS] / (T.stack == AXIS ? nh_warpgrou
 
 /* Whether owned tiles can be cut into warpgroup tiles of at most 64 rows. */
 template <nh_tiles T>
-constexpr bool nh_tiles_are_cut = (nh_positions<T>) == nh_warpgroup_tiles<T> * nh_warpgroup_extent<T, 0> *
+constexpr bool nh_tiles_are_cut = nh_positions<T> == nh_warpgroup_tiles<T> * nh_warpgroup_extent<T, 0> *
                                                          nh_warpgroup_extent<T, 1> * nh_warpgroup_extent<T, 2>;
 
 /* Rows of a box, and of a tile, of the loop. */
