@@ -80,7 +80,7 @@ static void check(const struct mma80_config *c) {
     CHECK(mma80_own_elements(c) * c->element_bytes % 16 == 0, "pass %d", c->pass);
     CHECK(mma80_loop_table_bytes(c) % 8 == 0 && mma80_score_table_bytes(c) % 8 == 0, "tables");
     check_banks(mma80_pitch(c, c->dim) * c->element_bytes);
-    check_banks(mma80_query_pitch(c) * c->element_bytes);
+    check_banks(mma80_own_pitch(c) * c->element_bytes);
     check_banks(mma80_pitch(c, c->dim_v) * c->element_bytes);
     CHECK(mma80_padded(c, c->dim) >= c->dim && mma80_padded(c, c->dim) - c->dim < mma80_step(c),
           "%d padded to %d", c->dim, mma80_padded(c, c->dim));

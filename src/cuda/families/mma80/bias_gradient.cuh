@@ -56,8 +56,7 @@ NH_DEVICE unsigned nh_bias_work_tile(const nh_tiled_args &args, unsigned round) 
 
 NH_DEVICE float *nh_bias_table(const nh_tiled_args &args) {
     const nh_cuda_tensor &tables = args.tensor[NH_D_S];
-    return (float *)tables.data + nh_bias_head(args) * tables.head +
-           nh_bias_share(args) * nh_bias_entries(args);
+    return (float *)tables.data + nh_bias_head(args) * tables.head + nh_bias_share(args) * nh_bias_entries(args);
 }
 
 NH_DEVICE void nh_bias_table_clear(const nh_tiled_args &args) {
@@ -86,10 +85,9 @@ NH_DEVICE nh_range nh_rows_at(const nh_block &block, int axis, int distance) {
 }
 
 /* Sums the pairs of a tile at a distance from row to column. */
-NH_DEVICE float nh_bias_sum(const nh_block &block, const int distance[3],
-                            const nh_bias_tile &tile) {
+NH_DEVICE float nh_bias_sum(const nh_block &block, const int distance[3], const nh_bias_tile &tile) {
     nh_range x = nh_rows_at(block, 0, distance[0]), y = nh_rows_at(block, 1, distance[1]),
-                    z = nh_rows_at(block, 2, distance[2]);
+             z = nh_rows_at(block, 2, distance[2]);
     int shift = (distance[0] * C.columns[1] + distance[1]) * C.columns[2] + distance[2];
     float sum = 0.f;
     for (int i = x.begin; i < x.end; i++)
@@ -103,15 +101,13 @@ NH_DEVICE float nh_bias_sum(const nh_block &block, const int distance[3],
 }
 
 /* Called by the whole block. Another barrier must come before the next store. */
-NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const nh_block &block,
-                                const nh_cursor &cursor, const nh_bias_tile &tile) {
+NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const nh_block &block, const nh_cursor &cursor,
+                                const nh_bias_tile &tile) {
     float *table = nh_bias_table(args);
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < NH_DISTANCES0 * NH_DISTANCES1 * NH_DISTANCES2;
-         i += NH_THREADS) {
+    for (int i = (int)threadIdx.x; i < NH_DISTANCES0 * NH_DISTANCES1 * NH_DISTANCES2; i += NH_THREADS) {
         const int distance[3] = {i / (NH_DISTANCES2 * NH_DISTANCES1) - C.rows[0] + 1,
-                                 i / NH_DISTANCES2 % NH_DISTANCES1 - C.rows[1] + 1,
-                                 i % NH_DISTANCES2 - C.rows[2] + 1};
+                                 i / NH_DISTANCES2 % NH_DISTANCES1 - C.rows[1] + 1, i % NH_DISTANCES2 - C.rows[2] + 1};
         long long entry = 0;
         bool inside = true;
 #pragma unroll

@@ -1,29 +1,46 @@
-/* The rows that a block owns, and the tiles of columns that they are multiplied with: queries and keys, or the other
- * way round. Rows may also be extra tokens, numbered along the last axis, whose columns are the queries of the whole
+/* The rows that a block owns, and the columns that they are multiplied with: queries and keys, or the other way
+ * round. Rows may also be extra tokens, numbered along the last axis, whose columns are the queries of the whole
  * grid.
  *
- * Rows of a block are a box of C.rows positions of one dilation group, columns come in tiles of C.columns. As a window is
- * a box, and its ends never move back from one row to the next, the windows of all rows lie in one box, the halo. All
- * positions are inside the dilation group. */
+ * Rows of a block are a box of C.rows positions of one dilation group, columns come in tiles of C.columns. As a
+ * window is a box, and its ends never move back from one row to the next, the windows of all rows lie in one box,
+ * the halo. All positions are inside the dilation group. */
 #pragma once
 
 #include "mma80.cuh"
 
 namespace nh_mma80 {
 
-/* With NH_REGIONS rows end at `length`; the group's length in the grid, and the columns that tensors have. */
-template <bool REGIONS> struct nh_more_of_block {};
-template <> struct nh_more_of_block<true> {
+/* The first position of a tile of columns. */
+struct nh_cursor {
+    int at[3];
+};
+
+struct nh_halo {
+    int begin[3], end[3];
+};
+
+/* With NH_REGIONS rows end at `length`: the group's length in the grid, and the columns that tensors have. On periodic
+ * axes also the start of the lap of columns in which the halo's first position is. */
+struct nh_region_block {
     int grid[3];
     nh_range columns[3];
 };
+struct nh_lap_block : nh_region_block {
+    int lap[3];
+};
+template <bool REGIONS, bool PERIODIC> struct nh_more_of_block {};
+template <> struct nh_more_of_block<true, false> : nh_region_block {};
+template <> struct nh_more_of_block<true, true> : nh_lap_block {};
 
-/* The rows of a block: batch entry, heads, and per axis the dilation group, first position and end of the group's
- * rows. */
-struct nh_block : nh_more_of_block<NH_REGIONS> {
+/* A work tile: batch entry, heads, and per axis the dilation group, first position and end of the group's rows. Then,
+ * set by nh_halo_set, what its loop goes over: the halo, and tiles of extra tokens. */
+struct nh_block : nh_more_of_block<NH_REGIONS, NH_PERIODIC != 0> {
     long long batch;
     int head, kv_head;
     int group[3], origin[3], length[3];
+    nh_halo halo;
+    int extra_tiles;
 };
 
 NH_DEVICE const nh_cuda_box &nh_row_box(const auto &args, int axis) {
@@ -43,11 +60,9 @@ NH_DEVICE int nh_row_count(const auto &args, int axis, int group) {
 
 /* Moves a block from the first tiles of a box to where its rows are. */
 NH_DEVICE void nh_block_place(const auto &args, int axis, auto &block) {
-    const nh_cuda_axis &a = args.axis[axis];
-    const int dilation = (int)a.dilation, group = block.group[axis];
-    block.grid[axis] = nh_axis_group_length((int)a.length, dilation, group);
-    block.columns[axis] =
-        nh_covered(NH_INVERSE ? args.region[axis].query : args.region[axis].key, dilation, group);
+    const int dilation = (int)args.axis[axis].dilation, group = block.group[axis];
+    block.grid[axis] = nh_axis_group_length((int)args.axis[axis].length, dilation, group);
+    block.columns[axis] = nh_covered(NH_INVERSE ? args.region[axis].query : args.region[axis].key, dilation, group);
     if (NH_EXTRA_ROWS) return;
     const nh_range rows = nh_covered(nh_row_box(args, axis), dilation, group);
     block.origin[axis] += rows.begin;
@@ -55,21 +70,20 @@ NH_DEVICE void nh_block_place(const auto &args, int axis, auto &block) {
 }
 
 /* Locates a work tile. They are numbered along axis 0 first, then axes 1 and 2: blocks that run at the same time then
- * share most of their keys in the L2. heads: query heads, or key heads if those own the rows. False for a tile beyond
- * the end of a dilation group that is shorter than the first. */
+ * share most of their keys in the L2. False for a tile beyond the end of a dilation group that is shorter than the
+ * first. */
 NH_DEVICE bool nh_block_locate(const auto &args, unsigned index, nh_block &block) {
     const long long heads = NH_INVERSE ? args.kv_heads : args.heads;
     bool inside = true;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        int longest = nh_row_count(args, a, 0);
-        unsigned tiles = (unsigned)(longest + nh_tile_q(a) - 1) / nh_tile_q(a);
+        const unsigned tiles = (unsigned)(nh_row_count(args, a, 0) + nh_tile_q(a) - 1) / nh_tile_q(a);
         block.origin[a] = (int)(index % tiles) * nh_tile_q(a);
         index /= tiles;
     }
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        unsigned dilation = (unsigned)args.axis[a].dilation;
+        const unsigned dilation = (unsigned)args.axis[a].dilation;
         block.group[a] = (int)(index % dilation);
         index /= dilation;
         block.length[a] = nh_row_count(args, a, block.group[a]);
@@ -84,7 +98,7 @@ NH_DEVICE bool nh_block_locate(const auto &args, unsigned index, nh_block &block
 
 /* Position of a row of the block. Padding rows repeat the last position: they are computed, but not stored. */
 NH_DEVICE int nh_row_position(const nh_block &block, int row, int axis) {
-    int position = block.origin[axis] + nh_row_axis(row, axis);
+    const int position = block.origin[axis] + nh_row_axis(row, axis);
     return position < block.length[axis] ? position : block.length[axis] - 1;
 }
 
@@ -101,8 +115,8 @@ NH_DEVICE long long nh_position_offset(const nh_cuda_args &args, const nh_block 
 }
 
 NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const nh_block &block, const nh_cuda_tensor &tensor,
-                                  int head, int row) {
-    long long offset = block.batch * tensor.batch + head * tensor.head;
+                                  int row) {
+    long long offset = block.batch * tensor.batch + block.head * tensor.head;
 #pragma unroll
     for (int a = 0; a < 3; a++)
         offset += nh_position_offset(args, block, tensor, a, nh_row_position(block, row, a));
@@ -111,19 +125,32 @@ NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const nh_block &bloc
 
 /* The same for a column, whose position on a periodic axis may be beyond what tensors have. */
 NH_DEVICE long long nh_column_offset(const nh_cuda_args &args, const auto &block, const nh_cuda_tensor &tensor,
-                                     int axis, int position) {
-    if constexpr (NH_PERIODIC)
-        if (nh_wraps(axis)) nh_find_column(block.columns[axis], true, block.grid[axis], position);
-    return nh_position_offset(args, block, tensor, axis, position);
+                                     int head, const int (&at)[3]) {
+    long long offset = block.batch * tensor.batch + head * tensor.head;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        int position = at[a];
+        if constexpr (NH_PERIODIC != 0)
+            if (nh_wraps(a)) nh_find_column(block.columns[a], true, block.grid[a], position);
+        offset += nh_position_offset(args, block, tensor, a, position);
+    }
+    return offset;
 }
 
-/* The first position of a key tile. */
-struct nh_cursor {
-    int at[3];
-};
+/* An extra token as a column. */
+NH_DEVICE const elem *nh_extra_row(const nh_cuda_args &args, const nh_block &block, int slot, long long token) {
+    const nh_cuda_tensor &extra = args.tensor[slot];
+    return (const elem *)extra.data + block.batch * extra.batch + block.kv_head * extra.head +
+           token * extra.axis[3 - args.rank];
+}
 
-struct nh_halo {
-    int begin[3], end[3];
-};
+/* left: the number of tiles of the loop that are left, including the current one. */
+NH_DEVICE bool nh_is_extra(const nh_block &block, int left) {
+    return C.extra && left <= block.extra_tiles;
+}
+
+NH_DEVICE long long nh_extra_first(const nh_block &block, int left) {
+    return (long long)(block.extra_tiles - left) * NH_COLUMNS;
+}
 
 } // namespace nh_mma80

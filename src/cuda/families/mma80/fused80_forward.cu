@@ -10,20 +10,72 @@
  *
  * The barrier before a start also makes sure that everyone has finished with the buffer to which it writes. Extra
  * tokens are tiles after the last one of the halo. */
+#include "block_begin.cuh"
 #include "long_sums.cuh"
+#include "repair.cuh"
 #include "tile_output.cuh"
-#include "tile_scores.cuh"
 
 namespace nh_mma80 {
 
-struct nh_shared {
-    elem queries[NH_ROWS * NH_PITCH_Q];
-    elem keys[C.stages][NH_COLUMNS * NH_PITCH_K];
-    elem values[C.stages][NH_COLUMNS * NH_PITCH_V];
-    nh_loop_tables loop;
-    nh_score_tables tables;
-};
-static_assert(sizeof(struct nh_shared) == mma80_shared_bytes(&C), "the host's count of shared memory");
+static_assert(sizeof(nh_shared) == mma80_shared_bytes(&C), "the host's count of shared memory");
+
+/* Starts the copy of the loop's current tile of one tensor, if there is a tile. */
+template <int TENSOR>
+NH_DEVICE void nh_copy_any(const nh_cuda_args &args, const nh_block &block, nh_shared &shared, const nh_kv_loop &loop) {
+    if (loop.left > 0) nh_start_copy<TENSOR>(args, block, shared, loop);
+}
+
+/* Computes the scores of the tile `now`, with the copies that start meanwhile. */
+NH_DEVICE void nh_multiply_keys(const nh_cuda_args &args, const nh_block &block, nh_shared &shared,
+                                const nh_kv_loop &now, nh_kv_loop &next, const elem *queries, nh_scores &scores) {
+    nh_copy_wait();
+    __syncthreads();
+    if (C.stages == 2) nh_copy_any<NH_LOOP_FIRST>(args, block, shared, next);
+    nh_copy_any<NH_LOOP_SECOND>(args, block, shared, C.stages == 2 ? next : now);
+    nh_multiply<NH_DIM_PADDED, NH_PITCH_Q, NH_PITCH_K>(scores, queries, shared.columns[now.left % C.stages]);
+    if (C.stages == 1) {
+        nh_copy_wait();
+        __syncthreads();
+        nh_copy_any<NH_LOOP_FIRST>(args, block, shared, next);
+    }
+    nh_next(next, block, shared.loop);
+}
+
+/* Turns scores into weights, and adds the weighted values to the output. */
+NH_DEVICE void nh_add_values(nh_softmax &state, nh_scores &scores, const elem *values, float scale, nh_output &output) {
+    float shrink[2 * NH_BLOCKS];
+    nh_softmax_raise(state, scores, scale, shrink);
+    nh_softmax_shrink(state, output, shrink);
+    nh_softmax_weights(state, scores, scale);
+    nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(output, scores, values);
+}
+
+/* Stores LSE, and the warp's rows, divided by their sums: they replace its queries in shared memory. Rows are
+ * repaired that a masked NaN has reached, whose scores are far from 0, or whose sums overflow because values are near
+ * the largest number. */
+NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const nh_block &block, const nh_softmax &state,
+                              const nh_output &output, int first_row, elem *rows) {
+    const nh_cuda_tensor &lse = args.tensor[NH_LSE];
+    const int lane = (int)(nh_thread_again() % 32);
+    float factor[2 * NH_BLOCKS];
+#pragma unroll
+    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+        const int row = first_row + 8 * r + lane / 4;
+        const float sum = nh_quad_sum(state.sum[r]);
+        /* A sum of 0 alone does not say that the row sees no key: where scores are so large that their rounding is
+         * worth more than a weight can hold, it is 0, too. */
+        factor[r] = NH_REGIONS && state.top[r] == NH_LOWEST ? 0.f
+                    : fabsf(state.top[r]) > NH_FAR_SCORE    ? NH_INFINITY
+                                                            : 1.f / sum;
+        if (lse.data && lane % 4 == 0 && nh_row_exists(block, row))
+            ((float *)lse.data)[nh_row_offset(args, block, lse, row)] = (state.top[r] + log2f(sum)) * (float)NH_LN2;
+    }
+    const unsigned bad = nh_stage<NH_DIM_V_PADDED, NH_PITCH_Q>(
+        output, [&](int r) { return factor[r]; }, NH_BEYOND_STORAGE, rows);
+    nh_repair_rows(bad, [&](int row) { nh_repair_query(args, first_row + row, rows + row * NH_PITCH_Q); });
+    __syncwarp();
+    nh_store_rows<NH_DIM_V, NH_PITCH_Q>(args, block, NH_O, first_row, rows);
+}
 
 } // namespace nh_mma80
 
@@ -35,86 +87,37 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_block block;
     if (!nh_block_locate(args, blockIdx.x, block)) return;
+    nh_kv_loop now = nh_block_begin(args, block, shared), next = now;
+    nh_copy_any<NH_LOOP_FIRST>(args, block, shared, next);
+    if (C.stages == 2) nh_copy_any<NH_LOOP_SECOND>(args, block, shared, next);
+    nh_next(next, block, shared.loop);
 
-    nh_mask_tables_fill(args, block, shared.tables.masks);
-    if (C.biased) nh_bias_columns_fill(args, shared.tables.bias);
-    nh_zero_padding(shared.queries, NH_ROWS, NH_PITCH_Q, NH_DIM, NH_DIM_PADDED);
-    nh_zero_padding(shared.keys[0], C.stages * NH_COLUMNS, NH_PITCH_K, NH_DIM, NH_DIM_PADDED);
-    nh_zero_padding(shared.values[0], C.stages * NH_COLUMNS, NH_PITCH_V, NH_DIM_V,
-                    NH_DIM_V_PADDED);
-    nh_copy_rows<NH_DIM, NH_PITCH_Q>(args, block, args.tensor[NH_Q], block.head, shared.queries);
-    __syncthreads();
-    const nh_loop_bounds bounds = nh_loop_bounds_of(args, block, shared.tables.masks);
-    nh_loop_table_fill(args, bounds.halo, NH_K, C.element_bytes, NH_LOOP_FIRST, shared.loop);
-    nh_loop_table_fill(args, bounds.halo, NH_V, C.element_bytes, NH_LOOP_SECOND, shared.loop);
-    nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
-    __syncthreads();
-
-    nh_kv_loop now = {nh_loop_origin(bounds.halo), nh_loop_tiles(args, bounds), block.head, {}};
-    now.at[NH_LOOP_FIRST] =
-        nh_loop_start(args, block, bounds.halo, NH_K, block.kv_head, C.element_bytes) +
-        nh_share_offset<NH_DIM>(shared.loop.row[NH_LOOP_FIRST]);
-    now.at[NH_LOOP_SECOND] =
-        nh_loop_start(args, block, bounds.halo, NH_V, block.kv_head, C.element_bytes) +
-        nh_share_offset<NH_DIM_V>(shared.loop.row[NH_LOOP_SECOND]);
-    nh_kv_loop next = now;
-    auto copy_keys = [&](const nh_kv_loop &loop) {
-        if (loop.left > 0)
-            nh_copy_next<NH_DIM, NH_PITCH_K, NH_LOOP_FIRST>(shared.keys[loop.left % C.stages], args, block, bounds,
-                                                            shared.loop, loop);
-    };
-    auto copy_values = [&](const nh_kv_loop &loop) {
-        if (loop.left > 0)
-            nh_copy_next<NH_DIM_V, NH_PITCH_V, NH_LOOP_SECOND>(shared.values[loop.left % C.stages], args, block,
-                                                               bounds, shared.loop, loop);
-    };
-    copy_keys(next);
-    if (C.stages == 2) copy_values(next);
-    nh_next(next, bounds, shared.loop);
-
-    const int first_row = (int)threadIdx.x / 32 * NH_WARP_ROWS;
-    elem *queries = shared.queries + first_row * NH_PITCH_Q;
+    const int first_row = nh_first_row((int)threadIdx.x);
+    const elem *queries = shared.rows + first_row * NH_PITCH_Q;
     const float scale = (float)(args.scale * NH_LOG2E);
     nh_scores scores;
     nh_output output = {};
     nh_softmax state;
-    float shrink[2 * NH_BLOCKS];
-    nh_softmax_start(state);
     nh_softmax_totals totals;
+    nh_softmax_start(state);
     if (C.long_sums) nh_softmax_totals_start(totals);
 #pragma unroll 1
     while (now.left > 0) {
-        int stage = now.left % C.stages;
-        nh_copy_wait();
-        __syncthreads();
-        if (C.stages == 2) copy_keys(next);
-        copy_values(C.stages == 2 ? next : now);
-        nh_multiply<NH_DIM_PADDED, NH_PITCH_Q, NH_PITCH_K>(scores, queries, shared.keys[stage]);
-        if (C.stages == 1) {
-            nh_copy_wait();
-            __syncthreads();
-            copy_keys(next);
-        }
-        nh_next(next, bounds, shared.loop);
-        nh_finish_scores(args, block, shared.tables, bounds, now, first_row, scale, scores);
-        nh_softmax_raise(state, scores, C.prescale ? 1.f : scale, shrink);
-        nh_softmax_shrink(state, output, shrink);
-        nh_softmax_weights(state, scores, C.prescale ? 1.f : scale);
-        nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(output, scores, shared.values[stage]);
+        nh_multiply_keys(args, block, shared, now, next, queries, scores);
+        nh_finish_scores(args, block, shared.tables, now, first_row, scale, scores);
+        nh_add_values(state, scores, shared.columns2[now.left % C.stages], C.prescale ? 1.f : scale, output);
         if (C.long_sums && now.left % NH_CHAIN_TILES == 0) {
             nh_softmax_totals_take(totals, state, output);
             nh_softmax_totals_put(totals, state, output);
         }
-        nh_next(now, bounds, shared.loop);
+        nh_next(now, block, shared.loop);
     }
     if (NH_REGIONS) { /* If there was no tile, nobody has waited for the queries, which outputs overwrite. */
         nh_copy_wait();
         __syncthreads();
     }
     if (C.long_sums) nh_softmax_totals_take(totals, state, output);
-
     __syncwarp();
-    nh_finish_rows(args, block, state, output, first_row, queries);
-    __syncwarp();
-    nh_store_rows(args, block, first_row, queries);
+    const int own_row = nh_first_row((int)nh_thread_again());
+    nh_finish_rows(args, block, state, output, own_row, shared.rows + own_row * NH_PITCH_Q);
 }

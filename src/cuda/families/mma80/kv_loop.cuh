@@ -1,30 +1,32 @@
 /* The KV loop: over a halo in whole tiles of columns. It starts at the halo's first position, so that every tile is
- * needed by some row. Extra tokens follow as tiles after the last one. Where rows are keys, the loop goes over the halo
- * once for each query head that shares the key head. */
+ * needed by some row. Extra tokens follow as tiles after the last one. Where rows are keys, the loop goes over the
+ * halo once for each query head that shares the key head.
+ *
+ * A thread copies the same places of each tile: it keeps a pointer per tensor, which the next tile moves by one of
+ * a few distances that depend on how many axes start over. */
 #pragma once
 
-#include "tile_copy.cuh"
 #include "tile_mask.cuh"
-#include "tile_note.cuh"
 
 namespace nh_mma80 {
 
+/* The tensors that the loop reads: two of rows, and the statistics of queries if those are the columns. */
+enum { NH_LOOP_FIRST, NH_LOOP_SECOND, NH_LOOP_STATS, NH_LOOP_TENSORS = mma80_loop_tensors(&C) };
+
+NH_DEVICE constexpr int nh_loop_slot(int tensor) {
+    return tensor == NH_LOOP_FIRST    ? (NH_INVERSE ? NH_Q : NH_K)
+           : tensor == NH_LOOP_SECOND ? (NH_INVERSE ? NH_D_O : NH_V)
+                                      : NH_DELTA;
+}
+/* Bytes of an element. */
+NH_DEVICE constexpr int nh_loop_bytes(int tensor) {
+    return tensor == NH_LOOP_STATS ? (int)sizeof(float) : C.element_bytes;
+}
+
 /* ---- which tiles ---- */
 
-/* On periodic axes: the start of the lap of columns in which the halo's first position is. */
-template <bool PERIODIC> struct nh_more_of_bounds {};
-template <> struct nh_more_of_bounds<true> {
-    int lap[3];
-};
-
-struct nh_loop_bounds : nh_more_of_bounds<NH_PERIODIC != 0> {
-    nh_halo halo;
-    long long extra_tokens;
-    int extra_tiles;
-};
-
-NH_DEVICE int nh_halo_tiles(const nh_halo &halo, int axis) {
-    return (halo.end[axis] - halo.begin[axis] + nh_tile_k(axis) - 1) / nh_tile_k(axis);
+NH_DEVICE int nh_halo_tiles(const nh_block &block, int axis) {
+    return (block.halo.end[axis] - block.halo.begin[axis] + nh_tile_k(axis) - 1) / nh_tile_k(axis);
 }
 
 /* The number of query heads whose columns a row is multiplied with. */
@@ -32,40 +34,9 @@ NH_DEVICE int nh_heads_of_row(const nh_cuda_args &args) {
     return NH_INVERSE ? (int)(args.heads / args.kv_heads) : 1;
 }
 
-/* Sets where the laps begin. */
-NH_DEVICE void nh_laps_start(const auto &block, auto &bounds) {
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
-        const int first = block.columns[a].begin, length = block.grid[a];
-        bounds.lap[a] = first;
-        if (nh_wraps(a)) bounds.lap[a] += nh_laps(bounds.halo.begin[a], first, length) * length;
-    }
-}
-
-NH_DEVICE nh_loop_bounds nh_loop_bounds_of(const auto &args, const nh_block &block, const nh_mask_tables &masks) {
-    nh_loop_bounds bounds;
-    bounds.halo = nh_halo_of(masks);
-    if constexpr (NH_PERIODIC) nh_laps_start(block, bounds);
-    bounds.extra_tokens = C.extra ? args.extra_tokens : 0;
-    bounds.extra_tiles = (int)((bounds.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS);
-    return bounds;
-}
-
-NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const nh_loop_bounds &bounds) {
-    int tiles = nh_heads_of_row(args);
-#pragma unroll
-    for (int a = 0; a < 3; a++)
-        tiles *= nh_halo_tiles(bounds.halo, a);
-    return tiles + bounds.extra_tiles;
-}
-
-/* left: the number of tiles left, including the current one. */
-NH_DEVICE bool nh_is_extra(const nh_loop_bounds &bounds, int left) {
-    return C.extra && left <= bounds.extra_tiles;
-}
-
-NH_DEVICE long long nh_extra_first(const nh_loop_bounds &bounds, int left) {
-    return (long long)(bounds.extra_tiles - left) * NH_COLUMNS;
+NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const nh_block &block) {
+    return nh_heads_of_row(args) * nh_halo_tiles(block, 0) * nh_halo_tiles(block, 1) * nh_halo_tiles(block, 2) +
+           block.extra_tiles;
 }
 
 /* Moves to the next tile of the halo. Returns how many axes start over: 3 after the last tile. */
@@ -81,58 +52,142 @@ NH_DEVICE int nh_advance(nh_cursor &cursor, const nh_halo &halo) {
     return again;
 }
 
-/* ---- what rows see of them ---- */
+/* ---- where they lie ---- */
 
-/* Tiles whose origin is in [from, to] are seen entirely by all rows of a warp; these rows are a box, as extents of
- * tiles are powers of two. */
-struct nh_dense_box {
-    int from[3], to[3];
+/* Byte offsets from a tile's first row to its other rows, and from a tile to the next one by the number of axes that
+ * start over; the last of these leads to the next query head. */
+struct nh_loop_tables {
+    long long row[NH_LOOP_TENSORS][NH_COLUMNS];
+    long long step[4][NH_LOOP_TENSORS];
 };
+static_assert(sizeof(nh_loop_tables) == mma80_loop_table_bytes(&C), "the host's count");
 
 /* Called by the whole block after a barrier; another one must follow. */
-NH_DEVICE void nh_dense_boxes_fill(const nh_mask_tables &tables,
-                                   nh_dense_box boxes[C.warps]) {
-    for (int i = (int)threadIdx.x; i < 3 * C.warps; i += NH_THREADS) {
-        int warp = i / 3, a = i % 3, first_row = warp * NH_WARP_ROWS;
-        int first = nh_rows_before(a) + nh_row_axis(first_row, a);
-        int last = nh_rows_before(a) + nh_row_axis(first_row + NH_WARP_ROWS - 1, a);
-        boxes[warp].from[a] = tables.begin[last];
-        boxes[warp].to[a] = tables.end[first] - nh_tile_k(a);
+NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const nh_block &block, int which, nh_loop_tables &tables) {
+    const nh_cuda_tensor &tensor = args.tensor[nh_loop_slot(which)];
+    for (int i = (int)threadIdx.x; i < NH_COLUMNS + 4; i += NH_THREADS) {
+        int again = i - NH_COLUMNS;
+        long long offset = again == 3 ? tensor.head : 0;
+#pragma unroll
+        for (int a = 0; a < 3; a++) {
+            int positions = again < 0        ? nh_column_axis(i, a)
+                            : a == 2 - again ? nh_tile_k(a)
+                            : a < 2 - again  ? 0
+                                             : (1 - nh_halo_tiles(block, a)) * nh_tile_k(a);
+            offset += positions * args.axis[a].dilation * tensor.axis[a];
+        }
+        (again < 0 ? tables.row[which][i] : tables.step[again][which]) = offset * nh_loop_bytes(which);
     }
 }
 
-NH_DEVICE bool nh_is_dense(const nh_dense_box &box, const nh_cursor &tile) {
-    return tile.at[0] >= box.from[0] & tile.at[1] >= box.from[1] & tile.at[2] >= box.from[2] &
-           tile.at[0] <= box.to[0] & tile.at[1] <= box.to[1] & tile.at[2] <= box.to[2];
+/* The offset of a column; `column` is the same for all threads. */
+NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int which, int column) {
+    const nh_cuda_tensor &tensor = args.tensor[nh_loop_slot(which)];
+    long long offset = 0;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        offset += nh_column_axis(column, a) * (args.axis[a].dilation * tensor.axis[a]);
+    return offset * nh_loop_bytes(which);
 }
 
-/* The mask of the first `count` columns, for the last tile of extra tokens. */
-NH_DEVICE unsigned nh_first_columns(long long count) {
-    if (count >= NH_COLUMNS) return ~0u;
-    int below = (int)count;
-    int bits = below / 8 * 2 + nh_clamp(below % 8 - 2 * ((int)threadIdx.x % 4), 0, 2);
-    return (1u << bits) - 1;
-}
-
-/* What a warp's rows see of a tile: all of it or, if it is partial, what the masks of the rows say. */
-struct nh_view {
-    bool extra, partial;
-    unsigned extra_mask;
+/* The state of the loop: pointers to the thread's places in the current tile, or to the tile's first statistics. */
+struct nh_kv_loop {
+    nh_cursor cursor;
+    /* tiles left, including this one; the query head */
+    int left, head;
+    const char *at[NH_LOOP_TENSORS];
 };
 
-NH_DEVICE nh_view nh_view_of(const nh_dense_box &box, const nh_loop_bounds &bounds,
-                                    const nh_cursor &cursor, int left) {
-    nh_view view;
-    view.extra = nh_is_extra(bounds, left);
-    view.extra_mask =
-        view.extra ? nh_first_columns(bounds.extra_tokens - nh_extra_first(bounds, left)) : 0;
-    view.partial = __any_sync(~0u, view.extra ? view.extra_mask != ~0u : !nh_is_dense(box, cursor));
-    return view;
+/* How threads share the rows of one of the first two tensors. If 16 bytes are copied at a time, the number of lanes
+ * per row is a power of two that divides its units: what a thread adds to its pointer is then a constant, or the
+ * same for all threads. */
+template <int TENSOR> struct nh_share {
+    enum {
+        REGULAR = NH_UNIT_BYTES == 16,
+        WIDTH = TENSOR == NH_LOOP_FIRST ? C.dim : C.dim_v,
+        PITCH = mma80_pitch(&C, WIDTH),
+        UNITS = WIDTH / NH_UNIT,
+        LANES = (UNITS & -UNITS) < NH_THREADS ? (UNITS & -UNITS) : NH_THREADS,
+        ROWS = NH_THREADS / LANES
+    };
+};
+
+/* Byte offset from a tile's first row to the thread's first place. */
+template <int TENSOR> NH_DEVICE long long nh_share_offset(const nh_loop_tables &tables) {
+    typedef nh_share<TENSOR> share;
+    if (!share::REGULAR) return 0;
+    return tables.row[TENSOR][(int)threadIdx.x / share::LANES % NH_COLUMNS] +
+           (int)threadIdx.x % share::LANES * NH_UNIT_BYTES;
 }
 
-NH_DEVICE unsigned nh_view_mask(const nh_view &view, const nh_mask_tables &masks,
-                                const nh_cursor &cursor, int row) {
-    return view.extra ? view.extra_mask : nh_row_mask(masks, cursor, row);
+NH_DEVICE const char *nh_loop_start(const nh_cuda_args &args, const nh_block &block, int which, int head) {
+    const nh_cuda_tensor &tensor = args.tensor[nh_loop_slot(which)];
+    const long long offset = nh_column_offset(args, block, tensor, head, block.halo.begin);
+    return (const char *)tensor.data + offset * nh_loop_bytes(which);
+}
+
+NH_DEVICE nh_kv_loop nh_loop_begin(const nh_cuda_args &args, const nh_block &block, const nh_loop_tables &tables) {
+    /* of the columns: the first of the query heads that share the key head, or the key head */
+    const int head = NH_INVERSE ? block.head * nh_heads_of_row(args) : block.kv_head;
+    nh_kv_loop loop = {{{block.halo.begin[0], block.halo.begin[1], block.halo.begin[2]}},
+                       nh_loop_tiles(args, block),
+                       NH_INVERSE ? head : block.head,
+                       {}};
+#pragma unroll
+    for (int i = 0; i < NH_LOOP_TENSORS; i++)
+        loop.at[i] = nh_loop_start(args, block, i, head);
+    loop.at[NH_LOOP_FIRST] += nh_share_offset<NH_LOOP_FIRST>(tables);
+    loop.at[NH_LOOP_SECOND] += nh_share_offset<NH_LOOP_SECOND>(tables);
+    return loop;
+}
+
+NH_DEVICE void nh_next(nh_kv_loop &loop, const nh_block &block, const nh_loop_tables &tables) {
+    int again = nh_advance(loop.cursor, block.halo);
+    loop.left--;
+    if (again == 3) loop.head++;
+#pragma unroll
+    for (int i = 0; i < NH_LOOP_TENSORS; i++)
+        loop.at[i] += tables.step[again][i];
+}
+
+/* ---- on periodic axes ---- */
+
+/* How many laps a position of the halo is ahead of the lap in which the loop starts; a halo is at most two laps
+ * long. */
+NH_DEVICE int nh_laps_ahead(const auto &block, int axis, int position) {
+    const int ahead = position - block.lap[axis], length = block.grid[axis];
+    return (ahead >= length) + (ahead >= 2 * length);
+}
+
+/* Byte offset from where the loop's steps would lead for a column of the current tile to where the tensor has it, on
+ * periodic axes. Sets `there` to false if the tensor does not have it. */
+NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const auto &block, const nh_cursor &tile, int which,
+                               unsigned place, bool &there) {
+    long long offset = 0;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        if (!nh_wraps(a)) continue;
+        const int position = tile.at[a] + (int)(place >> 8 * a & 255);
+        const int laps = nh_laps_ahead(block, a, position);
+        const int in_lap = position - block.lap[a] - laps * block.grid[a];
+        offset -= laps * (args.axis[a].length * args.tensor[nh_loop_slot(which)].axis[a]);
+        there = there && in_lap < block.columns[a].end - block.columns[a].begin;
+    }
+    return offset * nh_loop_bytes(which);
+}
+
+/* Whether the part of a tile that is in the halo lies in one lap, and tensors have all of it. */
+NH_DEVICE bool nh_in_one_lap(const auto &block, const nh_cursor &tile) {
+    bool one = true;
+#pragma unroll
+    for (int a = 0; a < 3; a++) {
+        if (!nh_wraps(a)) continue;
+        const int laps = nh_laps_ahead(block, a, tile.at[a]), end = tile.at[a] + nh_tile_k(a);
+        const int last = end < block.halo.end[a] ? end : block.halo.end[a];
+        const int in_lap = last - block.lap[a] - laps * block.grid[a];
+        one = one && in_lap <= block.columns[a].end - block.columns[a].begin;
+    }
+    return one;
 }
 
 } // namespace nh_mma80

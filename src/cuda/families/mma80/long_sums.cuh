@@ -14,46 +14,38 @@ enum {
 
 /* Totals of the accumulators for WIDTH elements of rows. They are volatile because the compiler would otherwise keep
  * them in registers throughout the loop, which then lacks registers for loading operands ahead. */
-template <int WIDTH> struct nh_totals {
-    volatile float sum[NH_BLOCKS][WIDTH / 8][4];
-};
+template <int WIDTH> struct nh_totals { volatile float sum[NH_BLOCKS][WIDTH / 8][4]; };
 
-template <int WIDTH> NH_DEVICE void nh_totals_start(nh_totals<WIDTH> &totals) {
+/* Calls visit(m, n, i) for all indices of such sums. */
+template <int WIDTH> NH_DEVICE void nh_for_sums(const auto &visit) {
 #pragma unroll
     for (int i = 0; i < NH_BLOCKS * WIDTH / 2; i++)
-        totals.sum[i / (WIDTH / 2)][i / 4 % (WIDTH / 8)][i % 4] = 0.f;
+        visit(i / (WIDTH / 2), i / 4 % (WIDTH / 8), i % 4);
+}
+
+template <int WIDTH> NH_DEVICE void nh_totals_start(nh_totals<WIDTH> &totals) {
+    nh_for_sums<WIDTH>([&](int m, int n, int i) { totals.sum[m][n][i] = 0.f; });
 }
 
 /* Adds the totals to the sums, times a factor per row of the thread. */
 template <int WIDTH>
 NH_DEVICE void nh_totals_take(const nh_totals<WIDTH> &totals, const float (&factor)[2 * NH_BLOCKS],
                               float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
-#pragma unroll
-    for (int m = 0; m < NH_BLOCKS; m++)
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                sum[m][n][i] = fmaf(totals.sum[m][n][i], factor[2 * m + i / 2], sum[m][n][i]);
+    nh_for_sums<WIDTH>(
+        [&](int m, int n, int i) { sum[m][n][i] = fmaf(totals.sum[m][n][i], factor[2 * m + i / 2], sum[m][n][i]); });
 }
 
 /* Stores the sums as totals, and clears them. */
-template <int WIDTH>
-NH_DEVICE void nh_totals_put(nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
-#pragma unroll
-    for (int m = 0; m < NH_BLOCKS; m++)
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                totals.sum[m][n][i] = sum[m][n][i];
-                sum[m][n][i] = 0.f;
-            }
+template <int WIDTH> NH_DEVICE void nh_totals_put(nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
+    nh_for_sums<WIDTH>([&](int m, int n, int i) {
+        totals.sum[m][n][i] = sum[m][n][i];
+        sum[m][n][i] = 0.f;
+    });
 }
 
 /* The same as nh_totals_take with factors of 1. */
 template <int WIDTH>
-NH_DEVICE void nh_totals_add(nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
+NH_DEVICE void nh_totals_add(const nh_totals<WIDTH> &totals, float (&sum)[NH_BLOCKS][WIDTH / 8][4]) {
     float one[2 * NH_BLOCKS];
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++)

@@ -1,5 +1,5 @@
-/* The configuration that a kernel of this family is compiled with, and numbers that follow from it: tiles, and their rows
- * in shared memory. */
+/* The configuration that a kernel of this family is compiled with, and numbers that follow from it: tiles, and
+ * their rows in shared memory. */
 #pragma once
 #define NH_POSITION int /* window.h */
 #include "mma.cuh"
@@ -30,7 +30,7 @@ enum {
     NH_DIM_V_PADDED = mma80_padded(&C, C.dim_v),
     NH_PITCH_K = mma80_pitch(&C, C.dim),
     NH_PITCH_V = mma80_pitch(&C, C.dim_v),
-    NH_PITCH_Q = mma80_query_pitch(&C)
+    NH_PITCH_Q = mma80_own_pitch(&C)
 };
 
 NH_DEVICE constexpr int nh_by_axis(int axis, int first, int second, int last) {
@@ -52,6 +52,12 @@ NH_DEVICE constexpr int nh_column_axis(int column, int axis) {
 }
 NH_DEVICE constexpr int nh_row_axis(int row, int axis) {
     return nh_box_axis(row, axis, C.rows[1], C.rows[2]);
+}
+
+/* The first row of a thread's warp. After a loop it is computed again, from nh_thread_again(), as the compiler would
+ * keep it, and what follows from it, in registers through the loop. */
+NH_DEVICE int nh_first_row(int thread) {
+    return thread / 32 * NH_WARP_ROWS;
 }
 
 } // namespace nh_mma80

@@ -1,6 +1,6 @@
-/* The configuration of the kernels of cuda.fused80 and cuda.split80, for host and device: what a kernel is compiled for,
- * and what follows from it for its tiles and shared memory. Each number is written once, here. The host fills the struct
- * in (tiled80.c), and mma80.cuh has it as the constant C. */
+/* The configuration of the kernels of cuda.fused80 and cuda.split80, for host and device: what a kernel is compiled
+ * for, and what follows from it for its tiles and shared memory. Each number is written once, here. The host fills
+ * the struct in (tiled80.c), and mma80.cuh has it as the constant C. */
 #ifndef NH_MMA80_CONFIG_H
 #define NH_MMA80_CONFIG_H
 
@@ -71,15 +71,15 @@ NH_CONFIG_FN int mma80_padded(const struct mma80_config *c, int dim) {
     return (dim + mma80_step(c) - 1) / mma80_step(c) * mma80_step(c);
 }
 
-/* Elements from a row of a tile to the next one: 16 bytes more, an odd number of 16-byte units, so that the eight rows of
- * one matrix load fall into different banks. */
+/* Elements from a row of a tile to the next one: 16 bytes more, an odd number of 16-byte units, so that the eight
+ * rows of one matrix load fall into different banks. */
 NH_CONFIG_FN int mma80_pitch(const struct mma80_config *c, int dim) {
     return mma80_padded(c, dim) + 16 / c->element_bytes;
 }
 
-/* The same for queries in the forward, whose outputs replace them. */
-NH_CONFIG_FN int mma80_query_pitch(const struct mma80_config *c) {
-    return mma80_pitch(c, c->dim > c->dim_v ? c->dim : c->dim_v);
+/* The same for the block's own rows of its first tensor. In the forward outputs replace queries. */
+NH_CONFIG_FN int mma80_own_pitch(const struct mma80_config *c) {
+    return mma80_pitch(c, c->pass == MMA80_FORWARD && c->dim_v > c->dim ? c->dim_v : c->dim);
 }
 
 /* ---- shared memory ---- */
@@ -121,12 +121,11 @@ NH_CONFIG_FN int mma80_bias_tile_floats(const struct mma80_config *c) {
 
 /* The block's own rows: queries or, backward, rows of two tensors. */
 NH_CONFIG_FN int mma80_own_elements(const struct mma80_config *c) {
-    return mma80_row_count(c) * (c->pass == MMA80_FORWARD
-                                     ? mma80_query_pitch(c)
-                                     : mma80_pitch(c, c->dim) + mma80_pitch(c, c->dim_v));
+    const int second = c->pass == MMA80_FORWARD ? 0 : mma80_pitch(c, c->dim_v);
+    return mma80_row_count(c) * (mma80_own_pitch(c) + second);
 }
 
-/* struct nh_shared */
+/* struct nh_shared; in the backward nh_backward_shared, with statistics of columns and a tile of dS */
 NH_CONFIG_FN int mma80_shared_bytes(const struct mma80_config *c) {
     const int stage = mma80_column_count(c) * (mma80_pitch(c, c->dim) + mma80_pitch(c, c->dim_v));
     const int statistics = c->stages * mma80_column_count(c) * 8;

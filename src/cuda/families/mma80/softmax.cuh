@@ -41,8 +41,7 @@ NH_DEVICE void nh_softmax_raise(nh_softmax &state, const nh_scores &scores, floa
 
 /* Scales earlier sums to the raised maximum. If no row's maximum changed there is nothing to do, which soon is the
  * common case. */
-NH_DEVICE void nh_softmax_shrink(nh_softmax &state, nh_output &output,
-                                 const float (&shrink)[2 * NH_BLOCKS]) {
+NH_DEVICE void nh_softmax_shrink(nh_softmax &state, nh_output &output, const float (&shrink)[2 * NH_BLOCKS]) {
     bool moved = false;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++)

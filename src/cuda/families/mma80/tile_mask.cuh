@@ -58,8 +58,7 @@ NH_DEVICE nh_range nh_partners(const nh_cuda_args &args, const auto &block, int 
 }
 
 /* Called by the whole block; a barrier must follow. */
-NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const nh_block &block,
-                                   nh_mask_tables &tables) {
+NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const nh_block &block, nh_mask_tables &tables) {
     const unsigned *prefix = &nh_tile_prefixes.prefix[0][0];
     for (int i = (int)threadIdx.x; i < NH_AXIS_PREFIXES * 4; i += NH_THREADS)
         (&tables.columns.prefix[0][0])[i] = prefix[i];
@@ -74,14 +73,19 @@ NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const nh_block &blo
     }
 }
 
-NH_DEVICE nh_halo nh_halo_of(const nh_mask_tables &tables) {
-    nh_halo halo;
+/* Sets what the block's loop goes over. */
+NH_DEVICE void nh_halo_set(const nh_cuda_args &args, const nh_mask_tables &tables, auto &block) {
 #pragma unroll
     for (int a = 0; a < 3; a++) {
-        halo.begin[a] = tables.begin[nh_rows_before(a)];
-        halo.end[a] = tables.end[nh_rows_before(a) + nh_tile_q(a) - 1];
+        block.halo.begin[a] = tables.begin[nh_rows_before(a)];
+        block.halo.end[a] = tables.end[nh_rows_before(a) + nh_tile_q(a) - 1];
+        if constexpr (NH_PERIODIC != 0) {
+            const int first = block.columns[a].begin, length = block.grid[a];
+            block.lap[a] = first;
+            if (nh_wraps(a)) block.lap[a] += nh_laps(block.halo.begin[a], first, length) * length;
+        }
     }
-    return halo;
+    block.extra_tiles = C.extra ? (int)((args.extra_tokens + NH_COLUMNS - 1) / NH_COLUMNS) : 0;
 }
 
 NH_DEVICE int nh_clamp(int value, int low, int high) {
@@ -94,8 +98,7 @@ NH_DEVICE constexpr bool nh_axis_needs_mask(int axis) {
 }
 
 /* The columns of a tile that a row sees, as bits. */
-NH_DEVICE unsigned nh_row_mask(const nh_mask_tables &tables, const nh_cursor &tile,
-                               int row) {
+NH_DEVICE unsigned nh_row_mask(const nh_mask_tables &tables, const nh_cursor &tile, int row) {
     unsigned mask = ~0u;
     int t = (int)threadIdx.x % 4;
 #pragma unroll
@@ -108,6 +111,57 @@ NH_DEVICE unsigned nh_row_mask(const nh_mask_tables &tables, const nh_cursor &ti
                 ~tables.columns.prefix[nh_prefixes_before(a) + begin][t];
     }
     return mask;
+}
+
+/* ---- what a warp sees of a tile ---- */
+
+/* Tiles whose origin is in [from, to] are seen entirely by all rows of a warp; these rows are a box, as extents of
+ * tiles are powers of two. */
+struct nh_dense_box {
+    int from[3], to[3];
+};
+
+/* Called by the whole block after a barrier; another one must follow. */
+NH_DEVICE void nh_dense_boxes_fill(const nh_mask_tables &tables, nh_dense_box boxes[C.warps]) {
+    for (int i = (int)threadIdx.x; i < 3 * C.warps; i += NH_THREADS) {
+        int warp = i / 3, a = i % 3, first_row = warp * NH_WARP_ROWS;
+        int first = nh_rows_before(a) + nh_row_axis(first_row, a);
+        int last = nh_rows_before(a) + nh_row_axis(first_row + NH_WARP_ROWS - 1, a);
+        boxes[warp].from[a] = tables.begin[last];
+        boxes[warp].to[a] = tables.end[first] - nh_tile_k(a);
+    }
+}
+
+NH_DEVICE bool nh_is_dense(const nh_dense_box &box, const nh_cursor &tile) {
+    return tile.at[0] >= box.from[0] & tile.at[1] >= box.from[1] & tile.at[2] >= box.from[2] & tile.at[0] <= box.to[0] &
+           tile.at[1] <= box.to[1] & tile.at[2] <= box.to[2];
+}
+
+/* The mask of the first `count` columns, for the last tile of extra tokens. */
+NH_DEVICE unsigned nh_first_columns(long long count) {
+    if (count >= NH_COLUMNS) return ~0u;
+    int below = (int)count;
+    int bits = below / 8 * 2 + nh_clamp(below % 8 - 2 * ((int)threadIdx.x % 4), 0, 2);
+    return (1u << bits) - 1;
+}
+
+/* What a warp's rows see of a tile: all of it or, if it is partial, what the masks of the rows say. */
+struct nh_view {
+    bool extra, partial;
+    unsigned extra_mask;
+};
+
+NH_DEVICE nh_view nh_view_of(const nh_cuda_args &args, const nh_block &block, const nh_dense_box &box,
+                             const nh_cursor &cursor, int left) {
+    nh_view view;
+    view.extra = nh_is_extra(block, left);
+    view.extra_mask = view.extra ? nh_first_columns(args.extra_tokens - nh_extra_first(block, left)) : 0;
+    view.partial = __any_sync(~0u, view.extra ? view.extra_mask != ~0u : !nh_is_dense(box, cursor));
+    return view;
+}
+
+NH_DEVICE unsigned nh_view_mask(const nh_view &view, const nh_mask_tables &masks, const nh_cursor &cursor, int row) {
+    return view.extra ? view.extra_mask : nh_row_mask(masks, cursor, row);
 }
 
 } // namespace nh_mma80

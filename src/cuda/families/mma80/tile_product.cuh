@@ -5,7 +5,7 @@
  * + 1, for which it already holds P, as keys may be summed in any order. */
 #pragma once
 
-#include "tile_copy.cuh"
+#include "mma80.cuh"
 
 namespace nh_mma80 {
 
@@ -62,8 +62,7 @@ NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_
         for (int n = 0; n < steps; n++) {
             const int step = d / NH_STEP * steps + n, next_n = (n + 1) % steps;
             const int next_d = next_n ? d : d + NH_STEP;
-            if (next_d < DEPTH)
-                nh_load_matrices(b[(step + 1) % 2], b_rows + next_n * 16 * PITCH_B + next_d);
+            if (next_d < DEPTH) nh_load_matrices(b[(step + 1) % 2], b_rows + next_n * 16 * PITCH_B + next_d);
 #pragma unroll
             for (int m = 0; m < NH_BLOCKS; m++) {
                 if (n == steps / 2 && d + NH_STEP < DEPTH)
@@ -76,8 +75,7 @@ NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_
 }
 
 template <int WIDTH, int PITCH>
-NH_DEVICE void nh_accumulate32(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
-                             const elem *values) {
+NH_DEVICE void nh_accumulate32(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights, const elem *values) {
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     values += 2 * t * PITCH + g;
 #pragma unroll
@@ -106,8 +104,7 @@ NH_DEVICE void nh_weight_operand(unsigned a[4], const float (&weights)[NH_COLUMN
 }
 
 template <int WIDTH, int PITCH>
-NH_DEVICE void nh_accumulate16(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights,
-                             const elem *values) {
+NH_DEVICE void nh_accumulate16(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_scores &weights, const elem *values) {
     const int steps = WIDTH / 16;
     int lane = (int)threadIdx.x % 32;
     values += lane % 16 * PITCH + lane / 16 * NH_QUARTER;

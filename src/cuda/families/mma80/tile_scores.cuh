@@ -4,8 +4,9 @@
  * one per box, one per column of the box, and one per row. */
 #pragma once
 
-#include "softmax.cuh"
-#include "kv_loop_copy.cuh"
+#include "tile_product.cuh"
+#include "tile_copy.cuh"
+#include "tile_note.cuh"
 
 namespace nh_mma80 {
 
@@ -21,46 +22,37 @@ NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
 /* The index grows with the key's position and falls with the query's. */
 enum { NH_BIAS_SIGN = NH_INVERSE ? -1 : 1 };
 
-NH_DEVICE long long nh_bias_of_column(const nh_cuda_args &args, int column) {
-    long long offset = 0;
-    for (int a = 0; a < 3; a++)
-        offset += nh_column_axis(column, a) * nh_bias_stride(args, a);
-    return NH_BIAS_SIGN * offset;
-}
-
 /* Fills in the columns' parts of the index. Called by the whole block. */
 NH_DEVICE void nh_bias_columns_fill(const nh_cuda_args &args, long long column[NH_COLUMNS]) {
-    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS)
-        column[c] = nh_bias_of_column(args, c);
+    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
+        long long offset = 0;
+        for (int a = 0; a < 3; a++)
+            offset += nh_column_axis(c, a) * nh_bias_stride(args, a);
+        column[c] = NH_BIAS_SIGN * offset;
+    }
 }
 
 NH_DEVICE long long nh_bias_entries(const nh_cuda_args &args) {
     return nh_bias_stride(args, 0) * (2 * args.axis[0].window - 1);
 }
 
-/* Index into all heads' bias tables, for a query head's row and the column at a box's origin. */
-NH_DEVICE long long nh_bias_of_row(const nh_cuda_args &args, const nh_block &block,
-                                   int head, const nh_cursor &tile, int row) {
+/* Points to the bias of a query head's row and the column at a box's origin. This may be outside of the table,
+ * unlike what is read. */
+NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const nh_block &block, int head, const nh_cursor &tile,
+                                  int row) {
     long long offset = head * nh_bias_entries(args);
 #pragma unroll
     for (int a = 0; a < 3; a++) {
         int distance = NH_BIAS_SIGN * (tile.at[a] - nh_row_position(block, row, a));
         offset += (distance + args.axis[a].window - 1) * nh_bias_stride(args, a);
     }
-    return offset;
-}
-
-/* Points to the bias of a row and the column at a box's origin. This may be outside of the table, unlike what is
- * read. */
-NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const nh_block &block, int head,
-                                  const nh_cursor &tile, int row) {
-    return (const elem *)args.tensor[NH_BIAS].data + nh_bias_of_row(args, block, head, tile, row);
+    return (const elem *)args.tensor[NH_BIAS].data + offset;
 }
 
 /* Applies scale, bias and mask to one row (block m, half) of scores. row_bias: points into the bias table for this row
  * at the box's origin, or NULL for columns without bias; column: what each column adds to the index. */
-NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned mask, float scale,
-                                   const elem *row_bias, const long long *column) {
+NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned mask, float scale, const elem *row_bias,
+                                   const long long *column) {
     if (C.prescale) {
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 4; i++)
@@ -71,8 +63,7 @@ NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned 
 #pragma unroll
         for (int i = 0; i < NH_COLUMNS / 4; i++)
             if (mask >> i & 1)
-                scores[m][i / 2][2 * half + i % 2] +=
-                    nh_load(row_bias[column[i / 2 * 8 + i % 2]]) * (float)NH_LOG2E;
+                scores[m][i / 2][2 * half + i % 2] += nh_load(row_bias[column[i / 2 * 8 + i % 2]]) * (float)NH_LOG2E;
     }
 #pragma unroll
     for (int i = 0; i < NH_COLUMNS / 4; i++)
@@ -88,22 +79,18 @@ struct nh_score_tables {
 static_assert(sizeof(nh_score_tables) == mma80_score_table_bytes(&C), "the host's count");
 
 /* Applies scale, bias and masks to a tile's scores. A warp whose rows all see all columns skips the masks. */
-NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const nh_block &block,
-                                const nh_score_tables &tables, const nh_loop_bounds &bounds,
+NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const nh_block &block, const nh_score_tables &tables,
                                 const nh_kv_loop &now, int first_row, float scale, nh_scores &scores) {
-    const nh_view view =
-        nh_view_of(tables.dense[first_row / NH_WARP_ROWS], bounds, now.cursor, now.left);
+    const nh_view view = nh_view_of(args, block, tables.dense[first_row / NH_WARP_ROWS], now.cursor, now.left);
     if (NH_NOTED && threadIdx.x % 32 == 0)
-        nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0,
-                     view.partial && !view.extra);
+        nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0, view.partial && !view.extra);
     if (!C.prescale && !view.partial) return;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int row = first_row + 8 * r + (int)threadIdx.x % 32 / 4;
         unsigned mask = nh_view_mask(view, tables.masks, now.cursor, row);
         const elem *row_bias = 0;
-        if (C.biased && !view.extra)
-            row_bias = nh_bias_row(args, block, now.head, now.cursor, row);
+        if (C.biased && !view.extra) row_bias = nh_bias_row(args, block, now.head, now.cursor, row);
         nh_finish_score_row(scores, r / 2, r % 2, mask, scale, row_bias, tables.bias);
     }
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gemm_fragment.cuh"
+#include "lanes.cuh"
 
 /* The column, of 16, and the half of a step of 16 elements whose address a lane gives to matrix loads. Columns are the
  * second operand of a product as they are (NH_AS_LAID) if it runs over their elements, and transposed if it runs over
@@ -87,13 +88,4 @@ template <int COUNT> NH_DEVICE bool nh_needs_repair(const float (&sum)[COUNT][4]
     for (int u = 0; u < COUNT; u++)
         total += sum[u][2 * half] + sum[u][2 * half + 1];
     return total - total != 0.f;
-}
-
-/* The whole warp calls redo(row) for rows of which some thread says that they need repair: `first` for row g, `second`
- * for row g + 8. */
-template <typename Redo> NH_DEVICE void nh_for_rows_to_repair(bool first, bool second, const Redo &redo) {
-    unsigned lanes[2] = {__ballot_sync(~0u, first), __ballot_sync(~0u, second)};
-#pragma unroll 1
-    for (int row = 0; row < 16; row++)
-        if ((row < 8 ? lanes[0] : lanes[1]) >> row % 8 * 4 & 15) redo(row);
 }

@@ -1,4 +1,5 @@
-/* Sums and maxima over neighboring lanes that hold parts of one row; each of these lanes gets the result. */
+/* Sums and maxima over neighboring lanes that hold parts of one row; each of these lanes gets the result. And which
+ * rows some lane finds wrong. */
 #pragma once
 
 /* Over the four lanes of a row in a fragment of tensor cores. */
@@ -31,4 +32,14 @@ template <int LANES, typename real> __device__ __forceinline__ real nh_lanes_sum
     for (int step = LANES / 2; step > 0; step /= 2)
         x += __shfl_xor_sync(mask, x, step);
     return x;
+}
+
+/* The whole warp calls redo(row) for those of 16 rows of which some thread says that they need repair: `first` for row
+ * g = lane / 4, `second` for row g + 8. */
+template <typename Redo>
+__device__ __forceinline__ void nh_for_rows_to_repair(bool first, bool second, const Redo &redo) {
+    unsigned lanes[2] = {__ballot_sync(~0u, first), __ballot_sync(~0u, second)};
+#pragma unroll 1
+    for (int row = 0; row < 16; row++)
+        if ((row < 8 ? lanes[0] : lanes[1]) >> row % 8 * 4 & 15) redo(row);
 }
