@@ -41,8 +41,9 @@ static const char problem_help[] =
     "  unaligned  tensors may start at any element (CUDA)\n"
     "A group has a head and members: <op>:<dtype>:b<B>h<H>..d<D>..;<member>;<member>;.., each the "
     "rest of a\n"
-    "problem, or all of it behind the dtype. verify and bench run it in one call, tune its "
-    "members.\n"
+    "problem, or all of it behind the dtype. verify and bench run it in one call; plan, simulate, "
+    "kernel and\n"
+    "tune look at its members.\n"
     "for example fwd:f32:b1h4d64:128x128:w13x13 or bwd:bf16:b1h8k2d128:4096:w512:c1\n";
 
 static void print_help(void) {

@@ -3,6 +3,7 @@
 #include "buffers.h"
 #include "interrupt.h"
 #include "message.h"
+#include "suite.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -128,9 +129,16 @@ int target_each_problem(const struct target *target, char *const *text, int coun
                         problem_fn *visit, const void *arg) {
     int status = 0;
     for (int i = 0; i < count; i++) {
-        if (i && !json) printf("\n");
-        int failed = visit(target, text[i], arg);
+        struct suite members = {.count = 0};
+        int failed = suite_add(&members, text[i], text[i]);
+        for (size_t m = 0; !failed && m < members.count; m++) {
+            if ((i || m) && !json) printf("\n");
+            int of_member =
+                visit(target, members.count > 1 ? members.problem[m].text : text[i], arg);
+            if (of_member) status = of_member;
+        }
         if (failed) status = failed;
+        suite_free(&members);
     }
     return status;
 }

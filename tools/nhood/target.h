@@ -36,7 +36,7 @@ void target_close(struct target *target);
 /* Runs a command on one problem, and returns the exit status. */
 typedef int problem_fn(const struct target *target, const char *text, const void *arg);
 
-/* Calls `visit` for every problem, with blank lines between their outputs unless these are JSON. Returns 0, or the exit status
+/* Calls `visit` for every problem, and for each member of a group, with blank lines between their outputs unless these are JSON. Returns 0, or the exit status
  * of the last one that failed. */
 int target_each_problem(const struct target *target, char *const *text, int count, bool json,
                         problem_fn *visit, const void *arg);
