@@ -29,16 +29,13 @@ __device__ __forceinline__ void loop_position(const nh_work_tile &work_tile, con
         position[a] = work_tile.halo[a] + tile[a] * extent[a];
 }
 
-template <class WorkTile>
-__device__ __forceinline__ void loop_token(const nh_tiled_args &args, const WorkTile &work_tile, const int tile[3],
+__device__ __forceinline__ void loop_token(const nh_tiled_args &args, const nh_work_tile &work_tile, const int tile[3],
                                            int token[3]) {
     int position[3];
     loop_position(work_tile, tile, position);
-    if constexpr (NH_PERIODIC) {
 #pragma unroll
-        for (int a = FIRST_AXIS; a < 3; a++)
-            position[a] = nh_wrapped(work_tile, a, tile[a], position[a]);
-    }
+    for (int a = FIRST_AXIS; a < 3; a++)
+        position[a] = nh_wrapped(work_tile, a, tile[a], position[a]);
     token_of<false>(args, work_tile, position, token);
 }
 
