@@ -27,6 +27,21 @@ struct wgmma90_config nh_wgmma90_config(const struct nh_problem *problem,
 void nh_wgmma90_configure(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                           struct wgmma90_config config) {
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(WGMMA90_CONFIG);
+    static const char *const kernels[] = {
+        [WGMMA90_FORWARD] = "WGMMA90_FORWARD", [WGMMA90_QUERY] = "WGMMA90_QUERY",
+        [WGMMA90_KEY] = "WGMMA90_KEY",         [WGMMA90_EXTRA] = "WGMMA90_EXTRA",
+        [WGMMA90_JOINT] = "WGMMA90_JOINT",
+    };
+    static const char *const masks[] = {
+        [WGMMA90_MASK_BITS] = "WGMMA90_MASK_BITS",
+        [WGMMA90_MASK_PLACES] = "WGMMA90_MASK_PLACES",
+        [WGMMA90_MASK_PRODUCT] = "WGMMA90_MASK_PRODUCT",
+    };
+    static const char *const skipping[] = {
+        [WGMMA90_SKIP_NOTHING] = "WGMMA90_SKIP_NOTHING",
+        [WGMMA90_SKIP_TILES] = "WGMMA90_SKIP_TILES",
+        [WGMMA90_SKIP_PLANES] = "WGMMA90_SKIP_PLANES",
+    };
     config.q_map = (int)nh_map_layout_of(problem, NHOOD_Q);
     config.k_map = (int)nh_map_layout_of(problem, NHOOD_K);
     config.v_map = (int)nh_map_layout_of(problem, NHOOD_V);
@@ -39,6 +54,9 @@ void nh_wgmma90_configure(struct nh_kernel_spec *spec, const struct nh_problem *
     config.causal = nh_problem_causal(problem);
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     nh_kernel_configure(spec, fields, &config);
+    nh_kernel_name_value(spec, "kernel", kernels[config.kernel]);
+    nh_kernel_name_value(spec, "mask", masks[config.mask]);
+    nh_kernel_name_value(spec, "skipping", skipping[config.skipping]);
 }
 
 /* ---- clusters ---- */
