@@ -59,10 +59,10 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
 /* Copies the work tile's halo of a column tensor, `ahead` elements from its first head, if it has a seam: all threads
  * look up each position. */
 template <int WIDTH>
-NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
+NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, long long ahead,
                             char *to) {
     const unsigned units = nh_units(WIDTH);
-    const elem *from = (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead;
+    const elem *from = (const elem *)args.tensor[tensor].data + work_tile.origin[tensor] + ahead;
 #pragma unroll 1
     for (unsigned i = nh_thread_again(); i < C.halo[0] * C.halo[1] * C.halo[2] * units; i += NH_THREADS) {
         const int unit = (int)(i % units), number = (int)(i / units);
@@ -73,7 +73,7 @@ NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_
         for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += at[a] * nh_axis_pitch(a);
             there = nh_halo_position(work_tile, a, at[a]) && there;
-            offset += at[a] * work_tile.step[slot][a];
+            offset += at[a] * work_tile.step[tensor][a];
         }
         nh_copy16(to + nh_unit_offset(WIDTH, row, unit), from + offset, there);
     }
@@ -81,29 +81,29 @@ NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_
 
 /* Copies any halo, by all threads. */
 template <int WIDTH>
-NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, long long ahead,
+NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, long long ahead,
                             char *to) {
     int count[3];
     if (NH_PERIODIC && nh_has_seam(work_tile)) {
-        nh_copy_seam<WIDTH>(args, work_tile, slot, ahead, to);
+        nh_copy_seam<WIDTH>(args, work_tile, tensor, ahead, to);
         return;
     }
 #pragma unroll
     for (int a = 0; a < 3; a++)
         count[a] = nh_halo_count(work_tile, a);
     nh_copy_box<WIDTH, WIDTH, C.halo[0], C.halo[1], C.halo[2], NH_LINE, NH_PLANE>(
-        (const elem *)args.tensor[slot].data + work_tile.origin[slot] + ahead, work_tile.step[slot], count, to);
+        (const elem *)args.tensor[tensor].data + work_tile.origin[tensor] + ahead, work_tile.step[tensor], count, to);
 }
 
 /* Copies the work tile's rows. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, char *to) {
+NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, char *to) {
     int count[3];
 #pragma unroll
     for (int a = 0; a < 3; a++)
         count[a] = work_tile.length[a] - work_tile.row[a];
     nh_copy_box<WIDTH, ROOM, C.rows[0], C.rows[1], C.rows[2], C.rows[2], C.rows[1] * C.rows[2]>(
-        (const elem *)args.tensor[slot].data + work_tile.origin[slot], work_tile.step[slot], count, to);
+        (const elem *)args.tensor[tensor].data + work_tile.origin[tensor], work_tile.step[tensor], count, to);
 }
 
 /* ---- results ---- */
@@ -116,16 +116,16 @@ template <int WIDTH> NH_DEVICE elem &nh_result_element(char *results, int warp_t
 
 /* A warp stores its warp tile's shared rows to memory. */
 template <int WIDTH, int ROOM>
-NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, const char *rows,
+NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, const char *rows,
                              int warp_tile) {
     const int units = WIDTH / NH_PER_UNIT;
-    elem *to = (elem *)args.tensor[slot].data;
+    elem *to = (elem *)args.tensor[tensor].data;
     const int lane = (int)(nh_thread_again() % 32);
 #pragma unroll
     for (int first = 0; first < 16 * units; first += 32) {
         int i = first + lane, row = i / units, unit = i % units;
         if (i < 16 * units && nh_row_exists(work_tile, warp_tile, row))
-            *(uint4 *)(to + nh_row_offset(work_tile, slot, warp_tile, row) + NH_PER_UNIT * unit) =
+            *(uint4 *)(to + nh_row_offset(work_tile, tensor, warp_tile, row) + NH_PER_UNIT * unit) =
                 *(const uint4 *)(rows + nh_unit_offset(ROOM, nh_result_number(warp_tile, row), unit));
     }
 }

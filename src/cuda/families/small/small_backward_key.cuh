@@ -47,76 +47,116 @@ NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float 
     }
 }
 
+/* What is the same for all columns of a warp tile. */
+struct nh_key_tile {
+    /* addresses of the lane's columns, and the rows' operand of masks */
+    unsigned queries[NH_STEPS], d_outputs[NH_STEPS_V], places[NH_STEPS_PLACES][4];
+    nh_across<C.dim> queries_across;
+    nh_across<C.dim_v> d_outputs_across;
+    unsigned statistics; /* of the box's first column */
+    const uint2 *hidden; /* what kinds of warp tiles hide */
+    uint2 own_places;
+    const float *table; /* the bias of row g */
+    float scale;
+    int wrap, reach;
+};
+
+/* The columns of a chunk: their rows, bytes by which their statistics lie ahead and, if masks are bits, these. */
+struct nh_query_chunk {
+    int number, row[4 * NH_GATHERS];
+    nh_across_rows across;
+    unsigned seen[2], ahead;
+};
+
+/* Finds the box of the warp tile's columns. False: its keys are in no window. */
+NH_DEVICE bool nh_find_queries(const nh_block &block, const nh_kinds &kinds, const nh_tile_info &info,
+                               const nh_halo &halo, int warp_tile, nh_key_tile &tile) {
+    const int first = nh_box_row(info.visibility, warp_tile);
+    tile.wrap = nh_box_wrap(info.visibility, warp_tile);
+    tile.reach = nh_visibility_reach(info.visibility, warp_tile);
+    if (NH_REGIONS && !NH_PASSES && tile.reach <= 0) return false;
+    tile.scale = block.tables.scale;
+    tile.statistics = nh_shared_address(halo.statistics + nh_box_statistics(info.visibility, warp_tile));
+    const int beside = (int)(halo.d_outputs - halo.queries);
+    nh_gather_start<NH_AS_LAID, C.dim, NH_STEPS>(tile.queries, halo.queries, first);
+    nh_across_start(tile.queries_across, halo.queries, first);
+    nh_gather_start_beside<NH_AS_LAID, C.dim_v, NH_STEPS_V>(tile.d_outputs, tile.queries, beside, halo.d_outputs,
+                                                            first);
+    nh_across_start_beside(tile.d_outputs_across, tile.queries_across, beside, halo.d_outputs, first);
+    tile.hidden = nh_kind_columns(kinds, info.visibility.places, warp_tile);
+    tile.own_places = kinds.rows[threadIdx.x % 32];
+    if (NH_ADDS_MASK && C.mask != SMALL_KINDS)
+        nh_visibility_additive_mask_rows(tile.places, info.visibility, warp_tile);
+    tile.table = info.bias;
+    if (C.bias_count) tile.table += nh_bias_row(block.args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
+    return true;
+}
+
+NH_DEVICE void nh_find_chunk(const nh_block &block, const nh_tile_info &info, const nh_key_tile &tile, int warp_tile,
+                             nh_query_chunk &chunk) {
+    if (!NH_ADDS_MASK) nh_chunk_bits(chunk.seen, info.visibility, warp_tile, chunk.number);
+    nh_gather_rows(chunk.row, block.tables.columns, tile.wrap, chunk.number, nh_lane_column<NH_AS_LAID>());
+    chunk.ahead = (unsigned)nh_plane_ahead(tile.wrap, chunk.number, NH_SLOT_STATISTICS, NH_STATISTICS) * 16u;
+}
+
+/* Multiplies the p-th pair of a chunk: scores, gradients of weights, and from these the sums of dK and dV. */
+NH_DEVICE void nh_differentiate_pair(const nh_block &block, const nh_key_tile &tile, nh_query_chunk &chunk, int p,
+                                     nh_key_sums &sums) {
+    const nh_column_tables &columns = block.tables.columns;
+    /* -LSE / scale is larger than most scores: if it came first, f32 products added to it would lose their lower
+     * bits */
+    const bool shifts_last = NH_DTYPE == NH_F32, both = 2 * p + 1 < NH_BLOCKS;
+    float weights[2][4] = {}, d_scores[2][4] = {};
+    nh_weights operand;
+    unsigned query[2];
+    nh_gather_across(chunk.across, columns, tile.wrap, chunk.number, p);
+    if (C.bias_count) nh_bias_pair(weights, columns, tile.table, chunk.number * NH_CHUNK + 16 * p, both);
+    const int column = (C.plane_chunks ? 0 : chunk.number * NH_CHUNK) + 16 * p + (int)(threadIdx.x % 16);
+    nh_statistics_load(query, tile.statistics + columns.statistics[C.plane_chunks ? 0 : tile.wrap][column] +
+                                  chunk.ahead);
+    const uint2 hiding = C.mask == SMALL_KINDS ? tile.hidden[16 * nh_mask_pair(chunk.number, p)] : uint2{0u, 0u};
+#pragma unroll
+    for (int i = 0; i < 1 + both; i++) {
+        if (!shifts_last) nh_add_shifts(weights[i], query[i], tile.own_places, i ? hiding.y : hiding.x);
+        nh_add_deltas(d_scores[i], query[i]);
+    }
+    if (NH_ADDS_MASK && C.mask != SMALL_KINDS)
+        nh_add_mask(weights, tile.places, block.additive_masks, nh_mask_pair(chunk.number, p), both);
+    nh_multiply_pair(weights, sums.keys, tile.queries, chunk.row[p], both);
+#pragma unroll
+    for (int i = 0; i < 1 + both; i++)
+        if (shifts_last) nh_add_shifts(weights[i], query[i], tile.own_places, i ? hiding.y : hiding.x);
+    nh_multiply_pair(d_scores, sums.values, tile.d_outputs, chunk.row[p], both);
+    nh_weigh(tile.scale, p, chunk.seen, weights, d_scores, both);
+    nh_pack_weights(operand, weights, both);
+    nh_add_pair(sums.d_values, operand, tile.d_outputs_across, nh_rows_of_pair(chunk.across, p), tile.d_outputs,
+                chunk.row[p], both);
+    nh_pack_weights(operand, d_scores, both);
+    nh_add_pair(sums.d_keys, operand, tile.queries_across, nh_rows_of_pair(chunk.across, p), tile.queries, chunk.row[p],
+                both);
+}
+
 /* Adds what a warp tile's columns contribute to its sums. Calls passed() when its first plane may be overwritten. */
 template <typename Passed>
 NH_DEVICE void nh_differentiate(const nh_block &block, const nh_kinds &kinds, const nh_tile_info &info,
                                 const nh_halo &halo, int warp_tile, nh_key_sums &sums, const Passed &passed) {
-    const nh_tables &tables = block.tables;
-    unsigned queries[NH_STEPS], d_outputs[NH_STEPS_V], places[NH_STEPS_PLACES][4];
-    nh_across<C.dim> queries_across;
-    nh_across<C.dim_v> d_outputs_across;
-    const int first = nh_box_row(info.visibility, warp_tile), wrap = nh_box_wrap(info.visibility, warp_tile);
-    const int reach = nh_visibility_reach(info.visibility, warp_tile);
-    if (NH_REGIONS && !NH_PASSES && reach <= 0) return; /* these keys are in no window */
-    const float scale = tables.scale;
-    /* -LSE / scale is larger than most scores: if it came first, f32 products added to it would lose their lower
-     * bits */
-    const bool shifts_last = NH_DTYPE == NH_F32;
-    const unsigned statistics = nh_shared_address(halo.statistics + nh_box_statistics(info.visibility, warp_tile));
-    const int beside = (int)(halo.d_outputs - halo.queries);
-    nh_gather_start<NH_AS_LAID, C.dim, NH_STEPS>(queries, halo.queries, first);
-    nh_across_start(queries_across, halo.queries, first);
-    nh_gather_start_beside<NH_AS_LAID, C.dim_v, NH_STEPS_V>(d_outputs, queries, beside, halo.d_outputs, first);
-    nh_across_start_beside(d_outputs_across, queries_across, beside, halo.d_outputs, first);
-    const uint2 *hidden = nh_kind_columns(kinds, info.visibility.places, warp_tile);
-    const uint2 own_places = kinds.rows[threadIdx.x % 32];
-    if (NH_ADDS_MASK && C.mask != SMALL_KINDS) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
-    const float *table = info.bias;
-    if (C.bias_count) table += nh_bias_row(block.args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
-    const int chunks = nh_chunks_of(reach);
+    nh_key_tile tile;
+    if (!nh_find_queries(block, kinds, info, halo, warp_tile, tile)) return;
+    const int chunks = nh_chunks_of(tile.reach);
     if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
 #pragma unroll 1
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        unsigned seen[2];
-        int row[4 * NH_GATHERS];
-        nh_across_rows across;
-        if (!NH_ADDS_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, chunk);
-        nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
-        const unsigned ahead = (unsigned)nh_plane_ahead(wrap, chunk, NH_SLOT_STATISTICS, NH_STATISTICS) * 16u;
+    for (int number = 0; number < chunks; number++) {
+        nh_query_chunk chunk;
+        chunk.number = number;
+        nh_find_chunk(block, info, tile, warp_tile, chunk);
 #pragma unroll
         for (int p = 0; p < NH_PAIRS; p++) {
-            if (!C.plane_chunks && p >= C.least_pairs && chunk * NH_CHUNK + 16 * p >= reach) break;
+            if (!C.plane_chunks && p >= C.least_pairs && number * NH_CHUNK + 16 * p >= tile.reach) break;
             /* keeps the compiler from loading so far ahead that registers spill */
             if ((C.bias_count || NH_DTYPE == NH_F32) && p) __syncwarp();
-            const bool both = 2 * p + 1 < NH_BLOCKS;
-            float weights[2][4] = {}, d_scores[2][4] = {};
-            nh_weights operand;
-            unsigned query[2];
-            nh_gather_across(across, tables.columns, wrap, chunk, p);
-            if (C.bias_count) nh_bias_pair(weights, tables.columns, table, chunk * NH_CHUNK + 16 * p, both);
-            const int column = (C.plane_chunks ? 0 : chunk * NH_CHUNK) + 16 * p + (int)(threadIdx.x % 16);
-            nh_statistics_load(query, statistics + tables.columns.statistics[C.plane_chunks ? 0 : wrap][column] +
-                                          ahead);
-            const uint2 hiding = C.mask == SMALL_KINDS ? hidden[16 * nh_mask_pair(chunk, p)] : uint2{0u, 0u};
-#pragma unroll
-            for (int block = 0; block < 1 + both; block++) {
-                if (!shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
-                nh_add_deltas(d_scores[block], query[block]);
-            }
-            if (NH_ADDS_MASK && C.mask != SMALL_KINDS)
-                nh_add_mask(weights, places, block.additive_masks, nh_mask_pair(chunk, p), both);
-            nh_multiply_pair(weights, sums.keys, queries, row[p], both);
-#pragma unroll
-            for (int block = 0; block < 1 + both; block++)
-                if (shifts_last) nh_add_shifts(weights[block], query[block], own_places, block ? hiding.y : hiding.x);
-            nh_multiply_pair(d_scores, sums.values, d_outputs, row[p], both);
-            nh_weigh(scale, p, seen, weights, d_scores, both);
-            nh_pack_weights(operand, weights, both);
-            nh_add_pair(sums.d_values, operand, d_outputs_across, nh_rows_of_pair(across, p), d_outputs, row[p], both);
-            nh_pack_weights(operand, d_scores, both);
-            nh_add_pair(sums.d_keys, operand, queries_across, nh_rows_of_pair(across, p), queries, row[p], both);
+            nh_differentiate_pair(block, tile, chunk, p, sums);
         }
-        if (NH_PASSES && chunk == NH_PASSING_CHUNK) passed();
+        if (NH_PASSES && number == NH_PASSING_CHUNK) passed();
     }
 }
 

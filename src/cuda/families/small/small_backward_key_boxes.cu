@@ -38,8 +38,8 @@ NH_DEVICE void nh_copy_statistic_lines(const nh_tiled_args &args, const auto &wo
     for (int i = lane; i < nh_halo_lines(work_tile) * C.halo[2]; i += 32) {
         const nh_halo_line line = nh_halo_line_of(work_tile, i / C.halo[2]);
         const int at[3] = {line.at[0], line.at[1], nh_column_around(work_tile, 2, line.at[2] + i % C.halo[2])};
-        const int row = line.box * NH_SLOT_STATISTICS + line.place[0] * nh_statistics_pitch(0) +
-                        line.place[1] * nh_statistics_pitch(1) + i % C.halo[2];
+        const int row = line.box * NH_SLOT_STATISTICS + line.within[0] * nh_statistics_pitch(0) +
+                        line.within[1] * nh_statistics_pitch(1) + i % C.halo[2];
         long long offset = work_tile.origin[NH_DELTA] + member * delta.head;
 #pragma unroll
         for (int a = NH_FIRST_AXIS; a < 3; a++)
@@ -55,7 +55,7 @@ NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_wor
     int row = column.box * NH_SLOT_STATISTICS;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        row += column.place[a] * nh_statistics_pitch(a);
+        row += column.within[a] * nh_statistics_pitch(a);
         offset += column.at[a] * work_tile.step[NH_DELTA][a];
     }
     return {(const float *)delta.data + offset, (char *)&halo.statistics[row]};
@@ -103,9 +103,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_wait_for_launches();
     __syncthreads();
     if (threadIdx.x / 32 >= C.warps) {
-        const auto fetch = [&](const nh_work_tile &work_tile, int turn, int member, unsigned barrier) {
-            nh_halo &halo = shared.halo[turn % NH_HALOS];
-            nh_rows &rows = shared.rows[turn];
+        const auto fetch = [&](const nh_work_tile &work_tile, int stage, int member, unsigned barrier) {
+            nh_halo &halo = shared.halo[stage % NH_HALOS];
+            nh_rows &rows = shared.rows[stage];
             int head = work_tile.column_head + member;
             nh_fetch_rows<C.k_map>(args, work_tile, maps.k, barrier, rows.keys, work_tile.head, kv_heads);
             nh_fetch_rows<C.v_map>(args, work_tile, maps.v, barrier, rows.values, work_tile.head, kv_heads);
@@ -117,18 +117,18 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(C.dim) + STATISTICS_BYTES,
                             2 * NH_ROWS * nh_row_bytes(C.dim), C.seam_lines ? STATISTICS_BYTES : 0>(
             args, shared.tables, shared.ring, (unsigned)share, fetch,
-            [&](const nh_work_tile &work_tile, int turn, int member, int lane, nh_boxes_landed landed) {
-                nh_fetch_query_seam(args, work_tile, maps, member, shared.halo[turn % NH_HALOS], lane, landed);
+            [&](const nh_work_tile &work_tile, int stage, int member, int lane, nh_boxes_landed landed) {
+                nh_fetch_query_seam(args, work_tile, maps, member, shared.halo[stage % NH_HALOS], lane, landed);
             });
     } else {
         nh_key_sums sums;
         char *keys = shared.results[threadIdx.x / 32].keys, *values = shared.results[threadIdx.x / 32].values;
-        const auto work = [&](const nh_tile_info &info, int turn, int warp_tile, int member) {
-            if (member == 0) nh_key_sums_start(sums, shared.rows[turn], warp_tile);
-            nh_rows_taken(shared.ring, turn);
+        const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int member) {
+            if (member == 0) nh_key_sums_start(sums, shared.rows[stage], warp_tile);
+            nh_rows_taken(shared.ring, stage);
             nh_differentiate({args, shared.tables, shared.additive_masks}, shared.kinds, info,
-                             shared.halo[turn % NH_HALOS], warp_tile, sums,
-                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
+                             shared.halo[stage % NH_HALOS], warp_tile, sums,
+                             [&] { nh_plane_passed(shared.ring, nh_current_again(shared.ring).done); });
             if (member + 1 < share) return;
             nh_finish(args, info.work_tile, warp_tile, sums, keys, values);
             nh_results_ready();

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_halo &halo = shared.halo;
     nh_rows &rows = shared.rows;
     const int share = (int)(args.heads / args.kv_heads);
-    int turn = 0;
+    int current = 0;
     nh_masks_fill(args, shared.additive_masks, shared.kinds);
     nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
@@ -38,13 +38,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
-        nh_tile_info &info = shared.info[turn];
+        nh_tile_info &info = shared.info[current];
         const nh_work_tile &work_tile = info.work_tile;
         nh_key_sums sums;
-        turn ^= 1;
+        current ^= 1;
         nh_copy_rows<C.dim, C.dim>(args, work_tile, NH_K, rows.keys);
         nh_copy_rows<C.dim_v, C.dim_v>(args, work_tile, NH_V, rows.values);
-        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].work_tile);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[current].work_tile);
 #pragma unroll 1
         for (int member = 0; member < share; member++) {
             nh_copy_halo<C.dim>(args, work_tile, NH_Q, member * args.tensor[NH_Q].head, halo.queries);

@@ -111,13 +111,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
-    int turn = 0;
+    int current = 0;
     nh_masks_fill(args, shared.additive_masks, shared.kinds);
     nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
     nh_start<C.dim>(args, shared, NH_Q, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
-        nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
+        nh_tile_info &info = shared.info[current], &next = shared.info[current ^= 1];
         const nh_work_tile &work_tile = info.work_tile;
         const bool exists = nh_warp_tile_exists(work_tile, warp);
         bool repair[2] = {false, false};

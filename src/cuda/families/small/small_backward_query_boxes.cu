@@ -38,9 +38,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_tables_start(args, shared.tables, shared.ring.info);
     __syncthreads();
     if (threadIdx.x / 32 >= C.warps) {
-        const auto fetch = [&](const nh_work_tile &work_tile, int turn, int, unsigned barrier) {
-            nh_key_halo &halo = shared.halo[turn % NH_HALOS];
-            nh_rows &rows = shared.rows[turn];
+        const auto fetch = [&](const nh_work_tile &work_tile, int stage, int, unsigned barrier) {
+            nh_key_halo &halo = shared.halo[stage % NH_HALOS];
+            nh_rows &rows = shared.rows[stage];
             nh_fetch_rows<C.q_map>(args, work_tile, maps.q, barrier, rows.queries, work_tile.head, heads);
             nh_fetch_rows<C.o_map>(args, work_tile, maps.o, barrier, rows.outputs, work_tile.head, heads);
             nh_fetch_rows<C.d_o_map>(args, work_tile, maps.d_o, barrier, rows.d_outputs, work_tile.head, heads);
@@ -49,25 +49,25 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         };
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(C.dim), 3 * NH_ROWS * nh_row_bytes(C.dim)>(
             args, shared.tables, shared.ring, 1, fetch,
-            [&](const nh_work_tile &work_tile, int turn, int, int lane, nh_boxes_landed landed) {
-                nh_fetch_key_seam(args, work_tile, maps, shared.halo[turn % NH_HALOS], lane, landed);
+            [&](const nh_work_tile &work_tile, int stage, int, int lane, nh_boxes_landed landed) {
+                nh_fetch_key_seam(args, work_tile, maps, shared.halo[stage % NH_HALOS], lane, landed);
             });
     } else {
-        int bias_turn = 0;
+        int summed_head = 0;
         nh_bias_products products;
         nh_bias_products_clear(products);
         char *results = shared.results[threadIdx.x / 32];
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
-            nh_bias_head(args, bias_turn, info.work_tile.head, shared.sums, products);
+            nh_bias_head(args, summed_head, info.work_tile.head, shared.sums, products);
             nh_differentiate({args, shared.tables, shared.additive_masks}, info,
                              {shared.halo[stage % NH_HALOS], shared.rows[stage]}, {shared.sums, products}, warp_tile,
                              results, [&] { nh_rows_taken(shared.ring, stage); },
-                             [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
+                             [&] { nh_plane_passed(shared.ring, nh_current_again(shared.ring).done); });
             nh_results_ready();
             if (args.tensor[NH_D_Q].data)
                 nh_store_results<C.d_q_map>(args, info.work_tile, maps.d_q, NH_D_Q, warp_tile, results, heads);
         };
         nh_do_work_tiles(args, shared.ring, 1, work);
-        nh_bias_head(args, bias_turn, heads, shared.sums, products);
+        nh_bias_head(args, summed_head, heads, shared.sums, products);
     }
 }

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_let_next_begin();
     nh_key_halo &halo = shared.halo;
     nh_rows &rows = shared.rows;
-    int warp = (int)(threadIdx.x / 32), turn = 0, bias_turn = 0;
+    int warp = (int)(threadIdx.x / 32), current = 0, summed_head = 0;
     nh_bias_products products;
     nh_bias_products_clear(products);
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
@@ -36,17 +36,17 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
-        nh_tile_info &info = shared.info[turn];
+        nh_tile_info &info = shared.info[current];
         const nh_work_tile &work_tile = info.work_tile;
-        turn ^= 1;
+        current ^= 1;
         nh_copy_halo<C.dim>(args, work_tile, NH_K, 0, halo.keys);
         nh_copy_halo<C.dim_v>(args, work_tile, NH_V, 0, halo.values);
         nh_copy_rows<C.dim, C.dim>(args, work_tile, NH_Q, rows.queries);
         nh_copy_rows<C.dim_v, C.dim_v>(args, work_tile, NH_O, rows.outputs);
         nh_copy_rows<C.dim_v, C.dim_v>(args, work_tile, NH_D_O, rows.d_outputs);
-        nh_bias_head(args, bias_turn, work_tile.head, shared.sums, products);
+        nh_bias_head(args, summed_head, work_tile.head, shared.sums, products);
         nh_tile_info_fill(args, shared.tables, info, work_tile.head, (int)nh_thread_again(), NH_THREADS);
-        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].work_tile);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[current].work_tile);
         nh_copy_wait();
         __syncthreads();
         nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {
@@ -58,5 +58,5 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         });
         __syncthreads();
     }
-    nh_bias_head(args, bias_turn, (int)args.heads, shared.sums, products);
+    nh_bias_head(args, summed_head, (int)args.heads, shared.sums, products);
 }

@@ -152,12 +152,12 @@ NH_DEVICE void nh_bias_flush(const nh_tiled_args &args, int head, int next, nh_b
     }
 }
 
-/* Called before a warp's work tile of `head`; `turn` is the head whose gradient the warp has been adding up. */
-NH_DEVICE void nh_bias_head(const nh_tiled_args &args, int &turn, int head, nh_bias_sums &sums,
+/* Called before a warp's work tile of `head`; `summed_head` is the head whose gradient the warp has been adding up. */
+NH_DEVICE void nh_bias_head(const nh_tiled_args &args, int &summed_head, int head, nh_bias_sums &sums,
                             nh_bias_products &products) {
-    if (!nh_bias_wanted(args) || head == turn) return;
-    nh_bias_flush(args, turn, head, sums, products);
-    turn = head;
+    if (!nh_bias_wanted(args) || head == summed_head) return;
+    nh_bias_flush(args, summed_head, head, sums, products);
+    summed_head = head;
 }
 
 } // namespace nh_small

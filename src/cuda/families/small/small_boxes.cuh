@@ -32,7 +32,7 @@ enum {
 };
 
 /* A warp tile of a consumer warp. */
-struct alignas(16) nh_place {
+struct alignas(16) nh_current {
     unsigned number; /* among the warp tiles of all work tiles of the block */
     unsigned done;   /* address of the barrier at which the warp arrives when it is done with the warp tile */
     int warp_tile;   /* in the work tile */
@@ -49,13 +49,13 @@ struct nh_ring {
     /* for each producer warp: boxes of a halo with a seam have landed */
     unsigned long long landed[NH_PERIODIC ? C.fetchers : 1];
     unsigned warp_tiles;       /* of all work tiles of this block */
-    unsigned own, dealt, rest; /* set by nh_deal_chains, where planes roll */
-    nh_place at[C.warps];      /* the warp tile that each warp computes */
+    unsigned own, dealt, rest; /* set by nh_deal_sweeps, where planes roll */
+    nh_current at[C.warps];    /* the warp tile that each warp computes */
 };
 static_assert(sizeof(nh_ring) == small_ring_bytes(&C), "the host's count");
 
-NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned turn) {
-    return ring.info[turn % NH_TILE_INFOS];
+NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned n) {
+    return ring.info[n % NH_TILE_INFOS];
 }
 
 /* Where halos roll: the first work tile of this block, or of the one `ahead` blocks later, counted among those of one
@@ -65,13 +65,13 @@ NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
     return (unsigned)((unsigned long long)args.tiling.work_tiles / C.near_heads * block / blocks);
 }
 
-static_assert(!NH_PLANES || C.near_heads == 1, "blocks next to each other work for neighboring chains of one head");
+static_assert(!NH_PLANES || C.near_heads == 1, "blocks next to each other work for neighboring sweeps of one head");
 
-/* Deals out chains: adjacent blocks take adjacent chains at the same time, so that they share in the L2 what their
- * halos have in common. The last chains, fewer than there are blocks, are divided evenly among all blocks. Sets the
- * number of the block's work tiles, the number of those in whole chains, and where its share of the last chains begins.
+/* Deals out sweeps: adjacent blocks take adjacent sweeps at the same time, so that they share in the L2 what their
+ * halos have in common. The last sweeps, fewer than there are blocks, are divided evenly among all blocks. Sets the
+ * number of the block's work tiles, the number of those in whole sweeps, and where its share of the last sweeps begins.
  * Called by one thread. */
-NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
+NH_DEVICE void nh_deal_sweeps(const nh_tiled_args &args, nh_ring &ring) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     const unsigned tiles = (unsigned)args.tiling.work_tiles, rounds = tiles / (length * blocks);
     const unsigned long long rest = tiles - rounds * length * blocks, block = blockIdx.x;
@@ -80,16 +80,16 @@ NH_DEVICE void nh_deal_chains(const nh_tiled_args &args, nh_ring &ring) {
     ring.own = ring.dealt + (unsigned)(rest * (block + 1) / blocks) - ring.rest;
 }
 
-/* The index of the turn-th work tile of this block. Sets its number for the block's ring of slots, and whether the halo
+/* The index of the n-th work tile of this block. Sets its number for the block's ring of slots, and whether the halo
  * begins anew with it. */
-NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned turn,
+NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned n,
                            int &number, bool &first) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
-    unsigned at = turn;
-    first = turn == 0 || turn == ring.dealt;
-    number = (int)turn;
-    if (turn < ring.dealt) {
-        const unsigned round = nh_quotient(turn, digits.tiles[NH_FIRST_AXIS]);
+    unsigned at = n;
+    first = n == 0 || n == ring.dealt;
+    number = (int)n;
+    if (n < ring.dealt) {
+        const unsigned round = nh_quotient(n, digits.tiles[NH_FIRST_AXIS]);
         at += round * (length * blocks - length) + blockIdx.x * length;
     } else {
         at += ring.dealt * blocks - ring.dealt + ring.rest;
@@ -105,14 +105,14 @@ NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const nh_ring &r
     return ((unsigned)args.tiling.work_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
 }
 
-NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned turn) {
-    return (int)(C.slots ? (nh_roll_start(args, 0) + turn) * C.near_heads + blockIdx.x % C.near_heads
-                          : blockIdx.x + turn * gridDim.x);
+NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned n) {
+    return (int)(C.slots ? (nh_roll_start(args, 0) + n) * C.near_heads + blockIdx.x % C.near_heads
+                          : blockIdx.x + n * gridDim.x);
 }
 
 /* Called by one thread; a barrier must follow. */
 NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
-    if (NH_PLANES) nh_deal_chains(args, ring);
+    if (NH_PLANES) nh_deal_sweeps(args, ring);
     ring.warp_tiles = nh_own_work_tiles(args, ring) * NH_WARP_TILES;
     for (int i = 0; i < C.stages; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
@@ -190,13 +190,13 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const auto &work_tile, c
     const int slots = C.slots ? work_tile.roll.fresh.end : 1;
 #pragma unroll 1
     for (int slot = C.slots ? work_tile.roll.fresh.begin : 0; slot < slots; slot++) {
-        unsigned place = 0;
+        unsigned in_ring = 0;
         if (C.slots) {
             position[NH_FIRST_AXIS] = nh_slot_position(work_tile, slot);
-            place = (unsigned)(work_tile.roll.place + slot) % (C.slots + !C.slots);
+            in_ring = (unsigned)(work_tile.roll.first + slot) % (C.slots + !C.slots);
         }
         nh_box_at<LAYOUT>(at, args, work_tile, position, head, heads, true);
-        nh_copy_box(nh_shared_address(to) + place * BYTES, &map, barrier, at);
+        nh_copy_box(nh_shared_address(to) + in_ring * BYTES, &map, barrier, at);
     }
 }
 
@@ -218,7 +218,7 @@ NH_DEVICE int nh_column_around(const auto &work_tile, int a, int ahead) {
 
 /* A line along the last axis of the fetched part of a halo with a seam. */
 struct nh_halo_line {
-    int box, place[2]; /* box of its slot, and position in that box on the first two axes */
+    int box, within[2]; /* box of its slot, and position in that box on the first two axes */
     int at[3];         /* indices of its first column in the tensors */
 };
 
@@ -228,7 +228,7 @@ NH_DEVICE int nh_halo_lines(const nh_work_tile &work_tile) {
 
 NH_DEVICE nh_halo_line nh_halo_line_of(const auto &work_tile, int number) {
     const int lines = C.halo[0] * C.halo[1], slot = C.slots ? work_tile.roll.fresh.begin + number / lines : 0;
-    nh_halo_line line = {C.slots ? (work_tile.roll.place + slot) % (C.slots + !C.slots) : 0,
+    nh_halo_line line = {C.slots ? (work_tile.roll.first + slot) % (C.slots + !C.slots) : 0,
                          {number % lines / C.halo[1], number % C.halo[1]},
                          {0, 0, 0}};
 #pragma unroll
@@ -236,7 +236,7 @@ NH_DEVICE nh_halo_line nh_halo_line_of(const auto &work_tile, int number) {
         int ahead = work_tile.span[a].ahead;
         if (C.slots && a == NH_FIRST_AXIS)
             ahead = nh_slot_position(work_tile, slot) - work_tile.covered[a].columns.begin;
-        line.at[a] = nh_column_around(work_tile, a, ahead + (a < 2 ? line.place[a] : 0));
+        line.at[a] = nh_column_around(work_tile, a, ahead + (a < 2 ? line.within[a] : 0));
     }
     return line;
 }
@@ -250,7 +250,7 @@ NH_DEVICE void nh_fetch_lines(const auto &args, const auto &work_tile, const nh_
 #pragma unroll 1
     for (int i = lane; i < 2 * nh_halo_lines(work_tile); i += 32) {
         const nh_halo_line line = nh_halo_line_of(work_tile, i / 2);
-        const int row = line.box * NH_SLOT_ROWS + line.place[0] * NH_PLANE + line.place[1] * NH_LINE;
+        const int row = line.box * NH_SLOT_ROWS + line.within[0] * NH_PLANE + line.within[1] * NH_LINE;
         const int at[5] = {head * C.dim, line.at[2], 0, line.at[1], work_tile.batch * planes + line.at[0]};
         nh_copy_pixels(nh_shared_address(i % 2 ? second : first) + row * nh_row_bytes(C.dim), &maps[i % 2], barrier,
                        at);
@@ -290,9 +290,9 @@ NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work
  * tile, whose barrier is `done`. */
 template <int LAYOUT, bool LAST = false>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
-                                int slot, int warp_tile, const char *results, int heads, unsigned done = 0) {
+                                int tensor, int warp_tile, const char *results, int heads, unsigned done = 0) {
     if (C.dilated || nh_begins_before(work_tile, warp_tile)) {
-        nh_store_rows<C.dim, C.dim>(args, work_tile, slot, results, warp_tile);
+        nh_store_rows<C.dim, C.dim>(args, work_tile, tensor, results, warp_tile);
         if (LAST) nh_warp_arrive(done);
         return;
     }
@@ -306,30 +306,30 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
     if (LAST) nh_barrier_arrive(done);
 }
 
-/* Locates the turn-th work tile of this block, and sets its tile info. */
+/* Locates the n-th work tile of this block, and sets its tile info. */
 NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring,
-                                    unsigned turn, int members, int member, nh_tile_info &info) {
+                                    unsigned n, int members, int member, nh_tile_info &info) {
     const int lane = (int)(threadIdx.x % 32);
     if (NH_PLANES) {
         bool begins;
-        int number, index = nh_own_plane(args, tables.digits, ring, turn, number, begins);
+        int number, index = nh_own_plane(args, tables.digits, ring, n, number, begins);
         nh_work_tile_locate(args, tables.digits, index, begins, info.work_tile, number);
     } else {
-        nh_work_tile_locate(args, tables.digits, nh_own_work_tile(args, turn), turn == 0, info.work_tile);
+        nh_work_tile_locate(args, tables.digits, nh_own_work_tile(args, n), n == 0, info.work_tile);
     }
     __syncwarp();
     nh_tile_info_fill(args, tables, info, info.work_tile.head * members + member, lane, 32);
 }
 
-/* Waits until there is room for the work tile that is fetched `turn`-th. */
-NH_DEVICE void nh_wait_for_room(nh_ring &ring, const auto &roll, unsigned turn) {
-    const unsigned stage = turn % C.stages, before = turn - 1;
+/* Waits until there is room for the work tile that is fetched `n`-th. */
+NH_DEVICE void nh_wait_for_room(nh_ring &ring, const auto &roll, unsigned n) {
+    const unsigned stage = n % C.stages, before = n - 1;
     /* Producers ask in order: before the previous work tile is asked for, other barriers may be phases behind. */
-    if (C.slots && turn)
+    if (C.slots && n)
         nh_barrier_wait(nh_shared_address(&ring.asked[before % NH_TILE_INFOS]), before / NH_TILE_INFOS & 1);
-    nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(turn / C.stages) & 1);
-    if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[turn % C.held]), ~(turn / C.held) & 1);
-    unsigned older = turn + 1 - C.held;
+    nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(n / C.stages) & 1);
+    if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[n % C.held]), ~(n / C.held) & 1);
+    unsigned older = n + 1 - C.held;
     if constexpr (NH_PLANES) {
         const unsigned late = roll.late, passing = NH_PASSES ? roll.passing : 0;
         for (unsigned bit = 1; bit <= (late | passing); bit <<= 1, older++) {
@@ -337,7 +337,7 @@ NH_DEVICE void nh_wait_for_room(nh_ring &ring, const auto &roll, unsigned turn) 
             nh_barrier_wait(nh_shared_address(late & bit ? &ring.done[older % C.held] : &ring.passed[older % C.held]),
                             older / C.held & 1);
         }
-    } else if (NH_EARLY && !roll.room && turn + 1 >= C.held) {
+    } else if (NH_EARLY && !roll.room && n + 1 >= C.held) {
         nh_barrier_wait(nh_shared_address(&ring.done[older % C.held]), older / C.held & 1);
     }
     __syncwarp();
@@ -352,18 +352,18 @@ template <int HALO_BYTES, int ROWS_BYTES, int LANES_BYTES = 0, typename Fetch, t
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
-    const unsigned turns = nh_own_work_tiles(args, ring) * members, first = threadIdx.x / 32 - C.warps;
+    const unsigned count = nh_own_work_tiles(args, ring) * members, first = threadIdx.x / 32 - C.warps;
     unsigned landed = 0, seams = 0;
     if (NH_PERIODIC) landed = nh_shared_address(&ring.landed[first]);
 #pragma unroll 1
-    for (unsigned turn = first; turn < turns; turn += C.fetchers) {
-        const unsigned stage = turn % C.stages, before = turn - 1;
-        unsigned own = turn;
+    for (unsigned n = first; n < count; n += C.fetchers) {
+        const unsigned stage = n % C.stages, before = n - 1;
+        unsigned own = n;
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
-        nh_tile_info &info = nh_tile_info_of(ring, turn);
+        nh_tile_info &info = nh_tile_info_of(ring, n);
         nh_prepare_work_tile(args, tables, ring, own, (int)members, member, info);
-        nh_wait_for_room(ring, info.work_tile.roll, turn);
+        nh_wait_for_room(ring, info.work_tile.roll, n);
         const bool seam = NH_PERIODIC && nh_has_seam(info.work_tile);
         if (lane == 0) {
             unsigned boxes = full;
@@ -376,7 +376,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             if (LANES_BYTES) nh_show_shared();
             nh_barrier_expect(boxes, (unsigned)(nh_fetches(info.work_tile) * halo_bytes + ROWS_BYTES));
             fetch(info.work_tile, (int)stage, member, boxes);
-            if (C.slots) nh_barrier_arrive(nh_shared_address(&ring.asked[turn % NH_TILE_INFOS]));
+            if (C.slots) nh_barrier_arrive(nh_shared_address(&ring.asked[n % NH_TILE_INFOS]));
         }
         __syncwarp();
         if (seam) {
@@ -384,7 +384,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             copy_seam(info.work_tile, (int)stage, member, lane, boxes);
             seams++;
         }
-        if (turn)
+        if (n)
             nh_barrier_wait(nh_shared_address(&ring.full[before % C.stages]), before / C.stages & 1);
         if (NH_LSE_ROWS) nh_copy_wait();
         if (LANES_BYTES)
@@ -399,14 +399,14 @@ static_assert(C.slots || C.fetchers <= C.stages, "a fetching warp would wait for
 
 /* The warp tile that this warp computes. Each call reads it from shared memory, so that the compiler does not keep what
  * depends on it in registers through a warp tile, where it would be spilled to local memory. */
-NH_DEVICE nh_place nh_place_again(const nh_ring &ring) {
+NH_DEVICE nh_current nh_current_again(const nh_ring &ring) {
     unsigned word[4];
     nh_load_words_at(word, nh_shared_address(&ring.at[nh_thread_again() / 32]));
     return {word[0], word[1], (int)word[2], (int)word[3]};
 }
 
-/* Whether a warp's warp tiles, which would all be at the same place of their work tiles, move on by one place from
- * one of its work tiles to the next. With a gradient of the bias, warp tiles at a border take longer, and a whole chain
+/* Whether a warp's warp tiles, which would all be at the same position in their work tiles, move on by one from
+ * one of its work tiles to the next. With a gradient of the bias, warp tiles at a border take longer, and a whole sweep
  * of work tiles is at the same border: the other warps would wait for the same one each time. */
 enum { NH_ROTATES = C.pass == SMALL_BY_QUERY && C.bias_count && NH_WARP_TILES > 1 && C.warps % NH_WARP_TILES == 0 };
 
@@ -420,14 +420,14 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
         const unsigned work_tile = number / NH_WARP_TILES;
         const int warp_tile = (int)(NH_ROTATES ? rotated : number % NH_WARP_TILES);
         for (unsigned member = 0; member < members; member++) {
-            const unsigned turn = work_tile * members + member, stage = turn % C.stages;
-            const nh_tile_info &info = nh_tile_info_of(ring, turn);
-            const unsigned done = nh_shared_address(NH_EARLY ? &ring.done[turn % C.held] : &ring.free[stage]);
-            /* If one lane arrives for all, they have read the place before this one by then. */
+            const unsigned n = work_tile * members + member, stage = n % C.stages;
+            const nh_tile_info &info = nh_tile_info_of(ring, n);
+            const unsigned done = nh_shared_address(NH_EARLY ? &ring.done[n % C.held] : &ring.free[stage]);
+            /* If one lane arrives for all, they have read the warp tile before this one by then. */
             if (NH_ARRIVALS == 32) __syncwarp();
             if (threadIdx.x % 32 == 0)
-                ring.at[threadIdx.x / 32] = {number, done, warp_tile, (int)(turn % NH_TILE_INFOS)};
-            nh_barrier_wait(nh_shared_address(&ring.full[stage]), turn / C.stages & 1);
+                ring.at[threadIdx.x / 32] = {number, done, warp_tile, (int)(n % NH_TILE_INFOS)};
+            nh_barrier_wait(nh_shared_address(&ring.full[stage]), n / C.stages & 1);
             __syncwarp();
             if (nh_warp_tile_exists(info.work_tile, warp_tile)) {
                 nh_note_warp_tile(args, info.work_tile.number, warp_tile);
@@ -441,10 +441,10 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
                 nh_rows_taken(ring, (int)stage);
                 nh_plane_passed(ring, done);
             }
-            const nh_place place = nh_place_again(ring);
-            number = place.number;
-            if (NH_ROTATES) rotated = (unsigned)place.warp_tile;
-            nh_warp_arrive(place.done);
+            const nh_current now = nh_current_again(ring);
+            number = now.number;
+            if (NH_ROTATES) rotated = (unsigned)now.warp_tile;
+            nh_warp_arrive(now.done);
         }
         number += C.warps;
         if (NH_ROTATES) rotated = rotated + 1 < NH_WARP_TILES ? rotated + 1 : 0;

@@ -51,7 +51,7 @@ static const struct box key_boxes[] = {
     {{4, 8, 8}, {2, 2, 4}, 16},  {{2, 8, 8}, {1, 4, 4}, 8},
 };
 
-/* Work tiles of one plane of a volume, whose halos roll: each plane of keys is fetched once per chain of work tiles. */
+/* Work tiles of one plane of a volume, whose halos roll: each plane of keys is fetched once per sweep of work tiles. */
 static const struct box plane_boxes[] = {
     {{1, 4, 12}, {1, 4, 4}, 3}, {{1, 8, 4}, {1, 4, 4}, 2},  {{1, 8, 8}, {1, 4, 4}, 4},
     {{1, 16, 4}, {1, 4, 4}, 4}, {{1, 8, 12}, {1, 4, 4}, 6},
@@ -227,8 +227,8 @@ static void consider_copies(struct choice *choice, const struct box *box) {
 }
 
 /* Whether this number of warps suits planes: one per scheduler if all columns are one chunk; else two or more per
- * scheduler, or as many as take whole work tiles. And whether chains of planes are worth it. At the start of a chain, a
- * block has finished all its work tiles and waits for as many planes as the window has. Timed, chains were faster with
+ * scheduler, or as many as take whole work tiles. And whether sweeps of planes are worth it. At the start of a sweep, a
+ * block has finished all its work tiles and waits for as many planes as the window has. Timed, sweeps were faster with
  * up to 0.26 such planes per work tile, and slower with 0.3. */
 static bool planes_pay(const struct nh_small_launch *launch, const struct box *box) {
     const double most_planes = 0.28;

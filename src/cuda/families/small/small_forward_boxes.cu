@@ -36,16 +36,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_tables_start(args, shared.tables, shared.ring.info);
     __syncthreads();
     if (threadIdx.x / 32 >= C.warps) {
-        const auto fetch = [&](const nh_work_tile &work_tile, int turn, int, unsigned barrier) {
-            nh_key_halo &halo = shared.halo[turn % NH_HALOS];
-            nh_fetch_rows<C.q_map>(args, work_tile, maps.q, barrier, shared.rows[turn].queries, work_tile.head, heads);
+        const auto fetch = [&](const nh_work_tile &work_tile, int stage, int, unsigned barrier) {
+            nh_key_halo &halo = shared.halo[stage % NH_HALOS];
+            nh_fetch_rows<C.q_map>(args, work_tile, maps.q, barrier, shared.rows[stage].queries, work_tile.head, heads);
             nh_fetch_halo<C.k_map>(args, work_tile, maps.k, barrier, halo.keys, work_tile.column_head, kv_heads);
             nh_fetch_halo<C.v_map>(args, work_tile, maps.v, barrier, halo.values, work_tile.column_head, kv_heads);
         };
         nh_fetch_work_tiles<2 * NH_FETCHED_ROWS * nh_row_bytes(C.dim), NH_ROWS * nh_row_bytes(C.dim)>(
             args, shared.tables, shared.ring, 1, fetch,
-            [&](const nh_work_tile &work_tile, int turn, int, int lane, nh_boxes_landed landed) {
-                nh_fetch_key_seam(args, work_tile, maps, shared.halo[turn % NH_HALOS], lane, landed);
+            [&](const nh_work_tile &work_tile, int stage, int, int lane, nh_boxes_landed landed) {
+                nh_fetch_key_seam(args, work_tile, maps, shared.halo[stage % NH_HALOS], lane, landed);
             });
     } else {
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
@@ -55,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
             const bool held = nh_attend({args, shared.tables, shared.additive_masks}, info,
                                         shared.halo[stage % NH_HALOS], shared.rows[stage], warp_tile, attention,
                                         [&] { nh_rows_taken(shared.ring, stage); },
-                                        [&] { nh_plane_passed(shared.ring, nh_place_again(shared.ring).done); });
-            const nh_place now = nh_place_again(shared.ring);
+                                        [&] { nh_plane_passed(shared.ring, nh_current_again(shared.ring).done); });
+            const nh_current now = nh_current_again(shared.ring);
             const nh_tile_info &same = shared.ring.info[now.info];
             char *results = shared.results[nh_thread_again() / 32];
             float2 lse;

@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_key_halo &halo = shared.halo;
     nh_rows &rows = shared.rows;
-    int warp = (int)(threadIdx.x / 32), turn = 0;
+    int warp = (int)(threadIdx.x / 32), current = 0;
     if (threadIdx.x == 0) shared.lse = (float *)args.tensor[NH_LSE].data;
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
@@ -32,13 +32,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
-        nh_tile_info &info = shared.info[turn];
-        turn ^= 1;
+        nh_tile_info &info = shared.info[current];
+        current ^= 1;
         nh_copy_halo<C.dim>(args, info.work_tile, NH_K, 0, halo.keys);
         nh_copy_halo<C.dim_v>(args, info.work_tile, NH_V, 0, halo.values);
         nh_copy_rows<C.dim, NH_WIDEST>(args, info.work_tile, NH_Q, rows.queries);
         nh_tile_info_fill(args, shared.tables, info, info.work_tile.head, (int)nh_thread_again(), NH_THREADS);
-        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[turn].work_tile);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[current].work_tile);
         nh_copy_wait();
         __syncthreads();
         nh_for_warp_tiles(args, info.work_tile, [&](int warp_tile) {

@@ -78,12 +78,12 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
     const int warp = (int)(threadIdx.x / 32);
-    int turn = 0;
+    int current = 0;
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
     nh_start<C.dim>(args, shared, NH_K, warp);
     for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
-        nh_tile_info &info = shared.info[turn], &next = shared.info[turn ^= 1];
+        nh_tile_info &info = shared.info[current], &next = shared.info[current ^= 1];
         const bool exists = nh_warp_tile_exists(info.work_tile, warp);
         nh_scores scores;
         nh_state state;

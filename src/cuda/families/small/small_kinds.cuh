@@ -138,15 +138,15 @@ NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &addit
  * tile's rows. */
 NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
-    int number = 0, slot = 0;
+    int number = 0, entry = 0;
 #pragma unroll
     for (int a = NH_MASKED_AXIS; a < 3; a++) {
         const int pairs_of_rows = nh_axis_warp_tile(a) / 2, first = nh_places_before(a) / 2;
         if (t < first) continue;
         number = (int)kind[nh_rows_before(a) + nh_row_at(warp_tile, 0, a)].word[0];
-        slot = (lane / 4 * pairs_of_rows + t - first + (first >= 2 ? 8 : 0)) % 16;
+        entry = (lane / 4 * pairs_of_rows + t - first + (first >= 2 ? 8 : 0)) % 16;
     }
-    return &kinds.columns[number][0][slot];
+    return &kinds.columns[number][0][entry];
 }
 
 } // namespace nh_small

@@ -47,10 +47,10 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_tiled_args &args
                                                        int warp_tile, int row, float2 statistics, First first,
                                                        Second second) {
     if (!nh_row_exists(work_tile, warp_tile, row)) return;
-    const int slot = NH_INVERSE ? NH_K : NH_Q, slot2 = NH_INVERSE ? NH_V : NH_D_O;
+    const int tensor = NH_INVERSE ? NH_K : NH_Q, tensor2 = NH_INVERSE ? NH_V : NH_D_O;
     const nh_lane_rows own =
-        nh_lane_rows_load((const elem *)args.tensor[slot].data + nh_row_offset(work_tile, slot, warp_tile, row),
-                          (const elem *)args.tensor[slot2].data + nh_row_offset(work_tile, slot2, warp_tile, row));
+        nh_lane_rows_load((const elem *)args.tensor[tensor].data + nh_row_offset(work_tile, tensor, warp_tile, row),
+                          (const elem *)args.tensor[tensor2].data + nh_row_offset(work_tile, tensor2, warp_tile, row));
     nh_lane_rows gradient = {};
     nh_range range[3] = {{0, 1}, {0, 1}, {0, 1}};
     int position[3] = {0, 0, 0};

@@ -1,17 +1,17 @@
 /* The halo of a block's work tiles as a ring that rolls along the first axis: work tiles follow each other there, their
  * halos overlap, and each position is fetched once.
  *
- * A slot has as many positions on the first axis as a work tile has rows there. A chain is the work tiles of one head
+ * A slot has as many positions on the first axis as a work tile has rows there. A sweep is the work tiles of one head
  * and dilation group that differ on the first axis alone. Its slots are numbered like its work tiles, and the numbers
- * go on with the next chain: slot n is at place n % C.slots. A place is not overwritten while an unfinished work tile
- * uses it. The host provides enough slots for C.held - 1 work tiles anywhere and, away from the ends of chains, for
+ * go on with the next sweep: slot n is the ring's n % C.slots. It is not overwritten while an unfinished work tile
+ * uses it. The host provides enough slots for C.held - 1 work tiles anywhere and, away from the ends of sweeps, for
  * C.held. A warp tile's box may go on at the start of the ring: there is a table of its columns' rows for each line at
  * which this may happen.
  *
- * Where work tiles are planes of a volume (NH_PLANES) there are slots for C.held work tiles of one chain; chains are
+ * Where work tiles are planes of a volume (NH_PLANES) there are slots for C.held work tiles of one sweep; sweeps are
  * dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
  *
- * With NH_REGIONS a chain's slots begin C.lines_before positions before the first row that tensors have, and there are
+ * With NH_REGIONS a sweep's slots begin C.lines_before positions before the first row that tensors have, and there are
  * C.slots_around more of them than work tiles (either may be negative): boxes never reach beyond them. Slots beyond
  * what tensors have are zeros; on a periodic axis, which work tiles divide, they are those at the other end.
  *
@@ -32,12 +32,12 @@ enum {
 
 /* How a work tile's halo rolls on. */
 struct nh_line_roll {
-    int place;      /* place of the chain's slot 0 */
+    int first;      /* index in the ring of the sweep's slot 0 */
     nh_range fresh; /* slots that the work tile before did not need, and that are fetched */
     bool room;      /* for `fresh` while C.held - 1 work tiles before are unfinished; else one must be done */
 };
 struct nh_plane_roll {
-    int place;
+    int first;
     nh_range fresh;
     /* a bit for each of the C.held - 1 work tiles before, the oldest first: whether it must be done, or past its first
      * plane, before the fetch */
@@ -54,12 +54,12 @@ NH_DEVICE int nh_roll_touched(int seen) {
     return NH_STOPS ? small_touched_lines(seen, NH_BOX / lines, lines, C.least_pairs) : lines;
 }
 
-/* The position at which a chain's slots begin. */
+/* The position at which a sweep's slots begin. */
 NH_DEVICE int nh_roll_base(const nh_group &group) {
     return nh_group_first(group) - C.lines_before;
 }
 
-/* The lines of the box of the warp tile at a position that are multiplied. They never reach beyond a chain's slots.
+/* The lines of the box of the warp tile at a position that are multiplied. They never reach beyond a sweep's slots.
  * length: the position after the group's last row. */
 NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, const nh_group &group, int length, int position) {
     const nh_cuda_axis &axis = args.axis[NH_FIRST_AXIS];
@@ -79,22 +79,22 @@ NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, const nh_group &group,
     return {begin, begin + nh_roll_touched(end - begin)};
 }
 
-/* The place of slot 0 in the chain whose tile-th work tile is the block's number-th. */
-NH_DEVICE int nh_roll_place(const nh_tiled_args &args, int number, int tile) {
+/* The index in the ring of slot 0 of the sweep whose tile-th work tile is the block's number-th. */
+NH_DEVICE int nh_roll_first(const nh_tiled_args &args, int number, int tile) {
     const int tiles = args.tiling.tiles[NH_FIRST_AXIS], slots = C.slots + !C.slots;
     if (!NH_REGIONS) return (number - tile) % slots;
     return (number - tile) / tiles % slots * ((tiles + C.slots_around) % slots) % slots;
 }
 
-/* The roll of the work tile that begins at `row`, the number-th of all chains of a block's head. Sets `begin`, the
+/* The roll of the work tile that begins at `row`, the number-th of all sweeps of a block's head. Sets `begin`, the
  * start of its halo. Called by one warp: lane 0 computes what the work tile needs, lane 1 what the one before needs,
- * and lane 2 what the oldest one needs that may be unfinished, perhaps one of the chain before. */
+ * and lane 2 what the oldest one needs that may be unfinished, perhaps one of the sweep before. */
 NH_DEVICE nh_line_roll nh_roll_of_lines(const nh_tiled_args &args, const nh_group &group, int length, int row,
                                         int number, bool first, int &begin) {
     const int before = row - nh_group_first(group), base = nh_roll_base(group);
-    int oldest = before / NH_SLOT_LINES - (C.held - 1), chain = 0;
+    int oldest = before / NH_SLOT_LINES - (C.held - 1), sweep = 0;
     for (; oldest < 0; oldest += args.tiling.tiles[NH_FIRST_AXIS])
-        chain -= args.tiling.tiles[NH_FIRST_AXIS] + C.slots_around;
+        sweep -= args.tiling.tiles[NH_FIRST_AXIS] + C.slots_around;
     const int last = NH_SLOT_LINES - nh_axis_warp_tile(NH_FIRST_AXIS), lane = (int)(threadIdx.x % 32);
     const int own = lane == 2             ? oldest * NH_SLOT_LINES + nh_group_first(group)
                     : lane == 1 && before ? row - NH_SLOT_LINES
@@ -103,33 +103,33 @@ NH_DEVICE nh_line_roll nh_roll_of_lines(const nh_tiled_args &args, const nh_grou
     const int end = (nh_roll_box(args, group, length, own + last).end - base - 1) / NH_SLOT_LINES + 1;
     begin = __shfl_sync(~0u, box.begin, 0);
     nh_line_roll roll;
-    roll.place = nh_roll_place(args, number, before / NH_SLOT_LINES);
+    roll.first = nh_roll_first(args, number, before / NH_SLOT_LINES);
     roll.fresh.end = __shfl_sync(~0u, end, 0);
     roll.fresh.begin = first || before == 0 ? (begin - base) / NH_SLOT_LINES : __shfl_sync(~0u, end, 1);
     const bool same_length = !C.dilated || args.axis[NH_FIRST_AXIS].length % args.axis[NH_FIRST_AXIS].dilation == 0;
     const int oldest_begin = (__shfl_sync(~0u, box.begin, 2) - base) / NH_SLOT_LINES;
-    roll.room = same_length && chain + oldest_begin + C.slots >= roll.fresh.end;
+    roll.room = same_length && sweep + oldest_begin + C.slots >= roll.fresh.end;
     return roll;
 }
 
 /* The same if slots are planes. Called by one warp: lane 1 computes what the work tile before needs, and lanes
- * from 2 on what the C.held - 1 work tiles before need, from the oldest, which may be in the chain before, which is as
+ * from 2 on what the C.held - 1 work tiles before need, from the oldest, which may be in the sweep before, which is as
  * long. */
 NH_DEVICE nh_plane_roll nh_roll_of_planes(const nh_tiled_args &args, const nh_group &group, int length, int row,
                                           int number, bool first, int &begin) {
     const int lane = (int)(threadIdx.x % 32), tile = row - nh_group_first(group);
     const bool older = lane > 1 && lane <= C.held;
-    int own = older ? tile + lane - 1 - C.held : lane == 1 && tile ? tile - 1 : tile, chain = 0;
+    int own = older ? tile + lane - 1 - C.held : lane == 1 && tile ? tile - 1 : tile, sweep = 0;
     for (; own < 0; own += args.tiling.tiles[NH_FIRST_AXIS])
-        chain -= args.tiling.tiles[NH_FIRST_AXIS] + C.slots_around;
+        sweep -= args.tiling.tiles[NH_FIRST_AXIS] + C.slots_around;
     nh_range box = nh_roll_box(args, group, length, own + nh_group_first(group));
     begin = __shfl_sync(~0u, box.begin, 0);
     box = {box.begin - nh_roll_base(group), box.end - nh_roll_base(group)};
     nh_plane_roll roll;
-    roll.place = nh_roll_place(args, number, tile);
+    roll.first = nh_roll_first(args, number, tile);
     roll.fresh.end = __shfl_sync(~0u, box.end, 0);
     roll.fresh.begin = first || tile == 0 ? begin - nh_roll_base(group) : __shfl_sync(~0u, box.end, 1);
-    const int lacking = roll.fresh.end - C.slots - (chain + box.begin);
+    const int lacking = roll.fresh.end - C.slots - (sweep + box.begin);
     roll.late = __ballot_sync(~0u, older && (first || lacking > NH_PASSES)) >> 2;
     roll.passing = __ballot_sync(~0u, older && lacking == 1) >> 2;
     return roll;
@@ -145,7 +145,7 @@ NH_DEVICE auto nh_roll_of(const nh_tiled_args &args, const nh_group &group, int 
 
 /* The line of the ring at which a position, less nh_roll_base, of the first axis is. */
 NH_DEVICE int nh_roll_line(const nh_roll &roll, int position) {
-    return (roll.place * NH_SLOT_LINES + position) % (NH_ROLL_LINES + !C.slots);
+    return (roll.first * NH_SLOT_LINES + position) % (NH_ROLL_LINES + !C.slots);
 }
 
 } // namespace nh_small

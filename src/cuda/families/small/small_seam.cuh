@@ -54,7 +54,7 @@ NH_DEVICE nh_seam nh_seam_of(const auto &work_tile) {
 /* A column of the halo: the box of its slot, its position in the box, and how far it is in the tensors from the halo's
  * first column. */
 struct nh_seam_column {
-    int box, place[3], at[3];
+    int box, within[3], at[3];
     bool there; /* tensors have it */
 };
 
@@ -74,14 +74,14 @@ NH_DEVICE nh_seam_column nh_seam_column_of(const auto &work_tile, const nh_seam 
         int place = a == NH_FIRST_AXIS ? (int)rest : (int)(rest % (unsigned)extent);
         if (a > NH_FIRST_AXIS) rest /= (unsigned)extent;
         if (a < outside || (a == outside && place >= seam.low[a])) place += a < outside ? seam.low[a] : seam.inside[a];
-        column.place[a] = place;
+        column.within[a] = place;
         const auto &covered = work_tile.covered[a];
         int from_lap = work_tile.span[a].ahead + place;
         if (C.slots && a == NH_FIRST_AXIS) {
             const int slot = work_tile.roll.fresh.begin + place / NH_SLOT_LINES;
-            column.box = (work_tile.roll.place + slot) % (C.slots + !C.slots);
-            column.place[a] = place % NH_SLOT_LINES;
-            from_lap = nh_roll_base(covered) + slot * NH_SLOT_LINES + column.place[a] - covered.columns.begin;
+            column.box = (work_tile.roll.first + slot) % (C.slots + !C.slots);
+            column.within[a] = place % NH_SLOT_LINES;
+            from_lap = nh_roll_base(covered) + slot * NH_SLOT_LINES + column.within[a] - covered.columns.begin;
             if (nh_axis_wraps(a) && from_lap < 0) from_lap += covered.grid;
         }
         /* A halo is less than two laps long, and begins in the first. */
@@ -102,17 +102,17 @@ struct nh_seam_unit {
 
 /* A unit of a column of a tensor of rows; member: of the heads that share the work tile's rows. */
 template <int WIDTH>
-NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int member,
+NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, int member,
                                        char *halo, const nh_seam_column &column, int unit) {
-    const nh_cuda_tensor &tensor = args.tensor[slot];
-    long long offset = work_tile.origin[slot] + member * tensor.head + NH_PER_UNIT * unit;
+    const nh_cuda_tensor &of = args.tensor[tensor];
+    long long offset = work_tile.origin[tensor] + member * of.head + NH_PER_UNIT * unit;
     int row = column.box * NH_SLOT_ROWS;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
-        row += column.place[a] * nh_axis_pitch(a);
-        offset += column.at[a] * work_tile.step[slot][a];
+        row += column.within[a] * nh_axis_pitch(a);
+        offset += column.at[a] * work_tile.step[tensor][a];
     }
-    return {(const elem *)tensor.data + offset, halo + nh_unit_offset(WIDTH, row, unit)};
+    return {(const elem *)of.data + offset, halo + nh_unit_offset(WIDTH, row, unit)};
 }
 
 /* The lanes of the warp that asked for the boxes copy the columns that these lack: unit(column, part) for each of the

@@ -190,8 +190,8 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
 
 /* ---- halos that roll ---- */
 
-/* A chain is all work tiles that differ only in their position along the first axis, which is as the kernels see it. */
-struct chain {
+/* A sweep is all work tiles that differ only in their position along the first axis, which is as the kernels see it. */
+struct sweep {
     const struct nh_small_launch *launch;
     const struct nh_axis *axis;
     /* length and work tiles of the longest dilation group; 1 if others are shorter */
@@ -204,7 +204,7 @@ struct chain {
     int64_t base, slots_end;
     /* positions per work tile; lines of a warp tile's box, and columns per line */
     int64_t work_tile, lines, columns;
-    /* Where slots are planes, a chain begins only when enough of the chain before is done, so that only its own work
+    /* Where slots are planes, a sweep begins only when enough of the sweep before is done, so that only its own work
      * tiles use slots. */
     bool planes;
 };
@@ -214,93 +214,93 @@ static struct nh_range union_of(struct nh_range a, struct nh_range b) {
 }
 
 /* The lines of its box that a warp tile multiplies whose rows see `seen` of them. */
-static int64_t touched(const struct chain *chain, int64_t seen) {
-    const struct small_config *config = &chain->launch->config;
+static int64_t touched(const struct sweep *sweep, int64_t seen) {
+    const struct small_config *config = &sweep->launch->config;
     if (config->plane_chunks) return nh_max(seen, 1);
-    if (config->pass == SMALL_FORWARD) return chain->lines;
-    return small_touched_lines((int)nh_max(seen, 1), (int)chain->columns, (int)chain->lines,
+    if (config->pass == SMALL_FORWARD) return sweep->lines;
+    return small_touched_lines((int)nh_max(seen, 1), (int)sweep->columns, (int)sweep->lines,
                                config->least_pairs);
 }
 
-static struct nh_range seen_by_row(const struct chain *chain, int64_t length, int64_t position) {
-    const struct nh_axis *axis = chain->axis;
+static struct nh_range seen_by_row(const struct sweep *sweep, int64_t length, int64_t position) {
+    const struct nh_axis *axis = sweep->axis;
     struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
-                                         axis->periodic, nh_small_by_keys(chain->launch), position);
-    return chain->whole ? seen : nh_covered_part(seen, chain->other, length, axis->periodic);
+                                         axis->periodic, nh_small_by_keys(sweep->launch), position);
+    return sweep->whole ? seen : nh_covered_part(seen, sweep->other, length, axis->periodic);
 }
 
 /* The columns that the work tile's rows see in a dilation group of this length, of those that tensors have. */
-static struct nh_range seen_by(const struct chain *chain, int64_t length, int64_t work_tile) {
-    int64_t first = work_tile * chain->work_tile + chain->own.begin;
-    int64_t rows_end = chain->whole ? length : chain->own.end;
-    int64_t last = nh_min(first + chain->work_tile, rows_end) - 1;
-    return (struct nh_range){seen_by_row(chain, length, nh_min(first, last)).begin,
-                             seen_by_row(chain, length, last).end};
+static struct nh_range seen_by(const struct sweep *sweep, int64_t length, int64_t work_tile) {
+    int64_t first = work_tile * sweep->work_tile + sweep->own.begin;
+    int64_t rows_end = sweep->whole ? length : sweep->own.end;
+    int64_t last = nh_min(first + sweep->work_tile, rows_end) - 1;
+    return (struct nh_range){seen_by_row(sweep, length, nh_min(first, last)).begin,
+                             seen_by_row(sweep, length, last).end};
 }
 
 /* The slots that the work tile's halo needs in a dilation group of this length, counted from the base and negative
  * before it, as nh_roll_box in small_roll.cuh has them. */
-static struct nh_range slots_in_group(const struct chain *chain, int64_t length,
+static struct nh_range slots_in_group(const struct sweep *sweep, int64_t length,
                                       int64_t work_tile) {
-    struct nh_range seen = seen_by(chain, length, work_tile);
+    struct nh_range seen = seen_by(sweep, length, work_tile);
     int64_t begin = seen.begin;
-    while (begin + touched(chain, seen.end - begin) > chain->slots_end)
+    while (begin + touched(sweep, seen.end - begin) > sweep->slots_end)
         begin--;
-    int64_t lines = touched(chain, seen.end - begin);
-    return (struct nh_range){nh_floor_div(begin - chain->base, chain->work_tile),
-                             nh_floor_div(begin + lines - 1 - chain->base, chain->work_tile) + 1};
+    int64_t lines = touched(sweep, seen.end - begin);
+    return (struct nh_range){nh_floor_div(begin - sweep->base, sweep->work_tile),
+                             nh_floor_div(begin + lines - 1 - sweep->base, sweep->work_tile) + 1};
 }
 
 /* The slots that it needs in any group. */
-static struct nh_range slots_of(const struct chain *chain, int64_t work_tile) {
-    struct nh_range slots = slots_in_group(chain, chain->length, work_tile);
-    return chain->shorter ? union_of(slots, slots_in_group(chain, chain->length - 1, work_tile))
+static struct nh_range slots_of(const struct sweep *sweep, int64_t work_tile) {
+    struct nh_range slots = slots_in_group(sweep, sweep->length, work_tile);
+    return sweep->shorter ? union_of(slots, slots_in_group(sweep, sweep->length - 1, work_tile))
                           : slots;
 }
 
 /* The end of the last slot: after the last column that a row sees, unless a box is longer. A periodic axis has none. */
-static int64_t slots_end_of(const struct chain *chain) {
-    if (!chain->region) return chain->tiles * chain->work_tile;
-    if (chain->axis->periodic) return INT64_MAX;
-    struct nh_range seen = seen_by(chain, chain->length, 0);
-    for (int64_t i = 1; i < chain->tiles; i++)
-        seen = union_of(seen, seen_by(chain, chain->length, i));
-    int64_t base = chain->base, rows = chain->work_tile,
+static int64_t slots_end_of(const struct sweep *sweep) {
+    if (!sweep->region) return sweep->tiles * sweep->work_tile;
+    if (sweep->axis->periodic) return INT64_MAX;
+    struct nh_range seen = seen_by(sweep, sweep->length, 0);
+    for (int64_t i = 1; i < sweep->tiles; i++)
+        seen = union_of(seen, seen_by(sweep, sweep->length, i));
+    int64_t base = sweep->base, rows = sweep->work_tile,
             begin = base + nh_floor_div(seen.begin - base, rows) * rows,
             end = base + nh_ceil_div(seen.end - base, rows) * rows;
-    return nh_max(end, begin + nh_ceil_div(chain->lines, rows) * rows);
+    return nh_max(end, begin + nh_ceil_div(sweep->lines, rows) * rows);
 }
 
 /* Whether no work tile's slots end before those of the one before it: each slot is fetched only once. */
-static bool advances(const struct chain *chain) {
-    for (int64_t less = 0; less <= chain->shorter; less++)
-        for (int64_t i = 1; i < chain->tiles; i++)
-            if (slots_in_group(chain, chain->length - less, i).end <
-                slots_in_group(chain, chain->length - less, i - 1).end)
+static bool advances(const struct sweep *sweep) {
+    for (int64_t less = 0; less <= sweep->shorter; less++)
+        for (int64_t i = 1; i < sweep->tiles; i++)
+            if (slots_in_group(sweep, sweep->length - less, i).end <
+                slots_in_group(sweep, sweep->length - less, i - 1).end)
                 return false;
     return true;
 }
 
 /* The most slots that are in use when a work tile's slots are fetched while the last `held` work tiles are unfinished.
  * Planes of keys near a border are attended by more planes of queries than others; work tiles there wait for those
- * before them instead. around: slots that a chain has beside those of its work tiles. */
-static int64_t slots_in_use(const struct chain *chain, int32_t held, int64_t around) {
+ * before them instead. around: slots that a sweep has beside those of its work tiles. */
+static int64_t slots_in_use(const struct sweep *sweep, int32_t held, int64_t around) {
     enum { MOST_HELD = 16 };
     int64_t begin[MOST_HELD], most = 1;
-    for (int64_t work_tile = 1 - held; work_tile < chain->tiles; work_tile++) {
-        int64_t own = (work_tile % chain->tiles + chain->tiles) % chain->tiles;
-        struct nh_range slots = slots_of(chain, own);
-        int64_t before = (work_tile - own) / chain->tiles * (chain->tiles + around);
+    for (int64_t work_tile = 1 - held; work_tile < sweep->tiles; work_tile++) {
+        int64_t own = (work_tile % sweep->tiles + sweep->tiles) % sweep->tiles;
+        struct nh_range slots = slots_of(sweep, own);
+        int64_t before = (work_tile - own) / sweep->tiles * (sweep->tiles + around);
         begin[(work_tile + held) % held] = before + slots.begin;
-        int64_t others = chain->planes ? nh_min(held, own + 1) : held;
-        if (chain->planes && nh_small_by_keys(chain->launch) && own != chain->tiles / 2) others = 1;
+        int64_t others = sweep->planes ? nh_min(held, own + 1) : held;
+        if (sweep->planes && nh_small_by_keys(sweep->launch) && own != sweep->tiles / 2) others = 1;
         for (int64_t i = 0; work_tile >= 0 && i < others; i++)
             most = nh_max(most, slots.end - begin[(work_tile + held - i) % held]);
     }
     return most;
 }
 
-static struct chain chain_of(const struct nh_small_launch *launch) {
+static struct sweep sweep_of(const struct nh_small_launch *launch) {
     const struct nh_problem *problem = launch->problem;
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
@@ -310,7 +310,7 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
     bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
     int64_t length =
         whole && !axis->periodic ? representative_length(axis, group, work_tile) : group;
-    return (struct chain){.launch = launch,
+    return (struct sweep){.launch = launch,
                           .axis = axis,
                           .length = length,
                           .tiles = nh_ceil_div(whole ? length : own->length, work_tile),
@@ -331,46 +331,46 @@ static struct chain chain_of(const struct nh_small_launch *launch) {
  * up; 4 suffice where the number of slots is even. An axis that tensors do not cover, or that is periodic, must have one
  * dilation group, and if periodic be covered and divided by work tiles. MOST_TILES bounds the time in which the host
  * looks at each work tile. */
-static bool rolls(const struct chain *chain) {
+static bool rolls(const struct sweep *sweep) {
     enum { MOST_TILES = 4096 };
-    const struct nh_small_launch *launch = chain->launch;
+    const struct nh_small_launch *launch = sweep->launch;
     const struct nh_problem *problem = launch->problem;
-    const struct nh_axis *axis = chain->axis;
+    const struct nh_axis *axis = sweep->axis;
     int first = NH_AXES - problem->rank;
-    bool planes = chain->planes;
-    int64_t slot_rows = chain->work_tile * launch->config.halo[2];
+    bool planes = sweep->planes;
+    int64_t slot_rows = sweep->work_tile * launch->config.halo[2];
     if (problem->rank == 3) slot_rows *= launch->config.halo[1];
-    if (nh_is_cut(axis) && (axis->dilation > 1 || chain->tiles > MOST_TILES)) return false;
-    if (axis->periodic && (!chain->whole || axis->length % chain->work_tile)) return false;
-    return problem->rank > 1 && chain->work_tile == launch->config.warp_tile[first] &&
-           chain->work_tile <= launch->config.halo[first] &&
-           (planes ? launch->config.halo[first] > 1 && !chain->shorter &&
+    if (nh_is_cut(axis) && (axis->dilation > 1 || sweep->tiles > MOST_TILES)) return false;
+    if (axis->periodic && (!sweep->whole || axis->length % sweep->work_tile)) return false;
+    return problem->rank > 1 && sweep->work_tile == launch->config.warp_tile[first] &&
+           sweep->work_tile <= launch->config.halo[first] &&
+           (planes ? launch->config.halo[first] > 1 && !sweep->shorter &&
                          !(launch->config.pass != SMALL_FORWARD && problem->has_bias)
-                   : chain->work_tile > 1) &&
+                   : sweep->work_tile > 1) &&
            (!nh_small_by_keys(launch) || problem->heads == problem->kv_heads) &&
            (launch->config.plane_chunks ||
             slot_rows % (problem->rank == 2 || planes ? 4 : 8) == 0) &&
-           (chain->region || chain->tiles * chain->work_tile >= chain->lines);
+           (sweep->region || sweep->tiles * sweep->work_tile >= sweep->lines);
 }
 
-/* Sets lines_before and slots_around, and returns the number of slots that a chain needs; 0: its halos do not roll. In a
+/* Sets lines_before and slots_around, and returns the number of slots that a sweep needs; 0: its halos do not roll. In a
  * region columns need not begin where rows do, so slots may begin at any position of a work tile: the one that needs
  * the fewest slots is taken. On a periodic axis they begin with the rows. */
-static int64_t place_slots(struct chain *chain, int32_t held, struct nh_small_launch *launch) {
-    int64_t places = chain->region && !chain->axis->periodic ? chain->work_tile : 1, least = 0;
+static int64_t place_slots(struct sweep *sweep, int32_t held, struct nh_small_launch *launch) {
+    int64_t places = sweep->region && !sweep->axis->periodic ? sweep->work_tile : 1, least = 0;
     for (int64_t place = 0; place < places; place++) {
         int64_t before = 0, around = 0;
-        chain->base = chain->own.begin + place;
-        chain->slots_end = slots_end_of(chain);
-        if (!advances(chain)) continue;
-        if (chain->region) {
-            struct nh_range all = slots_of(chain, 0);
-            for (int64_t i = 1; i < chain->tiles; i++)
-                all = union_of(all, slots_of(chain, i));
-            before = -place - all.begin * chain->work_tile;
-            around = all.end - all.begin - chain->tiles;
+        sweep->base = sweep->own.begin + place;
+        sweep->slots_end = slots_end_of(sweep);
+        if (!advances(sweep)) continue;
+        if (sweep->region) {
+            struct nh_range all = slots_of(sweep, 0);
+            for (int64_t i = 1; i < sweep->tiles; i++)
+                all = union_of(all, slots_of(sweep, i));
+            before = -place - all.begin * sweep->work_tile;
+            around = all.end - all.begin - sweep->tiles;
         }
-        int64_t slots = slots_in_use(chain, held, around);
+        int64_t slots = slots_in_use(sweep, held, around);
         if (least && slots >= least) continue;
         least = slots;
         launch->config.lines_before = (int32_t)before;
@@ -420,14 +420,14 @@ static struct nh_small_launch with_plane_chunks(const struct nh_small_launch *la
 /* The work tiles that use a rolling halo beside those in stages. Warps load their rows into registers first, which frees
  * a stage. There are fewer by keys, where statistics take room as well, and in pairs, whose slots are large; by keys
  * there are none on a periodic axis, which takes a slot more, and none where planes roll. */
-static int32_t held_longer(const struct chain *chain) {
+static int32_t held_longer(const struct sweep *sweep) {
     enum { QUERIES = 2, PAIRS = 1, KEYS = 1 };
-    if (chain->planes) return 0;
-    if (nh_small_by_keys(chain->launch)) return chain->axis->periodic ? 0 : KEYS;
-    return nh_small_is_pair(chain->launch->config.rows) ? PAIRS : QUERIES;
+    if (sweep->planes) return 0;
+    if (nh_small_by_keys(sweep->launch)) return sweep->axis->periodic ? 0 : KEYS;
+    return nh_small_is_pair(sweep->launch->config.rows) ? PAIRS : QUERIES;
 }
 
-/* Makes the halo roll, if it can. Away from the ends of chains the slots are enough for one work tile more than those for
+/* Makes the halo roll, if it can. Away from the ends of sweeps the slots are enough for one work tile more than those for
  * which they are counted. */
 static bool roll(struct nh_small_launch *launch) {
     const bool forward = launch->config.pass == SMALL_FORWARD;
@@ -438,20 +438,20 @@ static bool roll(struct nh_small_launch *launch) {
             : *launch;
     struct nh_small_launch rolled = as_chunked;
     struct small_config *config = &rolled.config;
-    struct chain chain = chain_of(&as_chunked);
-    const int32_t held = config->stages + held_longer(&chain);
-    int64_t slots = rolls(&chain) ? place_slots(&chain, held, &rolled) : 0;
+    struct sweep sweep = sweep_of(&as_chunked);
+    const int32_t held = config->stages + held_longer(&sweep);
+    int64_t slots = rolls(&sweep) ? place_slots(&sweep, held, &rolled) : 0;
     if (!slots) return false;
-    config->pipeline = chain.planes ? SMALL_PLANES : SMALL_LINES;
-    config->halo[first] = (int)chain.work_tile;
+    config->pipeline = sweep.planes ? SMALL_PLANES : SMALL_LINES;
+    config->halo[first] = (int)sweep.work_tile;
     config->slots = (int)slots;
     if (small_slot_rows(config) % 8) config->slots += config->slots % 2;
     if (config->mask != SMALL_NO_MASK) config->mask = (int)nh_small_mask_of(&rolled);
     /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it: in the backward in
      * all types, as rows that need repair are read from memory. */
     bool passes = !forward || launch->problem->dtype != NHOOD_DTYPE_F16;
-    config->held = chain.planes ? held + passes : held + 1;
-    if (chain.planes && forward) config->chunk_blocks = chunk_blocks_of_planes(&rolled);
+    config->held = sweep.planes ? held + passes : held + 1;
+    if (sweep.planes && forward) config->chunk_blocks = chunk_blocks_of_planes(&rolled);
     *launch = rolled;
     return true;
 }

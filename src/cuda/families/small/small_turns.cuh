@@ -24,11 +24,11 @@ static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of 
 
 /* Locates the block's first work tile, and starts to copy its first tensor. Called by all threads, which have started
  * the tables. */
-template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int slot, int warp) {
+template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int tensor, int warp) {
     __syncthreads();
     if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
     __syncthreads();
-    nh_copy_halo<WIDTH>(args, shared.info[0].work_tile, slot, 0, shared.halo);
+    nh_copy_halo<WIDTH>(args, shared.info[0].work_tile, tensor, 0, shared.halo);
 }
 
 /* Scores per block of 8 columns, rounded up to pairs. */
@@ -43,14 +43,14 @@ struct nh_own_rows {
     const elem *row[2];
 };
 
-NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot,
+NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor,
                                      int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_own_rows own;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const elem *from = (const elem *)args.tensor[slot].data + nh_row_offset(work_tile, slot, warp_tile, row);
+        const elem *from = (const elem *)args.tensor[tensor].data + nh_row_offset(work_tile, tensor, warp_tile, row);
         own.row[half] = nh_row_exists(work_tile, warp_tile, row) ? from + 8 * (lane % 4) : nullptr;
     }
     return own;
@@ -124,8 +124,9 @@ NH_DEVICE int nh_unit_of(int g) {
 /* Multiplies weights with the columns in shared memory and with the factors of rows g and g + 8, and stores the
  * results, if they are asked for, 32 elements at a time. Sets which of the two rows need repair. */
 template <int WIDTH>
-NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_shared &shared, const nh_tile_info &info, int slot,
-                                int warp_tile, const nh_scores &weights, float2 factors, bool (&repair)[2]) {
+NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_shared &shared, const nh_tile_info &info,
+                                int tensor, int warp_tile, const nh_scores &weights, float2 factors,
+                                bool (&repair)[2]) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_across<32, WIDTH> start;
     nh_across_start(start, shared.halo, nh_box_row(info.visibility, warp_tile), nh_unit_of(lane / 4));
@@ -133,8 +134,8 @@ NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_shared &shar
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
-        const bool stored = args.tensor[slot].data && nh_row_exists(info.work_tile, warp_tile, row);
-        to[half] = (elem *)args.tensor[slot].data + nh_row_offset(info.work_tile, slot, warp_tile, row);
+        const bool stored = args.tensor[tensor].data && nh_row_exists(info.work_tile, warp_tile, row);
+        to[half] = (elem *)args.tensor[tensor].data + nh_row_offset(info.work_tile, tensor, warp_tile, row);
         if (!stored) to[half] = nullptr;
     }
 #pragma unroll 1

@@ -376,13 +376,13 @@ NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_
 /* Copies one number per row of a work tile, the last axis fastest. When the threads' copies have landed, padding rows
  * are zeros. `threads` is a multiple of 32; as many of them as a line has rows, or the next power of two, go from line
  * to line. */
-NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, float *to,
+NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, float *to,
                                int thread, int threads) {
     const int span = C.rows[2] > 16 ? 32 : C.rows[2] > 8 ? 16 : C.rows[2] > 4 ? 8 : 4;
-    const long long step[3] = {work_tile.step[slot][0], work_tile.step[slot][1], work_tile.step[slot][2]};
+    const long long step[3] = {work_tile.step[tensor][0], work_tile.step[tensor][1], work_tile.step[tensor][2]};
     const int row[3] = {work_tile.row[0], work_tile.row[1], work_tile.row[2]};
     const int length[3] = {work_tile.length[0], work_tile.length[1], work_tile.length[2]};
-    const float *first = (const float *)args.tensor[slot].data + work_tile.origin[slot];
+    const float *first = (const float *)args.tensor[tensor].data + work_tile.origin[tensor];
 #pragma unroll
     for (int z = thread % span; z < C.rows[2]; z += span) {
         const float *column = first + z * step[2];

@@ -173,7 +173,7 @@ static void set_units(const struct nh_small_launch *of, double share,
     enum { WIDEST_KEPT = 32, READ_BIAS = 8, PRODUCER_INSTRUCTIONS = 1440 / 2 };
     const struct nh_problem *problem = of->problem;
     /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
-     * for others. All planes of a chain lack the same ones, so that fewer warp tiles are in flight all along it: 1.5 is
+     * for others. All planes of a sweep lack the same ones, so that fewer warp tiles are in flight all along it: 1.5 is
      * what boxes of more and of less padding take (docs/log/small.md, 2026-11-27). */
     const double absent = of->config.pass != SMALL_FORWARD && is_planes(of) ? 1.5 : 0.7;
     double there = of->warp_tiles / of->work_tiles,

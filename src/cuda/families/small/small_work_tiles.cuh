@@ -124,7 +124,7 @@ NH_DEVICE int nh_halo_count(const auto &work_tile, int a) {
         return work_tile.length[a] - work_tile.column[a];
 }
 
-/* A halo begins so many positions after what its rows see or, the last ones of a chain, before. */
+/* A halo begins so many positions after what its rows see or, the last ones of a sweep, before. */
 NH_DEVICE void nh_halo_moved(auto &at, int a, int by) {
     if constexpr (NH_REGIONS) at.span[a].ahead += by;
 }
@@ -257,11 +257,11 @@ NH_DEVICE bool nh_begins_before(const nh_work_tile &work_tile, int warp_tile) {
 }
 
 /* Offset of a row in a tensor, in elements. */
-NH_DEVICE long long nh_row_offset(const nh_work_tile &work_tile, int slot, int warp_tile, int row) {
-    long long offset = work_tile.origin[slot];
+NH_DEVICE long long nh_row_offset(const nh_work_tile &work_tile, int tensor, int warp_tile, int row) {
+    long long offset = work_tile.origin[tensor];
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        offset += nh_row_at(warp_tile, row, a) * work_tile.step[slot][a];
+        offset += nh_row_at(warp_tile, row, a) * work_tile.step[tensor][a];
     return offset;
 }
 
