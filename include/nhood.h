@@ -110,8 +110,9 @@ typedef void (*nhood_parallel_body)(void *arg, int64_t index, int32_t worker);
 /* All fields but struct_size may be zero. Strings are borrowed. */
 typedef struct nhood_context_options {
     size_t struct_size;
-    /* Number of CPU workers, including the calling thread, in [0, 1024]. 0: $NHOOD_THREADS or, if that is not set, the number
-     * of CPUs that this process may run on. */
+    /* Number of CPU workers, including the calling thread, in [0, 1024]. 0: $NHOOD_THREADS or, if that is not set, the least of
+     * the CPUs that this process may run on, its cgroup's quota and $OMP_NUM_THREADS. If $LOCAL_WORLD_SIZE is set, as by torchrun,
+     * so many processes share the CPUs, unless each is bound to its own. */
     int32_t threads;
     /* 1: CUDA kernels know their source lines, for profilers. 0: only if $NHOOD_LINE_INFO is 1. */
     int32_t line_info;
@@ -190,6 +191,15 @@ NHOOD_API nhood_status nhood_device_query(const nhood_context *context, int32_t 
 /* One line that says what was found besides the CPU (driver, compiler, bundles), and what to install if something is missing.
  * Valid as long as the context; "" if that is NULL. */
 NHOOD_API const char *nhood_context_notes(const nhood_context *context);
+
+/* Where the number of CPU threads comes from, in words: "options.threads", "NHOOD_THREADS", "OMP_NUM_THREADS", "the CPUs that the
+ * process may run on", "the cgroup's quota of 2 CPUs", .. Valid as long as the context; "" if that is NULL. */
+NHOOD_API const char *nhood_context_threads(const nhood_context *context);
+
+/* From now on at most so many of the context's CPU threads, the calling one included, take part in a call; 0: all of them, as at
+ * first. Results do not depend on it. It may be called at any time by any thread, costs nothing, and does not concern loops by
+ * options.parallel_for. ARGUMENT (not in [0, 1024], context is NULL). */
+NHOOD_API nhood_status nhood_context_limit_threads(nhood_context *context, int32_t threads);
 
 /* Where the kernels of the context's plans came from so far, and how long getting them took: the times of all kernels, added up
  * also where several threads got theirs at the same time. */

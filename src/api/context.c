@@ -21,7 +21,9 @@ static const char *text_or_environment(const char *text, const char *variable,
     return *from_environment ? value : NULL;
 }
 
-static nhood_status read_threads(int32_t *threads) {
+/* Where the number comes from is written in words. */
+static nhood_status read_threads(int32_t *threads, char origin[NH_ORIGIN_BYTES]) {
+    snprintf(origin, NH_ORIGIN_BYTES, "options.threads");
     char room[NH_PATH_BYTES];
     const char *text = nh_os_environment("NHOOD_THREADS", room);
     if (*threads == 0 && text && *text) {
@@ -30,10 +32,12 @@ static nhood_status read_threads(int32_t *threads) {
         if (*end || value < 1 || value > 1024)
             return nh_error(NHOOD_ERR_ARGUMENT, "NHOOD_THREADS = '%s' is not in [1, 1024]", text);
         *threads = (int32_t)value;
+        snprintf(origin, NH_ORIGIN_BYTES, "NHOOD_THREADS");
     }
     if (*threads < 0 || *threads > 1024)
         return nh_error(NHOOD_ERR_ARGUMENT, "options.threads = %d is not in [0, 1024]",
                         (int)*threads);
+    if (*threads == 0) *threads = nh_default_threads(origin);
     return NHOOD_OK;
 }
 
@@ -96,7 +100,8 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     if (!effective.allocate != !effective.release)
         return nh_error(NHOOD_ERR_ARGUMENT,
                         "options.allocate and options.release: give both or neither");
-    nhood_status status = read_threads(&effective.threads);
+    char threads_origin[NH_ORIGIN_BYTES];
+    nhood_status status = read_threads(&effective.threads, threads_origin);
     if (!status) status = read_line_info(&effective.line_info);
     if (status) return status;
     char cache[NH_PATH_BYTES], isa[NH_PATH_BYTES], nvrtc[NH_PATH_BYTES], bundle[NH_PATH_BYTES];
@@ -126,6 +131,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     created->measuring_guard = (struct nh_fork_guard){.child = stop_measuring, .owner = created};
     status = nh_fork_guard_add(&created->measuring_guard);
     created->line_info = effective.line_info;
+    memcpy(created->threads_origin, threads_origin, sizeof threads_origin);
     created->cache = nh_copy_text(&created->host, cache);
     memcpy(created->no_cache, no_cache, sizeof no_cache);
     if (effective.nvrtc) created->nvrtc = nh_copy_text(&created->host, effective.nvrtc);
@@ -161,6 +167,18 @@ void nh_context_drop(nhood_context *context) {
 void nhood_context_destroy(nhood_context *context) {
     NH_NOT_CANCELLED;
     if (context) nh_context_drop(context);
+}
+
+const char *nhood_context_threads(const nhood_context *context) {
+    return context ? context->threads_origin : "";
+}
+
+nhood_status nhood_context_limit_threads(nhood_context *context, int32_t threads) {
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    if (threads < 0 || threads > 1024)
+        return nh_error(NHOOD_ERR_ARGUMENT, "threads = %d is not in [0, 1024]", (int)threads);
+    nh_registry_limit_threads(&context->devices.device[0], threads);
+    return NHOOD_OK;
 }
 
 int32_t nhood_device_count(const nhood_context *context) {

@@ -3,6 +3,7 @@
 #define NH_CONTEXT_H
 
 #include "cache_folder.h"
+#include "cpu_share.h"
 #include "interruption.h"
 #include "os.h"
 #include "planner.h"
@@ -17,11 +18,12 @@ struct nhood_context {
     struct nh_devices devices;
     struct nh_wisdom *wisdom;
     struct nh_choice_cache *choices;
-    char *cache;                      /* a folder; "" for none */
-    char no_cache[NH_NO_CACHE_BYTES]; /* why there is none */
-    char *nvrtc;                      /* path of the library; NULL: it is searched for */
-    int32_t line_info;                /* as in nhood_context_options */
-    pthread_mutex_t measuring;        /* simultaneous measurements would disturb each other */
+    char *cache;                          /* a folder; "" for none */
+    char no_cache[NH_NO_CACHE_BYTES];     /* why there is none */
+    char *nvrtc;                          /* path of the library; NULL: it is searched for */
+    int32_t line_info;                    /* as in nhood_context_options */
+    char threads_origin[NH_ORIGIN_BYTES]; /* the text of nhood_context_threads */
+    pthread_mutex_t measuring;            /* simultaneous measurements would disturb each other */
     struct nh_fork_guard measuring_guard;
     atomic_int references;
 };

@@ -58,6 +58,10 @@ void nh_registry_close(struct nh_devices *devices) {
     devices->count = 0;
 }
 
+void nh_registry_limit_threads(const struct nh_device *cpu, int32_t threads) {
+    nh_cpu_limit_threads(cpu, threads);
+}
+
 const char *nh_registry_notes(const struct nh_devices *devices) {
     return nh_cuda_note(devices->cuda);
 }

@@ -22,6 +22,8 @@ struct nh_devices {
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,
                               struct nh_devices *devices);
 void nh_registry_close(struct nh_devices *devices);
+/* How many threads of the CPU take part in a call at most; 0: all. */
+void nh_registry_limit_threads(const struct nh_device *cpu, int32_t threads);
 /* The text of nhood_context_notes. It is valid as long as the devices. */
 const char *nh_registry_notes(const struct nh_devices *devices);
 /* For bundles: collect_open opens a backend that keeps compiled kernels instead of loading them, and collect_twin makes a

@@ -25,6 +25,8 @@ void nh_os_release(void *memory);
 /* How many processors there are, and how many of them this process may run on; 1 if the system does not tell. */
 int32_t nh_os_cpus(void);
 int32_t nh_os_usable_cpus(void);
+/* Whether the process may run on fewer of them than the one that started it: it has CPUs of its own. */
+bool nh_os_is_bound(void);
 /* Writes the processor's name; leaves the text unchanged if the system does not tell. */
 void nh_os_cpu_name(char *name, size_t bytes);
 

@@ -36,6 +36,11 @@ int32_t nh_os_usable_cpus(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
+bool nh_os_is_bound(void) {
+    cpu_set_t set;
+    return !sched_getaffinity(getppid(), sizeof set, &set) && CPU_COUNT(&set) > nh_os_usable_cpus();
+}
+
 void nh_os_cpu_name(char *name, size_t bytes) {
     FILE *file = fopen("/proc/cpuinfo", "r");
     if (!file) return;

@@ -54,6 +54,10 @@ int32_t nh_os_usable_cpus(void) {
     return process ? __builtin_popcountll(process) : nh_os_cpus();
 }
 
+bool nh_os_is_bound(void) {
+    return nh_os_usable_cpus() < nh_os_cpus();
+}
+
 void nh_os_cpu_name(char *name, size_t bytes) {
     char found[96];
     DWORD size = sizeof found;

@@ -119,8 +119,7 @@ nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_h
     if (!cpu) return NHOOD_ERR_MEMORY;
     cpu->host = host;
     cpu->kernels = kernels;
-    cpu->threads =
-        options->threads ? options->threads : (int32_t)nh_max(1, nh_min(nh_os_usable_cpus(), 1024));
+    cpu->threads = options->threads;
     if (!host->parallel_for) {
         status = nh_pool_create(host, cpu->threads, &cpu->pool);
         if (status) {
@@ -152,6 +151,11 @@ void nh_cpu_close(struct nh_device *device) {
 }
 
 /* ---- loops ---- */
+
+void nh_cpu_limit_threads(const struct nh_device *device, int32_t threads) {
+    const struct nh_cpu *cpu = device->backend;
+    if (cpu->pool) nh_pool_limit(cpu->pool, threads);
+}
 
 /* A loop of the application's, whose iterations do nothing once the call is interrupted. */
 struct guarded {

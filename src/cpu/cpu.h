@@ -19,6 +19,8 @@ struct nh_cpu {
 nhood_status nh_cpu_open(const nhood_context_options *options, const struct nh_host *host,
                          struct nh_device *device);
 void nh_cpu_close(struct nh_device *device);
+/* How many threads take part in a loop at most; 0: all. */
+void nh_cpu_limit_threads(const struct nh_device *device, int32_t threads);
 extern const struct nh_timing nh_cpu_timing;
 /* Calls body(arg, index, worker) for every index in [0, count), on the context's workers, or on this thread if `alone` is
  * set or there is only one index or worker. */

@@ -18,6 +18,8 @@ struct nh_pool {
     atomic_uint_fast64_t job; /* number of the current job, set after the fields of the job below */
     atomic_int busy;          /* workers that have not finished it */
     atomic_bool stop;
+    atomic_int limit; /* of threads for a job; 0: none */
+    int32_t most;     /* threads of the job */
     int64_t count;
     nhood_parallel_body body;
     void *arg;
@@ -38,7 +40,7 @@ struct nh_pool {
 static int64_t take_run(struct nh_pool *pool, int64_t *end) {
     long long first = atomic_load(&pool->next);
     do
-        *end = first + nh_max((pool->count - first) / (4 * (pool->workers + 1)), 1);
+        *end = first + nh_max((pool->count - first) / (4 * pool->most), 1);
     while (first < pool->count && !atomic_compare_exchange_weak(&pool->next, &first, *end));
     return first;
 }
@@ -89,7 +91,7 @@ static void *worker_main(void *argument) {
         await(pool, &pool->start, has_news, self);
         if (atomic_load(&pool->stop)) return NULL;
         self->seen = atomic_load(&pool->job);
-        take_part(pool, self->index);
+        if (self->index < pool->most) take_part(pool, self->index);
         if (atomic_fetch_sub(&pool->busy, 1) > 1) continue;
         pthread_mutex_lock(&pool->lock); /* the caller has not yet read busy, or sleeps */
         pthread_cond_signal(&pool->done);
@@ -137,6 +139,10 @@ int32_t nh_pool_threads(const struct nh_pool *pool) {
     return pool->workers + 1;
 }
 
+void nh_pool_limit(struct nh_pool *pool, int32_t threads) {
+    atomic_store(&pool->limit, threads);
+}
+
 void nh_pool_destroy(struct nh_pool *pool) {
     if (!pool) return;
     if (nh_fork_count() == pool->forks) {
@@ -161,12 +167,15 @@ void nh_run_alone(int64_t count, nhood_parallel_body body, void *arg) {
 }
 
 void nh_pool_run(struct nh_pool *pool, int64_t count, nhood_parallel_body body, void *arg) {
-    if (pool->workers == 0 || count <= 1 || nh_fork_count() != pool->forks ||
+    const int32_t limit = atomic_load(&pool->limit);
+    const int32_t most = limit && limit <= pool->workers ? limit : pool->workers + 1;
+    if (most == 1 || count <= 1 || nh_fork_count() != pool->forks ||
         pthread_mutex_trylock(&pool->owner)) {
         nh_run_alone(count, body, arg);
         return;
     }
     pool->count = count;
+    pool->most = most;
     pool->body = body;
     pool->arg = arg;
     pool->call = nh_interruption_current();

@@ -9,7 +9,9 @@ struct nh_pool;
 /* `threads` includes the caller. If the system cannot start as many, a warning is logged and there are fewer. MEMORY. */
 nhood_status nh_pool_create(const struct nh_host *host, int32_t threads, struct nh_pool **pool);
 int32_t nh_pool_threads(const struct nh_pool *pool); /* includes the caller */
-void nh_pool_destroy(struct nh_pool *pool);          /* does nothing for NULL */
+/* At most so many threads take part in the loops that begin from now on; 0: all. */
+void nh_pool_limit(struct nh_pool *pool, int32_t threads);
+void nh_pool_destroy(struct nh_pool *pool); /* does nothing for NULL */
 
 /* Runs body(arg, index, worker) once for every index in [0, count), or until the call is interrupted, with worker in [0, threads). If another thread uses the
  * pool, or in a forked child, which has no workers, the caller does all the work itself. */

@@ -22,6 +22,13 @@ static void body(void *arg, int64_t index, int32_t worker) {
     atomic_fetch_sub(&job->busy[worker], 1);
 }
 
+static void count_workers(void *arg, int64_t index, int32_t worker) {
+    struct job *job = arg;
+    (void)index;
+    atomic_fetch_add(&job->busy[worker], 1);
+    usleep(100);
+}
+
 static int wrong(struct nh_pool *pool, int64_t count) {
     struct job *job = calloc(1, sizeof *job);
     nh_pool_run(pool, count, body, job);
@@ -51,6 +58,16 @@ int main(void) {
     CHECK(!nh_pool_create(&host, THREADS, &pool), "%s", nhood_last_error());
     for (int64_t count = 0; count <= COUNT; count += 50)
         CHECK(!wrong(pool, count), "%lld indices", (long long)count);
+    for (int limit = THREADS + 1; limit >= 0; limit--) { /* 0, the last, is none */
+        struct job *job = calloc(1, sizeof *job);
+        nh_pool_limit(pool, limit);
+        nh_pool_run(pool, COUNT, count_workers, job);
+        const int most = limit && limit < THREADS ? limit : THREADS;
+        for (int i = 0; i < THREADS; i++)
+            CHECK(i < most || !atomic_load(&job->busy[i]), "limit %d: worker %d worked", limit, i);
+        CHECK(!wrong(pool, COUNT), "limit %d", limit);
+        free(job);
+    }
     pthread_t thread[3];
     for (int i = 0; i < 3; i++)
         pthread_create(&thread[i], NULL, compete, pool);

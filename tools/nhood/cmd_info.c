@@ -19,7 +19,9 @@ static int print_devices(const nhood_context *context, bool json) {
         if (status) return complain_library(status, "device");
         if (!json) {
             printf("device   %-10s%s\n", info.name, info.description);
-            if (info.kind != NHOOD_DEVICE_CPU)
+            if (info.kind == NHOOD_DEVICE_CPU)
+                printf("%-19sthreads: %s\n", "", nhood_context_threads(context));
+            else
                 printf("%-19sestimates: %s\n", "", nhood_device_estimates(context, i));
             continue;
         }
@@ -28,6 +30,7 @@ static int print_devices(const nhood_context *context, bool json) {
         json_text("kind", kind_name(info.kind));
         json_integer("workers", info.workers);
         json_text("description", info.description);
+        if (info.kind == NHOOD_DEVICE_CPU) json_text("threads", nhood_context_threads(context));
         json_text("estimates", nhood_device_estimates(context, i));
         json_object_end();
     }
@@ -82,9 +85,10 @@ int cmd_info(int argc, char **argv) {
                                      {.name = NULL}};
     const struct usage usage = {
         "info", "[options]",
-        "Prints the version, the devices with their features and, of GPUs, where the coefficients "
-        "of\n"
-        "their estimates come from, what was looked for beyond the CPU, and the table of solvers.",
+        "Prints the version, the devices with their features, where the number of CPU threads and "
+        "the\n"
+        "coefficients of estimates of GPUs come from, what was looked for beyond the CPU, and the\n"
+        "table of solvers.",
         options, target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
     if (count < 0) return status;

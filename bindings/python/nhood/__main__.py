@@ -6,6 +6,7 @@ import sys
 import numpy
 
 from . import _tool, devices, library_path, notes, version
+from ._plans import current_context
 
 
 def main() -> None:
@@ -15,6 +16,7 @@ def main() -> None:
     print(f"python   {platform.python_version()}, numpy {numpy.__version__}")
     for device in devices():
         print(f"device   {device.name:<9} {device.description}")
+    print(f"threads  {current_context().threads_origin}")
     print(f"notes    {notes()}")
 
 

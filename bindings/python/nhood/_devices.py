@@ -49,8 +49,8 @@ def configure(
 ) -> None:
     """Sets how later calls run, in all threads; calls that are running end as they began.
 
-    threads: CPU threads of one call, the calling one included, up to 1024; 0: $NHOOD_THREADS, else the CPUs
-        this process may run on.
+    threads: CPU threads of one call, the calling one included, up to 1024; 0: $NHOOD_THREADS, else the least
+        of the CPUs that this process may run on, its cgroup's quota and $OMP_NUM_THREADS.
     isa: highest CPU instruction set to use: "generic", "avx2", "avx512" or "amx" (Linux), on aarch64 "neon", "sve256" or "sve512";
         None: $NHOOD_ISA, else the best there is.
     solver: hold all plans to one solver, for tests and measurements; None: the library chooses.

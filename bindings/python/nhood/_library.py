@@ -196,6 +196,8 @@ _PROTOTYPES = {
     "nhood_context_create": (c_int32, [POINTER(ContextOptions), POINTER(c_void_p)]),
     "nhood_context_destroy": (None, [c_void_p]),
     "nhood_context_notes": (c_char_p, [c_void_p]),
+    "nhood_context_threads": (c_char_p, [c_void_p]),
+    "nhood_context_limit_threads": (c_int32, [c_void_p, c_int32]),
     "nhood_device_count": (c_int32, [c_void_p]),
     "nhood_device_query": (c_int32, [c_void_p, c_int32, POINTER(DeviceInfo)]),
     "nhood_device_measure": (c_int32, [c_void_p, c_int32, c_int32, POINTER(Ceilings)]),

@@ -51,6 +51,13 @@ class Context:
             info.ordinal: number for number, info in enumerate(self.devices()) if info.kind == c.DEVICE_CUDA
         }
         """the library's numbers of CUDA devices, by ordinal"""
+        self.threads_origin = c.text(c.lib.nhood_context_threads(self.handle))
+        self.limit_threads(_thread_limit)
+
+    def limit_threads(self, threads: int) -> None:
+        """To at most so many, 0: all, unless their number was chosen for this library."""
+        chosen = self.threads_origin in ("options.threads", "NHOOD_THREADS")
+        c.check(c.lib.nhood_context_limit_threads(self.handle, 0 if chosen else min(threads, 1024)))
 
     def cuda_device(self, ordinal: int) -> int:
         number = self.cuda_devices.get(ordinal)
@@ -141,6 +148,17 @@ class Request(NamedTuple):
     """None: no axis"""
     region: Optional[Region] = None
     """None: all arrays cover the whole grid"""
+
+
+_thread_limit = 0
+
+
+def limit_threads(threads: int) -> None:
+    """Of contexts whose number of threads is the default, now and later."""
+    global _thread_limit
+    _thread_limit = threads
+    if _context is not None:
+        _context.limit_threads(threads)
 
 
 _context: Optional[Context] = None

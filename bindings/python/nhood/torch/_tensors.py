@@ -138,7 +138,19 @@ deterministic_switches = [torch.are_deterministic_algorithms_enabled]
 """any of them asks for results that are equal run to run"""
 
 
+_threads = 0  # of torch, as it was when last asked
+
+
+def _follow_threads() -> None:
+    global _threads
+    _threads = torch.get_num_threads()
+    _plans.limit_threads(_threads)
+
+
 def deterministic() -> bool:
+    """Whether results are to be equal run to run. Every call asks, and so learns of torch's number of threads, too."""
+    if torch.get_num_threads() != _threads:
+        _follow_threads()
     for switch in deterministic_switches:
         if switch():
             return True
