@@ -279,6 +279,66 @@ def dtensor() -> None:
         compare(f"d_{name}", mine.grad.full_tensor(), full.grad, 1e-12)
 
 
+class Layer(torch.nn.Module):
+    """Projections around sharded attention, with a parameter that all processes have in common."""
+
+    def __init__(self, mesh: DeviceMesh, strategy: str) -> None:
+        super().__init__()
+        self.project = torch.nn.Parameter(random_tensor(3, 4, 4))
+        self.bias = torch.nn.Parameter(random_tensor(4, 9))
+        self.named = dict(mesh=mesh, sharded_axes=("u",), grid=(18,), strategy=strategy)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return distributed.neighborhood_attention(*(x @ weight for weight in self.project), 5, bias=self.bias, **self.named)
+
+
+@named("exported")
+def exported() -> None:
+    """A graph that holds only the operator trains as the module that it was made of."""
+    mesh = mesh_of(2)
+    if mesh.get_coordinate() is None:
+        return
+    x = shard_of(random_tensor(1, 18, 4, 4), mesh, ("u",))
+    for strategy, strict in itertools.product(("halo", "heads"), (False, True)):
+        layer = Layer(mesh, strategy)
+        layer(x).square().sum().backward()
+        expected = [parameter.grad.clone() for parameter in layer.parameters()]
+        layer.zero_grad()
+        program = torch.export.export(layer, (x,), strict=strict).module()
+        program(x).square().sum().backward()
+        for name, mine, full in zip(("project", "bias"), program.parameters(), expected):
+            assert mine.grad is not None, f"{strategy}, strict {strict}: no gradient of {name}"
+            compare(f"{strategy}, strict {strict}: d_{name}", mine.grad, full, 1e-13)
+
+
+@named("derivatives")
+def derivatives() -> None:
+    """The first in reverse mode, also by torch.func; others are refused by all processes alike."""
+    mesh = mesh_of(2)
+    if mesh.get_coordinate() is None:
+        return
+    layer, x = Layer(mesh, "halo"), shard_of(random_tensor(1, 18, 4, 4), mesh, ("u",))
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return layer(x).square().sum()
+
+    wanted = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(wanted), wanted)
+    compare("func.grad", torch.func.grad(loss)(x), expected, 1e-13)
+    (gradient,) = torch.autograd.grad(loss(wanted), wanted, create_graph=True)
+    for text, refused, error in (
+        ("twice", gradient.sum().backward, RuntimeError),
+        ("forward", lambda: torch.func.jvp(layer, (x,), (x,)), NotImplementedError),
+        ("torch.vmap", lambda: torch.vmap(layer)(torch.stack([x, x])), NotImplementedError),
+    ):
+        try:
+            refused()
+        except error as caught:
+            assert text in str(caught), f"{text}: {caught}"
+        else:
+            raise AssertionError(f"{text}: no {error.__name__}")
+
+
 @named("dtensor-batch-and-heads")
 def dtensor_batch() -> None:
     mesh = mesh_of(2, 2)

@@ -22,29 +22,6 @@ from .._operations import BACKWARD, Operation
 
 OptionalTensor = Optional[Tensor]
 
-_open_transform = getattr(_functorch, "peek_interpreter_stack", lambda: None)
-
-
-def transformed() -> bool:
-    """Whether a transform of torch.func or a level of forward-mode differentiation is open."""
-    forward_mode = forward_ad._current_level >= 0
-    if torch.compiler.is_compiling():
-        if forward_mode:  # Dynamo would leave the tangents out, and say nothing
-            raise NotImplementedError("forward-mode differentiation of neighborhood attention cannot be compiled")
-        return False
-    return forward_mode or _open_transform() is not None
-
-
-def once_each(tensors: Sequence[OptionalTensor]) -> Sequence[OptionalTensor]:
-    """A Function's inputs as Dynamo takes them: no tensor twice."""
-    if not torch.compiler.is_compiling():
-        return tensors
-    taken: list[OptionalTensor] = []
-    for tensor in tensors:
-        again = tensor is not None and any([tensor is other for other in taken])
-        taken.append(tensor.view_as(tensor) if again else tensor)
-    return taken
-
 
 class Formula(_SingleLevelFunction):
     """The derivatives of an operator: a subclass has backward and jvp, which find its tensors in ctx.saved_tensors and its other

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from .. import _ops
-from .._transforms import once_each, transformed
+from .._transforms import Formula, register_formula
 from ._agreement import agree, tensor_arguments
 from ._axes import Halo, Segment, Shard, Window
 from ._exchange import (
@@ -448,36 +447,46 @@ for _name, _function, _fake in (
     torch.library.register_fake(f"nhood::{_name}", _fake, lib=_library)
 
 
-class ShardedAttention(Function):
-    """out and lse"""
+def _refuse_mapping(*_: Any) -> Any:
+    raise NotImplementedError("sharded attention under torch.vmap: its exchanges are those of one call")
+
+
+for _name in ("sharded_na", "sharded_na_backward"):
+    for _key in ("FuncTorchBatched", "Batched"):
+        _library.impl(_name, _refuse_mapping, _key)
+
+
+@register_formula(_library, "sharded_na", 6)
+class ShardedAttention(Formula):
+    """Of out and lse. What else there is of results is for the backward operator, whose own derivatives are not known."""
 
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        *inputs, text = arguments
-        results = torch.ops.nhood.sharded_na(*inputs, text)
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        *inputs, parameters, execute, _ = arguments
+        results = tuple(execute(*inputs, *parameters))
         ctx.save_for_backward(*inputs, *results)
+        ctx.mark_non_differentiable(*results[2:])
         ctx.set_materialize_grads(False)
-        ctx.text = text
-        return results[0], results[1]
+        ctx.parameters = parameters
+        return results
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(  # type: ignore[override]
-        ctx: Any, d_out: OptionalTensor, d_lse: OptionalTensor
-    ) -> tuple[OptionalTensor, ...]:
+    def backward(ctx: Any, *grads: OptionalTensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]
         inputs, results = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+        d_out, d_lse = grads[:2]
         if d_out is None:
             d_out = torch.zeros_like(results[0])
         wanted = ctx.needs_input_grad[:6]
-        found = iter(torch.ops.nhood.sharded_na_backward(*inputs, ctx.text, results, d_out, d_lse, wanted))
-        return (*(next(found) if want else None for want in wanted), None)
+        found = iter(torch.ops.nhood.sharded_na_backward(*inputs, *ctx.parameters, results, d_out, d_lse, wanted))
+        return (*[next(found) if want else None for want in wanted], None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: OptionalTensor) -> Any:  # type: ignore[override]
+        raise NotImplementedError("forward-mode differentiation of sharded attention")
 
 
 def sharded_attention(inputs: Sequence[OptionalTensor], text: str) -> tuple[Tensor, Tensor]:
     """out and lse of this process' queries, by the text of a plan."""
-    if transformed():
-        raise NotImplementedError("sharded attention under torch.func's transforms or in forward mode")
-    if torch.is_grad_enabled() and any([x.requires_grad for x in inputs if x is not None]):
-        return ShardedAttention.apply(*once_each(inputs), text)
     results = torch.ops.nhood.sharded_na(*inputs, text)
     return results[0], results[1]
