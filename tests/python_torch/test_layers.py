@@ -6,6 +6,7 @@ import nhood.torch as nt
 import pytest
 import torch
 from nhood import models
+from nhood.compat.natten import _v015, _v017, modules
 from torch.nn.functional import scaled_dot_product_attention
 
 LAYERS = {1: nt.NeighborhoodAttention1D, 2: nt.NeighborhoodAttention2D, 3: nt.NeighborhoodAttention3D}
@@ -229,6 +230,15 @@ KINDS = {
     "3d": lambda **on: nt.NeighborhoodAttention3D(16, 2, 3, **on),
     "hydra": lambda: models.HydraNeighborhoodAttention2D(16, 2, (3, 5), (1, 1)),
     "nat": lambda: models.NAT(16, 1, (1, 1), 2.0, kernel_size=3, num_classes=2, layer_scale=0.5),
+    "dinats": lambda: models.DiNATs(16, 1, (1, 1), 2.0, kernel_size=3, num_classes=2),
+    "stylenat": lambda: models.Generator(8, style_dim=16),
+    **{
+        f"natten {era.__name__[-4:]} {rank}d": lambda era=era, rank=rank: getattr(era, f"NeighborhoodAttention{rank}D")(
+            16, 2, 3, **{"bias" if era is _v015 else "rel_pos_bias": True}
+        )
+        for era in (modules, _v017, _v015)
+        for rank in (1, 2, 3)
+    },
     "global": lambda: models.IsotropicClassifier(16, 2, 1, kernel_size=None, img_size=32, patch_size=8, num_classes=2),
 }
 
@@ -247,10 +257,22 @@ def test_reset_parameters(name):
     new = KINDS[name]()
     for key, tensor in new.state_dict().items():
         got = made.state_dict()[key]
-        if key.endswith("index") or name in ("1d", "2d", "3d", "hydra"):
+        if key.endswith(("index", "kernel", "_float_tensor")) or name.endswith("d") or name == "hydra":
             assert torch.equal(got, tensor), key
         else:
             assert (got != 77).all() and got.std(correction=0) <= 2 * tensor.std(correction=0), key
+
+
+def test_all_modules_reset_what_is_their_own():
+    """No module with parameters or buffers lacks the method, and all that the packages show are among those that are tested."""
+    made = [part for make in KINDS.values() for part in make().modules()]
+    for part in made:
+        if type(part).__module__.startswith("nhood.") and [*part.parameters(recurse=False), *part.buffers(recurse=False)]:
+            assert hasattr(part, "reset_parameters"), type(part)
+    shown = [getattr(package, name) for package in (nt, models, modules, _v017, _v015) for name in dir(package)]
+    for kind in shown:
+        if isinstance(kind, type) and issubclass(kind, torch.nn.Module) and kind.__module__.startswith("nhood."):
+            assert any(isinstance(part, kind) for part in made), kind
 
 
 def test_fx_traces_layers_as_calls():

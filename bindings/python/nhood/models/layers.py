@@ -149,7 +149,7 @@ def initialize(module: nn.Module) -> None:
 
 def reset(model: nn.Module) -> None:
     """Initial values of all parameters, as a new model draws them; of one made on the device meta, after to_empty."""
-    for module in model.modules():
+    for module in reversed(list(model.modules())):  # what a module says of its own modules' parameters comes last
         reset_own = getattr(module, "reset_parameters", None)
         if module is not model and reset_own is not None:
             reset_own()

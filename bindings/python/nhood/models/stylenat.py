@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..torch import na2d
 from .classifiers import GlobalAttention2D
-from .layers import Mlp, initialize
+from .layers import Mlp, initialize, reset
 
 # Per level, from 4 x 4 tokens up: channels of the tokens, and dilations of the parts of heads.
 CHANNELS = (512, 512, 512, 512, 512, 256, 128, 64, 32)
@@ -36,9 +36,14 @@ class EqualizedLinear(nn.Module):
 
     def __init__(self, dim_in: int, dim_out: int, lr_mul: float = 1.0, activate: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(dim_out, dim_in) / lr_mul)
-        self.bias = nn.Parameter(torch.zeros(dim_out))
+        self.weight = nn.Parameter(torch.empty(dim_out, dim_in))
+        self.bias = nn.Parameter(torch.empty(dim_out))
         self.scale, self.lr_mul, self.activate = lr_mul / math.sqrt(dim_in), lr_mul, activate
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=1 / self.lr_mul)
+        nn.init.zeros_(self.bias)
 
     def forward(self, tensor: Tensor) -> Tensor:
         tensor = F.linear(tensor, self.weight * self.scale, self.bias * self.lr_mul)
@@ -149,6 +154,9 @@ class SinusoidalPositions(nn.Module):
             "_float_tensor", torch.zeros(1)
         )  # in checkpoints; here it tells dtype and device
 
+    def reset_parameters(self) -> None:
+        self._float_tensor.zero_()
+
     def forward(self, height: int, width: int) -> Tensor:
         """[height, width, dim]"""
         exponents = torch.arange(self.frequencies, device=self._float_tensor.device)
@@ -172,6 +180,10 @@ class BilinearUpsample(nn.Module):
         self.reduction = nn.Linear(dim, dim_out, bias=False)
         self.alpha = nn.Parameter(torch.zeros(1))
         self.sin_pos_embed = SinusoidalPositions(dim_out)
+
+    def reset_parameters(self) -> None:
+        """Of its own; those of its modules have methods of their own."""
+        nn.init.zeros_(self.alpha)
 
     def forward(self, tokens: Tensor) -> Tensor:
         pixels = F.interpolate(tokens.permute(0, 3, 1, 2), scale_factor=2, mode="bilinear")
@@ -200,8 +212,12 @@ class BinomialUpsample(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        taps = torch.tensor((1.0, 3.0, 3.0, 1.0))
-        self.register_buffer("kernel", torch.outer(taps, taps) / 16.0)
+        self.register_buffer("kernel", torch.empty(4, 4))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        taps = torch.tensor((1.0, 3.0, 3.0, 1.0), device=self.kernel.device)
+        self.kernel.copy_(torch.outer(taps, taps) / 16.0)
 
     def forward(self, image: Tensor) -> Tensor:
         channels = image.shape[1]
@@ -216,7 +232,11 @@ class ToRGB(nn.Module):
         super().__init__()
         self.upsample = BinomialUpsample() if upsample else None
         self.conv = nn.Conv2d(dim, 3, 1)
-        self.bias = nn.Parameter(torch.zeros(1, 3, 1, 1))
+        self.bias = nn.Parameter(torch.empty(1, 3, 1, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.bias)
         nn.init.xavier_normal_(self.conv.weight, gain=0.02)
         nn.init.zeros_(cast(Tensor, self.conv.bias))
 
@@ -232,7 +252,11 @@ class ConstantInput(nn.Module):
 
     def __init__(self, dim: int, size: int) -> None:
         super().__init__()
-        self.input = nn.Parameter(torch.randn(1, dim, size, size))
+        self.input = nn.Parameter(torch.empty(1, dim, size, size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.input)
 
     def forward(self, batch: int) -> Tensor:
         return self.input.permute(0, 2, 3, 1).expand(batch, -1, -1, -1)
@@ -279,6 +303,10 @@ class Generator(nn.Module):
             self.layers.append(StyleLevel(layers, None if last else BilinearUpsample(dim, dim_out)))
             self.to_rgbs.append(ToRGB(dim_out, upsample=not last))
         self.apply(initialize)
+
+    def reset_parameters(self) -> None:
+        """Initial values of all parameters, as a new model draws them: for models made on the device meta, after to_empty."""
+        reset(self)
 
     @staticmethod
     def _attention(level: int, heads: int, options: dict[str, Any]) -> nn.Module:

@@ -54,13 +54,23 @@ class NeighborhoodAttention(nn.Module):
         self.rpb: Optional[nn.Parameter]
         if rel_pos_bias:
             self.rpb = nn.Parameter(torch.zeros(num_heads, *(2 * k - 1 for k in self.kernel_size)))
-            nn.init.trunc_normal_(self.rpb, std=0.02)
+            self._reset_bias()
         else:
             self.register_parameter("rpb", None)
         self.attn_drop_rate = attn_drop
         self.attn_drop = nn.Dropout(attn_drop)
         self.proj = nn.Linear(embed_dim, embed_dim)
         self.proj_drop = nn.Dropout(proj_drop)
+
+    def _reset_bias(self) -> None:
+        if self.rpb is not None:
+            nn.init.trunc_normal_(self.rpb, std=0.02)
+
+    def reset_parameters(self) -> None:
+        """Initial values, as a new layer draws them: for layers that were made on the device meta, after to_empty."""
+        self.qkv.reset_parameters()
+        self._reset_bias()
+        self.proj.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
         rank = self.na_dim + 2
