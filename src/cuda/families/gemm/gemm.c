@@ -38,21 +38,26 @@ int64_t nh_gemm_tiles(const struct nh_gemm *of) {
     return tiles;
 }
 
-/* The size of the layouts of gemm_pn.cu and gemm_band.cu; the padding of rows is in gemm_fragment.cuh. */
-int64_t nh_gemm_pn_bytes(const struct nh_gemm *of, int64_t dim) {
-    int64_t size = (int64_t)nh_dtype_bytes(of->problem->dtype), rows = nh_gemm_rows(of->config);
-    int64_t columns = of->config->value[GEMM_COLUMNS];
-    return (rows + 2 * columns) * (nh_gemm_width(dim) * size + 16) + rows * (columns + 8) * 4;
-}
-
-int64_t nh_gemm_band_bytes(const struct nh_gemm *of, int64_t dim) {
-    int64_t size = (int64_t)nh_dtype_bytes(of->problem->dtype), rows = nh_gemm_rows(of->config);
-    int64_t columns = of->config->value[GEMM_COLUMNS], row = (nh_gemm_width(dim) + 8) * size;
-    return nh_max(2 * columns * row + rows * (columns * size + 16), rows * row);
-}
-
 static int64_t widest_row(const struct nh_problem *problem) {
     return problem->op == NHOOD_OP_PN ? problem->dim : problem->dim_v;
+}
+
+struct gemm_config nh_gemm_config(const struct nh_gemm *of) {
+    const struct nh_problem *problem = of->problem;
+    const int32_t *value = of->config->value;
+    const int pass = problem->op == NHOOD_OP_PN   ? GEMM_PN
+                     : problem->op == NHOOD_OP_NN ? GEMM_NN
+                                                  : GEMM_IN;
+    return (struct gemm_config){.pass = pass,
+                                .rank = problem->rank,
+                                .element_bytes = (int)nh_dtype_bytes(problem->dtype),
+                                .tile = {value[GEMM_TILE], value[GEMM_TILE_1], value[GEMM_TILE_2]},
+                                .columns = value[GEMM_COLUMNS],
+                                .width = gemm_width((int)widest_row(problem)),
+                                .vector = nh_cuda_vector(problem, UINT32_MAX),
+                                .causal = nh_problem_causal(problem),
+                                .strided = nh_problem_strided(problem),
+                                .biased = pass == GEMM_PN && problem->has_bias};
 }
 
 /* An upper bound per table entry of static shared memory: tables have one entry per row, and two or three per
@@ -72,9 +77,9 @@ static bool complete(const struct nh_problem *problem, const struct nh_cuda_devi
     const struct nh_gemm of = {problem, cuda, config};
     if (!shape[0]) return false;
     *config = (struct nh_config){{shape[0], shape[1], shape[2], columns}};
-    int64_t dim = widest_row(problem);
-    int64_t tables = TABLE_BYTES * (nh_gemm_rows(config) + 3 * columns) + 256;
-    return nh_max(nh_gemm_pn_bytes(&of, dim), nh_gemm_band_bytes(&of, dim)) + tables <=
+    const struct gemm_config kernel = nh_gemm_config(&of);
+    int64_t tables = TABLE_BYTES * (gemm_rows(&kernel) + 3 * columns) + 256;
+    return nh_max(gemm_pn_bytes(&kernel), gemm_band_bytes(&kernel)) + tables <=
            cuda->shared_bytes_per_block;
 }
 
@@ -120,16 +125,16 @@ struct kernel {
     int64_t registers, shared_bytes;
 };
 
-static struct kernel kernel_of(const struct nh_gemm *of, int64_t dim) {
-    int64_t rows = nh_gemm_rows(of->config), columns = of->config->value[GEMM_COLUMNS];
-    int64_t own = TABLE_BYTES * rows, band = nh_gemm_band_bytes(of, dim);
-    int64_t registers = nh_min(nh_ceil_div(48 + columns / 2 + nh_gemm_width(dim) / 2, 8) * 8, 255);
-    switch (of->problem->op) {
+static struct kernel kernel_of(const struct gemm_config *config) {
+    int64_t columns = config->columns;
+    int64_t own = TABLE_BYTES * gemm_rows(config), band = gemm_band_bytes(config);
+    int64_t registers = nh_min(nh_ceil_div(48 + columns / 2 + config->width / 2, 8) * 8, 255);
+    switch (config->pass) {
     /* NVRTC 13.0 takes 56 to 70 registers for sm_80 and sm_90, in five problems of f16, bf16 and f32 */
-    case NHOOD_OP_PN:
+    case GEMM_PN:
         return (struct kernel){NH_KERNEL_GEMM_PN, 80,
-                               own + TABLE_BYTES / 4 * columns + nh_gemm_pn_bytes(of, dim)};
-    case NHOOD_OP_NN:
+                               own + TABLE_BYTES / 4 * columns + gemm_pn_bytes(config)};
+    case GEMM_NN:
         return (struct kernel){NH_KERNEL_GEMM_NN, registers,
                                own + TABLE_BYTES / 4 * columns + band};
     default:
@@ -143,12 +148,13 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
                  const struct nh_config *config, struct nh_work *work) {
     const struct nh_gemm of = {problem, device->backend, config};
     const struct chunks chunks = chunks_of(&of);
-    int64_t dim = widest_row(problem), threads = 2 * nh_gemm_rows(config);
-    const struct kernel kernel = kernel_of(&of, dim);
-    double width = (double)nh_gemm_width(dim), size = (double)nh_dtype_bytes(problem->dtype);
+    const struct gemm_config made = nh_gemm_config(&of);
+    const struct kernel kernel = kernel_of(&made);
+    int64_t threads = 2 * gemm_rows(&made);
+    double width = made.width, size = made.element_bytes;
     double members = problem->op == NHOOD_OP_IN ? (double)(problem->heads / problem->kv_heads) : 1;
     double columns = (double)config->value[GEMM_COLUMNS];
-    double scores = members * (double)nh_gemm_rows(config) * chunks.own * columns;
+    double scores = members * (double)gemm_rows(&made) * chunks.own * columns;
     nh_work_start(work, NH_OPERATION_GEMM, problem);
     struct nh_launch_work *added = nh_work_add(work, kernel.kind);
     added->blocks =

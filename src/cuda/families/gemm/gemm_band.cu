@@ -1,5 +1,5 @@
 /* Sums of rows weighted by a band of A, as products of a gathered block of weights with chunks of rows on tensor cores.
- * nn computes O[i] = scale * sum over n of A[i, n] V[N(i, n)]; in, with NH_INVERSE, the sum of A[i, n] V[i] over the
+ * nn computes O[i] = scale * sum over n of A[i, n] V[N(i, n)]; in, BY_KEYS, the sum of A[i, n] V[i] over the
  * queries i that attend key j, of all heads of its group. NH_V is the slot of the rows, and NH_O that of the sums, in
  * either case.
  *
@@ -11,45 +11,37 @@
 #include "gemm_sums.cuh"
 #include "overlap.cuh"
 
-#define STRIDE NH_SUM_STRIDE
-#define WEIGHT_STRIDE (NH_COLUMNS + NH_PAD_ALONG)
-#define LANE_WEIGHTS (NH_COLUMNS / 2)
+namespace nh_gemm {
+
+enum { STRIDE = SUM_STRIDE, WEIGHT_STRIDE = gemm_stride_along(&C, C.columns), LANE_WEIGHTS = C.columns / 2 };
 
 static __shared__ nh_tile tile;
 static __shared__ long long sum_offset[NH_ROWS];
 /* Double buffers: the next chunk's entries are written while this chunk's are read. */
-static __shared__ long long row_offset[2][NH_COLUMNS];
-#if NH_INVERSE
-static __shared__ nh_query queries[2][NH_COLUMNS];
-#else
-static __shared__ nh_query queries[NH_ROWS];
-#endif
+static __shared__ long long row_offset[2][C.columns];
+/* Those of the tile's rows or, BY_KEYS, of two chunks of columns. */
+static __shared__ nh_query queries[BY_KEYS ? 2 * C.columns : NH_ROWS];
 extern __shared__ __align__(16) char matrices[];
 
 NH_DEVICE void set_rows(const nh_cuda_args &args) {
     int row = (int)threadIdx.x, position[3];
     if (row >= NH_ROWS) return;
     bool exists = nh_tile_row(tile, row, position);
-#if !NH_INVERSE
-    nh_query_set(&queries[row], tile, args, position, tile.head, exists);
-#endif
+    if (!BY_KEYS) nh_query_set(&queries[row], tile, args, position, tile.head, exists);
     sum_offset[row] = exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
 }
 
-/* Fills in the columns of chunk number `step`. With NH_INVERSE, every head of the group goes over the box, one after
+/* Fills in the columns of chunk number `step`. With BY_KEYS, every head of the group goes over the box, one after
  * the other. */
 NH_DEVICE void set_columns(const nh_cuda_args &args, int step, int chunks) {
     int chunk = step % chunks;
-    int head = NH_INVERSE ? tile.head * nh_group_heads(args) + step / chunks : nh_key_head(args, tile.head);
+    int head = BY_KEYS ? tile.head * nh_group_heads(args) + step / chunks : nh_key_head(args, tile.head);
 #pragma unroll 1
-    for (int column = (int)threadIdx.x; column < NH_COLUMNS; column += NH_THREADS) {
+    for (int column = (int)threadIdx.x; column < C.columns; column += NH_THREADS) {
         int position[3];
-        bool exists = nh_tile_opposite(tile, chunk * NH_COLUMNS + column, position);
-#if NH_INVERSE
-        nh_query_set(&queries[step % 2][column], tile, args, position, head, exists);
-#endif
-        row_offset[step % 2][column] =
-            exists ? nh_tile_offset(tile, args, NH_V, position, head) : NH_NONE;
+        bool exists = nh_tile_opposite(tile, chunk * C.columns + column, position);
+        if (BY_KEYS) nh_query_set(&queries[step % 2 * C.columns + column], tile, args, position, head, exists);
+        row_offset[step % 2][column] = exists ? nh_tile_offset(tile, args, NH_V, position, head) : NH_NONE;
     }
 }
 
@@ -57,19 +49,18 @@ NH_DEVICE void set_columns(const nh_cuda_args &args, int step, int chunks) {
 struct weights {
     elem weight[LANE_WEIGHTS];
     bool any; /* whether the warp has keys in the chunk */
-#if NH_INVERSE
-    /* for row lane % 16: its key, and the range of columns from its first query to its last */
-    nh_key key;
-    int first, end;
-#else
-    /* for query lane % 16: the numbers of the keys that are in the chunk, [first, end) */
+    /* For query lane % 16: the numbers of the keys that are in the chunk, [first, end). BY_KEYS, for row lane % 16: its
+     * key, and the range of columns from its first query to its last. */
     int first, end;
     nh_divisor divisor[3];
-#endif
+    nh_key key;
 };
 
 NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args) {
-#if NH_INVERSE
+    w->end = 0;
+    for (int a = 0; a < 3 && !BY_KEYS; a++)
+        w->divisor[a] = nh_divisor_of((int)args.axis[a].window);
+    if (!BY_KEYS) return;
     int position[3];
     bool exists = nh_tile_row(tile, (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 16, position);
     nh_key_set(&w->key, tile, args, position, exists);
@@ -80,30 +71,25 @@ NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args) {
         w->end = w->end * tile.axis[a].span + (int)reach.end - 1 - tile.axis[a].low;
     }
     w->end += exists;
-#else
-    w->end = 0;
-    for (int a = 0; a < 3; a++)
-        w->divisor[a] = nh_divisor_of((int)args.axis[a].window);
-#endif
 }
 
-#if NH_INVERSE
+/* ---- by keys ---- */
 
 /* Reads weights with lanes along keys: lane % 16 is the row; half of a warp reads even columns, the other half odd
  * ones. */
-NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int step, int chunks) {
+NH_DEVICE void gather_by_keys(weights *w, const nh_cuda_args &args, int step, int chunks) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
-    int column = step % chunks * NH_COLUMNS, half = (int)threadIdx.x % 32 / 16;
-    w->any = __any_sync(0xffffffffu, w->first < column + NH_COLUMNS && column < w->end);
+    int column = step % chunks * C.columns, half = (int)threadIdx.x % 32 / 16;
+    w->any = __any_sync(0xffffffffu, w->first < column + C.columns && column < w->end);
     if (!w->any) return;
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i++) {
-        const nh_query &query = queries[step % 2][half + 2 * i];
+        const nh_query &query = queries[step % 2 * C.columns + half + 2 * i];
         w->weight[i] = nh_attends(query, w->key, args) ? a[query.weights + w->key.slot] : (elem)0;
     }
 }
 
-NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int step) {
+NH_DEVICE void deposit_by_keys(const weights *w, elem *block) {
     int lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i++)
@@ -111,11 +97,10 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
     __syncwarp();
 }
 
-#else
+/* ---- by queries ---- */
 
 /* Reads weights of some of the queries, at most 32 of each, with lanes along the slots, which are consecutive. */
-NH_DEVICE void gather_some(elem *weight, const weights &w, const nh_cuda_args &args, int some,
-                           int share) {
+NH_DEVICE void gather_some(elem *weight, const weights &w, const nh_cuda_args &args, int some, int share) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -136,24 +121,24 @@ NH_DEVICE void deposit_some(const elem *weight, const weights &w, const nh_cuda_
         int n = __shfl_sync(0xffffffffu, w.first, some + i) + lane + 32 * share;
         bool exists = n < __shfl_sync(0xffffffffu, w.end, some + i);
         const nh_query &query = queries[16 * warp + some + i];
-        int column = nh_column_of(query, args, spans, n, nh_key_digits(query, w.divisor, n)) -
-                     step * NH_COLUMNS;
+        int column = nh_column_of(query, args, spans, n, nh_key_digits(query, w.divisor, n)) - step * C.columns;
         if (exists) block[(some + i) * WEIGHT_STRIDE + column] = weight[i];
     }
 }
 
 NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int step, int chunks) {
+    if (BY_KEYS) return gather_by_keys(w, args, step, chunks);
     int row = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 16;
     w->first = w->end;
-    w->end = nh_keys_before(queries[row], tile, args, (step + 1) * NH_COLUMNS);
+    w->end = nh_keys_before(queries[row], tile, args, (step + 1) * C.columns);
     w->any = __any_sync(0xffffffffu, w->first < w->end);
 #pragma unroll
     for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
-        if (nh_rows_have(w->first, w->end, i / 16, i % 16))
-            gather_some(w->weight + i, *w, args, i % 16, i / 16);
+        if (nh_rows_have(w->first, w->end, i / 16, i % 16)) gather_some(w->weight + i, *w, args, i % 16, i / 16);
 }
 
 NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, int step) {
+    if (BY_KEYS) return deposit_by_keys(w, block);
     nh_vector<16 / sizeof(elem)> *zeros = (nh_vector<16 / sizeof(elem)> *)block;
     const nh_vector<16 / sizeof(elem)> zero = {};
     for (int i = (int)threadIdx.x % 32; i < 16 * WEIGHT_STRIDE / (int)(16 / sizeof(elem)); i += 32)
@@ -167,21 +152,22 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
     __syncwarp();
 }
 
-#endif
+} // namespace nh_gemm
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS)
-    gemm_band(const __grid_constant__ nh_cuda_args args) {
+using namespace nh_gemm;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS) gemm_band(const __grid_constant__ nh_cuda_args args) {
     nh_follow_launches();
-    if (!nh_tile_set(&tile, args, (unsigned)(NH_INVERSE ? args.kv_heads : args.heads))) return;
+    if (!nh_tile_set(&tile, args, (unsigned)(BY_KEYS ? args.kv_heads : args.heads))) return;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim_v;
     elem *rows = (elem *)matrices;
-    elem *block = rows + 2 * NH_COLUMNS * STRIDE + warp * 16 * WEIGHT_STRIDE;
+    elem *block = rows + 2 * C.columns * STRIDE + warp * 16 * WEIGHT_STRIDE;
     const elem *data = (const elem *)args.tensor[NH_V].data;
-    int chunks = (nh_tile_columns(tile) + NH_COLUMNS - 1) / NH_COLUMNS;
-    int steps = chunks * (NH_INVERSE ? nh_group_heads(args) : 1);
+    int chunks = (nh_tile_columns(tile) + C.columns - 1) / C.columns;
+    int steps = chunks * (BY_KEYS ? nh_group_heads(args) : 1);
     weights w;
     bool any = false;
-    float sum[NH_WIDTH / 8][4] = {};
+    float sum[C.width / 8][4] = {};
     weights_init(&w, args);
     set_rows(args);
     /* A software pipeline of three stages, one step apart: locating a chunk's rows, copying them and their weights,
@@ -189,11 +175,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS)
     for (int step = -1; step <= steps; step++) {
         bool here = step >= 0 && step < steps;
         if (here) {
-            nh_rows_load(NH_COLUMNS, rows + step % 2 * NH_COLUMNS * STRIDE, STRIDE, data, row_offset[step % 2], dim);
+            nh_rows_load(C.columns, rows + step % 2 * C.columns * STRIDE, STRIDE, data, row_offset[step % 2], dim);
             gather(&w, args, step, chunks);
         }
-        if (any)
-            nh_sums_add(sum, block, WEIGHT_STRIDE, rows + (step - 1) % 2 * NH_COLUMNS * STRIDE, lane);
+        if (any) nh_sums_add(sum, block, WEIGHT_STRIDE, rows + (step - 1) % 2 * C.columns * STRIDE, lane);
         __syncwarp();
         any = here && w.any;
         if (any) deposit(&w, args, block, step);

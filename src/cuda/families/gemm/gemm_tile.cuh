@@ -1,29 +1,35 @@
-/* The geometry of a banded product: a tile of queries (or keys, if NH_INVERSE) with the box of all keys (queries) that
- * share a window with any of its tokens, in chunks of NH_COLUMNS.
+/* The geometry of a banded product: a tile of queries (or keys, BY_KEYS) with the box of all keys (queries) that
+ * share a window with any of its tokens, in chunks of C.columns.
  *
  * A tile lies inside one dilation group per axis. In positions of the group, windows are therefore ranges, and a window
  * is a box inside the opposite box. Columns, and the keys of a window, are both numbered row-major, so that the keys of
- * a chunk are a range of a window's.
- *
- * Knobs: NH_RANK; NH_TILE0, NH_TILE1, NH_TILE2 (tokens of a tile per axis, 1 on unit axes); NH_COLUMNS; NH_WIDTH, a
- * row's elements in shared memory; NH_VECTOR, elements per aligned load; NH_CAUSAL and NH_STRIDED: whether some axis
- * is; NH_INVERSE. */
+ * a chunk are a range of a window's. */
 #pragma once
 
 /* 32 bits are enough for positions, as the host refuses larger problems. This must come before window.h is included. */
 #define NH_POSITION int
+#include "gemm_config.h"
+#include "gemm_fragment.cuh"
 #include "mma.cuh"
 #include "prelude.cuh"
 
-#define NH_ROWS (NH_TILE0 * NH_TILE1 * NH_TILE2)
-#define NH_WARPS (NH_ROWS / 16)
-#define NH_THREADS (32 * NH_WARPS)
-#define NH_FIRST_AXIS (3 - NH_RANK)
+namespace nh_gemm {
+
+constexpr gemm_config C = NH_CONFIG;
+static_assert(C.element_bytes == sizeof(elem), "the type");
+
+enum {
+    BY_KEYS = C.pass == GEMM_IN,
+    NH_ROWS = gemm_rows(&C),
+    NH_WARPS = NH_ROWS / 16,
+    NH_THREADS = 32 * NH_WARPS,
+    NH_FIRST_AXIS = 3 - C.rank,
+    /* The start of the window of a query that does not exist, where no key is. Keys that do not exist are as far on the
+     * other side. */
+    NH_NOWHERE = 0x40000000
+};
 /* The offset of a row that does not exist. */
-#define NH_NONE (-0x7fffffffffffffffll)
-/* The start of the window of a query that does not exist, where no key is. Keys that do not exist are as far on the
- * other side. */
-#define NH_NOWHERE 0x40000000
+constexpr long long NH_NONE = -0x7fffffffffffffffll;
 
 /* The number of query heads per key head. */
 NH_DEVICE int nh_group_heads(const nh_cuda_args &args) {
@@ -69,18 +75,33 @@ struct nh_tile {
     nh_tile_axis axis[3];
 };
 
+/* The keys of a query's window along each axis: of a causal axis fewer than the window at its front. */
+template <bool CAUSAL> struct nh_counts {
+    __device__ __forceinline__ void set(int, int) {
+    }
+    __device__ __forceinline__ int along(int, int window) const {
+        return window;
+    }
+};
+template <> struct nh_counts<true> {
+    int count[3];
+    __device__ __forceinline__ void set(int axis, int keys) {
+        count[axis] = keys;
+    }
+    __device__ __forceinline__ int along(int axis, int) const {
+        return count[axis];
+    }
+};
+
 /* What is needed of a query for its pairs with keys. */
-struct __align__(16) nh_query {
+struct __align__(16) nh_query : nh_counts<C.causal> {
     /* coordinates of its first key */
     int begin[3];
     /* the query's part of an index into a head's bias table */
     int bias;
-    /* offset of slot 0 in A; with NH_INVERSE, the offset that slot 0 would have if it were the key with coordinates
+    /* offset of slot 0 in A; with BY_KEYS, the offset that slot 0 would have if it were the key with coordinates
      * 0 */
     long long weights;
-#if NH_CAUSAL
-    int count[3];
-#endif
 };
 
 struct nh_key {
@@ -89,22 +110,18 @@ struct nh_key {
 };
 
 NH_DEVICE nh_range nh_tile_window(const nh_cuda_axis &axis, int length, int position) {
-    return nh_window_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1,
-                           NH_CAUSAL ? axis.causal : 0, position);
+    return nh_window_range(length, (int)axis.window, C.strided ? (int)axis.stride : 1, C.causal ? axis.causal : 0,
+                           position);
 }
 
 /* The positions that the one at `position` is paired with: a query's keys, or a key's queries. */
 NH_DEVICE nh_range nh_tile_reach(const nh_cuda_axis &axis, int length, int position) {
-#if NH_INVERSE
-    return nh_inverse_range(length, (int)axis.window, NH_STRIDED ? (int)axis.stride : 1,
-                            NH_CAUSAL ? axis.causal : 0, position);
-#else
-    return nh_tile_window(axis, length, position);
-#endif
+    return BY_KEYS ? nh_inverse_range(length, (int)axis.window, C.strided ? (int)axis.stride : 1,
+                                      C.causal ? axis.causal : 0, position)
+                   : nh_tile_window(axis, length, position);
 }
 
-NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsigned index,
-                                int tile) {
+NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsigned index, int tile) {
     int longest = (int)nh_axis_group_length((int)axis.length, (int)axis.dilation, 0);
     unsigned per_group = (unsigned)(longest + tile - 1) / (unsigned)tile;
     t->group = (int)(index / per_group);
@@ -116,23 +133,21 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
     t->low = (int)nh_tile_reach(axis, t->length, t->origin).begin;
     t->span = (int)nh_tile_reach(axis, t->length, t->origin + t->extent - 1).end - t->low;
     t->by_span = nh_divisor_of(t->span);
-    t->base = NH_INVERSE ? t->origin : t->low;
+    t->base = BY_KEYS ? t->origin : t->low;
 }
 
 /* Sets the tile of this block, an axis per thread. Heads are fastest, so that neighboring blocks share lines of
  * heads-last tensors, then the axes' tiles, then the batch. False: there is no such tile. Ends with a barrier. */
 NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads) {
     if (threadIdx.x < 3) {
-        const int size[3] = {NH_TILE0, NH_TILE1, NH_TILE2};
+        const int size[3] = {C.tile[0], C.tile[1], C.tile[2]};
         unsigned rest = blockIdx.x / heads, index = 0;
         int own = 1;
 #pragma unroll
         for (int a = 2; a >= NH_FIRST_AXIS; a--) {
             const nh_cuda_axis &axis = args.axis[a];
-            unsigned longest =
-                (unsigned)nh_axis_group_length((int)axis.length, (int)axis.dilation, 0);
-            unsigned count = (longest + (unsigned)size[a] - 1) / (unsigned)size[a] *
-                             (unsigned)axis.dilation;
+            unsigned longest = (unsigned)nh_axis_group_length((int)axis.length, (int)axis.dilation, 0);
+            unsigned count = (longest + (unsigned)size[a] - 1) / (unsigned)size[a] * (unsigned)axis.dilation;
             unsigned outer = rest / count;
             if ((int)threadIdx.x == a) {
                 index = rest - outer * count;
@@ -156,7 +171,7 @@ NH_DEVICE int nh_tile_columns(const nh_tile &tile) {
 
 /* Sets the position of a row of the tile; false: there is no such row. */
 NH_DEVICE bool nh_tile_row(const nh_tile &tile, int row, int position[3]) {
-    const int at[3] = {row / (NH_TILE1 * NH_TILE2), row / NH_TILE2 % NH_TILE1, row % NH_TILE2};
+    const int at[3] = {row / (C.tile[1] * C.tile[2]), row / C.tile[2] % C.tile[1], row % C.tile[2]};
     bool inside = true;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -189,8 +204,8 @@ NH_DEVICE bool nh_tile_opposite(const nh_tile &tile, int column, int position[3]
 }
 
 /* Offset of a row of a tensor, in elements. */
-NH_DEVICE long long nh_tile_offset(const nh_tile &tile, const nh_cuda_args &args, int slot,
-                                   const int position[3], int head) {
+NH_DEVICE long long nh_tile_offset(const nh_tile &tile, const nh_cuda_args &args, int slot, const int position[3],
+                                   int head) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     long long offset = tile.batch * tensor.batch + head * tensor.head;
 #pragma unroll
@@ -199,8 +214,8 @@ NH_DEVICE long long nh_tile_offset(const nh_tile &tile, const nh_cuda_args &args
     return offset;
 }
 
-NH_DEVICE void nh_key_set(nh_key *key, const nh_tile &tile, const nh_cuda_args &args,
-                          const int position[3], bool exists) {
+NH_DEVICE void nh_key_set(nh_key *key, const nh_tile &tile, const nh_cuda_args &args, const int position[3],
+                          bool exists) {
     int slots = 1;
     key->slot = 0;
 #pragma unroll
@@ -212,8 +227,8 @@ NH_DEVICE void nh_key_set(nh_key *key, const nh_tile &tile, const nh_cuda_args &
     }
 }
 
-NH_DEVICE void nh_query_set(nh_query *query, const nh_tile &tile, const nh_cuda_args &args,
-                            const int position[3], int head, bool exists) {
+NH_DEVICE void nh_query_set(nh_query *query, const nh_tile &tile, const nh_cuda_args &args, const int position[3],
+                            int head, bool exists) {
     long long slots = 1, before = 0;
     int bias = 0, bias_step = 1;
 #pragma unroll
@@ -222,38 +237,30 @@ NH_DEVICE void nh_query_set(nh_query *query, const nh_tile &tile, const nh_cuda_
         nh_range range = nh_tile_window(axis, tile.axis[a].length, position[a]);
         int begin = (int)range.begin - tile.axis[a].base;
         query->begin[a] = exists ? begin : NH_NOWHERE;
-#if NH_CAUSAL
-        query->count[a] = (int)(range.end - range.begin);
-#endif
+        query->set(a, (int)(range.end - range.begin));
         before += begin * slots;
         slots *= (int)axis.window;
         bias += ((int)axis.window - 1 - (position[a] - tile.axis[a].base)) * bias_step;
         bias_step *= 2 * (int)axis.window - 1;
     }
     query->bias = bias;
-    query->weights = nh_tile_offset(tile, args, NH_A, position, head) - (NH_INVERSE ? before : 0);
+    query->weights = nh_tile_offset(tile, args, NH_A, position, head) - (BY_KEYS ? before : 0);
 }
 
 NH_DEVICE int nh_query_count(const nh_query &query, const nh_cuda_args &args, int axis) {
-#if NH_CAUSAL
-    return query.count[axis];
-#else
-    return (int)args.axis[axis].window;
-#endif
+    return query.along(axis, (int)args.axis[axis].window);
 }
 
 NH_DEVICE bool nh_attends(const nh_query &query, const nh_key &key, const nh_cuda_args &args) {
     bool inside = true;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)
-        inside = inside && (unsigned)(key.at[a] - query.begin[a]) <
-                               (unsigned)nh_query_count(query, args, a);
+        inside = inside && (unsigned)(key.at[a] - query.begin[a]) < (unsigned)nh_query_count(query, args, a);
     return inside;
 }
 
 /* The number of the query's keys that come before a column. */
-NH_DEVICE int nh_keys_before(const nh_query &query, const nh_tile &tile, const nh_cuda_args &args,
-                             int column) {
+NH_DEVICE int nh_keys_before(const nh_query &query, const nh_tile &tile, const nh_cuda_args &args, int column) {
     int at[3], keys = 0;
     nh_tile_column(tile, column, at);
 #pragma unroll
@@ -276,32 +283,23 @@ struct nh_digits {
 /* divisor: by the windows of axes 1 and 2, which are the counts if no axis is causal. */
 NH_DEVICE nh_digits nh_key_digits(const nh_query &query, const nh_divisor divisor[3], int n) {
     nh_digits digits = {0, 0};
-#if NH_RANK > 1
-#if NH_CAUSAL
-    const nh_divisor by_line = nh_divisor_of(query.count[2]), by_plane = nh_divisor_of(query.count[1]);
-#else
-    const nh_divisor &by_line = divisor[2], &by_plane = divisor[1];
-#endif
-    digits.line = nh_divide(n, by_line);
-    if (NH_RANK > 2) digits.plane = nh_divide(digits.line, by_plane);
-#endif
+    if (C.rank > 1) digits.line = nh_divide(n, C.causal ? nh_divisor_of(query.along(2, 1)) : divisor[2]);
+    if (C.rank > 2) digits.plane = nh_divide(digits.line, C.causal ? nh_divisor_of(query.along(1, 1)) : divisor[1]);
     return digits;
 }
 
 /* The number of the same key in a row-major array with widths extent1 and extent2 instead of the window's count[1] and
  * count[2]: x + extent2 * (y + extent1 * plane). */
-NH_DEVICE int nh_renumber(const nh_query &query, const nh_cuda_args &args, int n, nh_digits digits,
-                          int extent1, int extent2) {
-    if (NH_RANK > 1) n += digits.line * (extent2 - nh_query_count(query, args, 2));
-    if (NH_RANK > 2) n += digits.plane * extent2 * (extent1 - nh_query_count(query, args, 1));
+NH_DEVICE int nh_renumber(const nh_query &query, const nh_cuda_args &args, int n, nh_digits digits, int extent1,
+                          int extent2) {
+    if (C.rank > 1) n += digits.line * (extent2 - nh_query_count(query, args, 2));
+    if (C.rank > 2) n += digits.plane * extent2 * (extent1 - nh_query_count(query, args, 1));
     return n;
 }
 
 /* The slot of a key in its query's row of A. */
 NH_DEVICE int nh_slot_of(const nh_query &query, const nh_cuda_args &args, int n, nh_digits digits) {
-    return NH_CAUSAL ? nh_renumber(query, args, n, digits, (int)args.axis[1].window,
-                                   (int)args.axis[2].window)
-                     : n;
+    return C.causal ? nh_renumber(query, args, n, digits, (int)args.axis[1].window, (int)args.axis[2].window) : n;
 }
 
 /* The widths of the opposite box, kept in registers: otherwise the compiler would read them again after each store to
@@ -316,16 +314,14 @@ NH_DEVICE nh_spans nh_spans_of(const nh_tile &tile) {
 }
 
 /* A key's column in the box. */
-NH_DEVICE int nh_column_of(const nh_query &query, const nh_cuda_args &args, nh_spans spans, int n,
-                           nh_digits digits) {
+NH_DEVICE int nh_column_of(const nh_query &query, const nh_cuda_args &args, nh_spans spans, int n, nh_digits digits) {
     int first = (query.begin[0] * spans.plane + query.begin[1]) * spans.line + query.begin[2];
     return first + nh_renumber(query, args, n, digits, spans.plane, spans.line);
 }
 
 /* NH_PER_LANE: a lane's share of the keys that a row has in a chunk. NH_TOGETHER: rows whose keys are moved together,
  * so that their loads are all in flight at the same time. */
-#define NH_PER_LANE (NH_COLUMNS / 32)
-#define NH_TOGETHER 4
+enum { NH_PER_LANE = C.columns / 32, NH_TOGETHER = 4 };
 
 /* Whether any of the rows some .. some + NH_TOGETHER - 1 has more than 32 * share keys in the chunk; lanes l and l + 16
  * hold the range of row l. */
@@ -334,11 +330,11 @@ NH_DEVICE bool nh_rows_have(int first, int end, int share, int some) {
     return rows >> some & ((1u << NH_TOGETHER) - 1);
 }
 
-/* Elements per copy instruction. */
-#define NH_PIECE                                                                                   \
-    (NH_VECTOR * sizeof(elem) >= 16 ? 16 / sizeof(elem)                                            \
-                                    : (NH_VECTOR * sizeof(elem) >= 4 ? 4 / sizeof(elem) : 1))
-#define NH_PIECES ((int)(NH_WIDTH / NH_PIECE))
+/* Elements per copy instruction, and these in a row. */
+constexpr unsigned long NH_PIECE = C.vector * sizeof(elem) >= 16  ? 16 / sizeof(elem)
+                                   : C.vector * sizeof(elem) >= 4 ? 4 / sizeof(elem)
+                                                                  : 1;
+constexpr int NH_PIECES = (int)(C.width / NH_PIECE);
 
 /* Copies one piece of a row; writes zeros if it is not `valid`. */
 NH_DEVICE void nh_piece_load(elem *to, const elem *from, bool valid) {
@@ -351,10 +347,9 @@ NH_DEVICE void nh_piece_load(elem *to, const elem *from, bool valid) {
     }
 }
 
-/* Copies rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to NH_WIDTH. The
+/* Copies rows of a tensor, from `from` + offset[row], to shared memory: dim elements, then zeros up to C.width. The
  * copies are asynchronous if pieces have 4 bytes or more: nh_copy_wait and a barrier must follow. */
-NH_DEVICE void nh_rows_load(int rows, elem *to, int stride, const elem *from, const long long *offset,
-                            int dim) {
+NH_DEVICE void nh_rows_load(int rows, elem *to, int stride, const elem *from, const long long *offset, int dim) {
     /* rows and columns from one piece of a thread to its next */
     constexpr int down = NH_THREADS / NH_PIECES, along = NH_THREADS % NH_PIECES * (int)NH_PIECE;
     int row = (int)threadIdx.x / NH_PIECES, column = (int)threadIdx.x % NH_PIECES * (int)NH_PIECE;
@@ -366,8 +361,8 @@ NH_DEVICE void nh_rows_load(int rows, elem *to, int stride, const elem *from, co
         row += down;
         if (along) {
             column += along;
-            if (column >= NH_WIDTH) {
-                column -= NH_WIDTH;
+            if (column >= C.width) {
+                column -= C.width;
                 row++;
             }
         }
@@ -375,8 +370,7 @@ NH_DEVICE void nh_rows_load(int rows, elem *to, int stride, const elem *from, co
 }
 
 /* Stores the tile's rows that exist from shared memory to a tensor. */
-NH_DEVICE void nh_rows_store(elem *to, const long long *offset, const elem *from, int stride,
-                             int dim) {
+NH_DEVICE void nh_rows_store(elem *to, const long long *offset, const elem *from, int stride, int dim) {
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < NH_ROWS * NH_PIECES; i += NH_THREADS) {
         int row = i / NH_PIECES, column = i % NH_PIECES * (int)NH_PIECE;
@@ -385,3 +379,5 @@ NH_DEVICE void nh_rows_store(elem *to, const long long *offset, const elem *from
             *(const nh_vector<NH_PIECE> *)(from + row * stride + column);
     }
 }
+
+} // namespace nh_gemm

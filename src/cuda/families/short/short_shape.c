@@ -150,7 +150,7 @@ struct nh_short_tiling nh_short_tiling_of(const struct nh_problem *problem,
 
 struct short_config nh_short_config(const struct nh_problem *problem,
                                     const struct nh_short_shape *shape, enum short_pass pass) {
-    return (struct short_config){.pass = pass,
+    return (struct short_config){.pass = (int)pass,
                                  .order = (int)shape->order,
                                  .rank = problem->rank,
                                  .element_bytes = (int)nh_dtype_bytes(problem->dtype),
