@@ -42,10 +42,10 @@ static void note_choice(void *user, const nhood_candidate *candidate) {
     struct measurement *measurement = user;
     if (!candidate->chosen) return;
     const bool first = !*measurement->solver;
-    if (first || strcmp(measurement->solver, candidate->solver))
+    if (first || strcmp(measurement->solver, candidate->solver) != 0)
         snprintf(measurement->solver, sizeof measurement->solver, "%s",
                  first ? candidate->solver : "several");
-    if (first || strcmp(measurement->config, candidate->config))
+    if (first || strcmp(measurement->config, candidate->config) != 0)
         snprintf(measurement->config, sizeof measurement->config, "%s",
                  first ? candidate->config : "");
 }
