@@ -250,6 +250,7 @@ static int run(struct tune *tune, int count, char **texts) {
     struct suite suite = {.count = 0};
     int failed = suite_load(&suite, "tune", count, texts, tune->suite);
     tune->untaught = tune->target;
+    tune->untaught.quiet = true;
     /* With --file, wisdom from elsewhere must not count. */
     if (!failed) failed = (tune->file ? target_open_untaught : target_open)(&tune->target);
     if (!failed) failed = target_open_untaught(&tune->untaught);

@@ -40,7 +40,7 @@ void target_init(struct target *target) {
 static void show_log(void *user, int32_t level, const char *line) {
     static const char *const name[] = {"error", "warning", "info"};
     const struct target *target = user;
-    if (level == NHOOD_LOG_INFO && !target->verbose) return;
+    if (target->quiet || (level == NHOOD_LOG_INFO && !target->verbose)) return;
     complain(0, "%s: %s", level >= NHOOD_LOG_ERROR && level <= NHOOD_LOG_INFO ? name[level] : "log",
              line);
 }

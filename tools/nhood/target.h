@@ -15,6 +15,8 @@ struct target {
     const char *cache;
     int64_t threads;
     bool verbose;
+    /* leaves out the library's log, as another context's on the same machine has been shown */
+    bool quiet;
     /* of CUDA kernels: whether they know their source lines */
     bool line_info;
     /* the options that set the fields above */
