@@ -153,10 +153,10 @@ def main() -> None:
     device, turns, small = given.device, given.turns, given.small
     where = (device, dtype, turns)
     rows = [
-        of_samples("images", images(4 if small else 32), 12, 64, (7, 7), *where),
-        of_samples("clips", clips(2)[:1] if small else clips(8), 2 if small else 24, 128, (5, 15, 15), *where),
-        of_samples("recordings", recordings(4 if small else 64), 8, 64, (129,), *where),
-        of_sets("sets of heads", 2 if small else 128, 56, 4, 32, *where),
+        of_samples("images", images(32)[:3] if small else images(32), 2 if small else 12, 64, (7, 7), *where),
+        of_samples("clips", [(5, 15, 16), (6, 17, 15)] if small else clips(8), 1 if small else 24, 128, (5, 15, 15), *where),
+        of_samples("recordings", [(500,), (300,)] if small else recordings(64), 2 if small else 8, 64, (129,), *where),
+        of_sets("sets of heads", 1 if small else 128, 56, 4, 32, *where),
     ]
     for row in rows:
         print(f"\n{row['row']}" + (f": {row['samples']} samples, {row['tokens']} tokens" if "tokens" in row else ""))

@@ -1,5 +1,9 @@
 """Samples of different sizes in packed tensors, and windows by sets of heads: each member as a call of its own computes it."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import nhood
 import numpy as np
 import pytest
@@ -315,3 +319,17 @@ def test_layers_take_windows_by_sets():
         nt.NeighborhoodAttention2D(24, 4, kernel_size=[[3, 3], [5, 5]], dilation=[[1, 1]] * 3)
     with pytest.raises(NotImplementedError, match="attn_drop with windows per set of heads"):
         nt.NeighborhoodAttention2D(24, 4, kernel_size=[[3, 3], [5, 5]], attn_drop=0.1)
+
+
+def test_example(run_program: Callable) -> None:
+    """It checks that it has learnt, and that images by themselves give the same."""
+    ended = run_program("examples/packed_images.py", "--steps", 40, "--images", 16)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_benchmark(run_program: Callable, tmp_path: Path) -> None:
+    ended = run_program("bench/gpu/groups.py", "--device", "cpu", "--small", "--turns", 1, "--json", tmp_path / "times.json")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = json.loads((tmp_path / "times.json").read_text())["rows"]
+    assert [row["row"] for row in rows] == ["images", "clips", "recordings", "sets of heads"]
+    assert all({"group", "loop"} <= row[what].keys() for row in rows for what in ("forward", "with gradients"))
