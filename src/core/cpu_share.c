@@ -84,7 +84,7 @@ double nh_cgroup_cpus(const char *root) {
 }
 
 /* A variable's value, of which only the first number of a list counts; 0 if it is none. */
-static int32_t number_of(const char *variable) {
+static int32_t number_from_environment(const char *variable) {
     char room[NH_PATH_BYTES];
     const char *text = nh_os_environment(variable, room);
     const long value = text ? strtol(text, NULL, 10) : 0;
@@ -94,7 +94,8 @@ static int32_t number_of(const char *variable) {
 int32_t nh_default_threads(char origin[NH_ORIGIN_BYTES]) {
     int32_t threads = nh_os_usable_cpus();
     const double quota = nh_cgroup_cpus("");
-    const int32_t processes = number_of("LOCAL_WORLD_SIZE"), asked = number_of("OMP_NUM_THREADS");
+    const int32_t processes = number_from_environment("LOCAL_WORLD_SIZE"),
+                  asked = number_from_environment("OMP_NUM_THREADS");
     snprintf(origin, NH_ORIGIN_BYTES, "the CPUs that the process may run on");
     if (quota > 0 && ceil(quota) < threads) {
         threads = (int32_t)ceil(quota);

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import nhood.jax
 import numpy as np
 import pytest
+from nhood import _types
+from test_types import assert_overloads_are_of
 
 X = jnp.ones((1, 7, 6, 4, 8))
 WRONG = [
@@ -70,3 +72,9 @@ def test_numpy_arrays():
     x = np.ones((1, 5, 1, 4), np.float32)
     out = nhood.jax.na1d(x, x, x, 3)
     assert isinstance(out, jax.Array) and out.dtype == jnp.float32
+
+
+def test_types():
+    functions = (nhood.jax.na1d, nhood.jax.na2d, nhood.jax.na3d, nhood.jax.neighborhood_attention)
+    assert_overloads_are_of(_types.JaxAttention, functions[:3])
+    assert [function.__name__ for function in functions] == ["na1d", "na2d", "na3d", "neighborhood_attention"]

@@ -1,10 +1,18 @@
 """Errors in the words of the caller, of calls that torch's ways of calling make different."""
 
+import inspect
+import re
+import sys
+import typing
+
 import nhood
 import nhood.torch as nt
 import numpy as np
 import pytest
 import torch
+from nhood import _types, models
+from nhood.models.classifiers import HierarchicalClassifier
+from test_types import assert_overloads_are_of
 
 X = torch.zeros(1, 9, 2, 8)
 HEADS_FIRST = torch.zeros(1, 2, 9, 8)
@@ -54,3 +62,29 @@ def test_programs_of_fx():
         graph(lambda x: nhood.na1d(x, x, x, 3))
     with pytest.raises(TypeError, match="whose number of axes is not known: call na1d, na2d or na3d"):
         graph(lambda x: nt.neighborhood_attention(x, x, x, 3))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="typing.get_overloads is new in 3.11")
+def test_types():
+    functions = (nt.na1d, nt.na2d, nt.na3d, nt.neighborhood_attention)
+    assert_overloads_are_of(_types.TorchAttention, functions)
+    assert [function.__name__ for function in functions] == ["na1d", "na2d", "na3d", "neighborhood_attention"]
+    results = [inspect.signature(each).return_annotation for each in typing.get_overloads(nt.attention)]
+    assert results == ["Tensor", "tuple[Tensor, Tensor]", "Union[Tensor, tuple[Tensor, Tensor]]"]
+
+
+def test_models_document_what_they_take():
+    """By name, without arguments that are passed on unseen."""
+    for name in models.__all__:
+        model = getattr(models, name)
+        if not isinstance(model, type) or model is models.Classifier:
+            continue
+        parameters = list(inspect.signature(model).parameters.values())
+        assert all(parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) for parameter in parameters), name
+        if model is models.GlobalAttention2D or model is models.HydraNeighborhoodAttention2D:
+            continue  # as NeighborhoodAttention2D
+        missing = [parameter.name for parameter in parameters if not re.search(rf"\b{parameter.name}\b[^.]*:", model.__doc__)]
+        assert not missing, (name, missing)
+    for model in (models.NAT, models.DiNATs):
+        own = list(inspect.signature(model).parameters)
+        assert own[: len(own) - (model is models.DiNATs)] == list(inspect.signature(HierarchicalClassifier).parameters)[2:]

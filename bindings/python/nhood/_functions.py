@@ -19,6 +19,7 @@ from ._layouts import counted
 from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from ._plans import PLAN_CACHE_SIZE, Region, Request
+from ._types import ArrayAttention
 from ._words import not_of_type
 
 if TYPE_CHECKING:
@@ -568,9 +569,9 @@ def _in(
     return request, (attn, d_out)
 
 
-na1d = _publish(attention, "na1d", 1)
-na2d = _publish(attention, "na2d", 2)
-na3d = _publish(attention, "na3d", 3)
+na1d: ArrayAttention[Array] = _publish(attention, "na1d", 1)
+na2d: ArrayAttention[Array] = _publish(attention, "na2d", 2)
+na3d: ArrayAttention[Array] = _publish(attention, "na3d", 3)
 na1d_backward = _publish(_attention_backward, "na1d_backward", 1)
 na2d_backward = _publish(_attention_backward, "na2d_backward", 2)
 na3d_backward = _publish(_attention_backward, "na3d_backward", 3)

@@ -15,6 +15,7 @@ from .._functions import called_wrongly, document, flag
 from .._layouts import counted
 from .._library import FLAG_ALLOW_TF32, FLAG_DETERMINISTIC
 from .._plans import Request
+from .._types import JaxAttention
 from .._words import wrong_type
 from ._ops import bind
 from . import _rules  # noqa: F401, gives the primitives their derivatives
@@ -81,9 +82,9 @@ def _publish(ask: Callable[..., Any], name: str, rank: int) -> Callable[..., Any
     return published
 
 
-na1d = _publish(of_arrays.attention, "na1d", 1)
-na2d = _publish(of_arrays.attention, "na2d", 2)
-na3d = _publish(of_arrays.attention, "na3d", 3)
+na1d: JaxAttention[Any] = _publish(of_arrays.attention, "na1d", 1)
+na2d: JaxAttention[Any] = _publish(of_arrays.attention, "na2d", 2)
+na3d: JaxAttention[Any] = _publish(of_arrays.attention, "na3d", 3)
 na1d_qk = _publish(of_arrays.qk, "na1d_qk", 1)
 na2d_qk = _publish(of_arrays.qk, "na2d_qk", 2)
 na3d_qk = _publish(of_arrays.qk, "na3d_qk", 3)
@@ -91,10 +92,10 @@ na1d_av = _publish(of_arrays.av, "na1d_av", 1)
 na2d_av = _publish(of_arrays.av, "na2d_av", 2)
 na3d_av = _publish(of_arrays.av, "na3d_av", 3)
 
-_OF_RANK = {1: na1d, 2: na2d, 3: na3d}
+_OF_RANK: dict[int, JaxAttention[Any]] = {1: na1d, 2: na2d, 3: na3d}
 
 
-def neighborhood_attention(query: Any, key: Any, value: Any, kernel_size: Any, *arguments: Any, **named: Any) -> Any:
+def _by_rank(query: Any, key: Any, value: Any, kernel_size: Any, *arguments: Any, **named: Any) -> Any:
     """na1d, na2d or na3d, by the number of axes of `query`, with the arguments of those."""
     query = _as_array(query, "query")
     rank = query.ndim - 3
@@ -103,4 +104,6 @@ def neighborhood_attention(query: Any, key: Any, value: Any, kernel_size: Any, *
     return _OF_RANK[rank](query, key, value, kernel_size, *arguments, **named)
 
 
-setattr(neighborhood_attention, "__signature__", inspect.signature(na2d))
+setattr(_by_rank, "__signature__", inspect.signature(na2d))
+_by_rank.__name__ = _by_rank.__qualname__ = "neighborhood_attention"
+neighborhood_attention: JaxAttention[Any] = _by_rank

@@ -73,12 +73,18 @@ class Level(nn.Module):
         return tokens if self.downsample is None else self.downsample(tokens)
 
 
-class HierarchicalClassifier(Classifier):
-    """Levels of falling resolution, their channels and heads doubling from one to the next.
-
-    embed_dim, num_heads: of the first level.  depths: layers per level.
+_LEVELS = """embed_dim, num_heads: of the first level.  depths: layers per level.  mlp_ratio: hidden channels of a layer, as a
+        multiple of its channels.  kernel_size: of all windows.
     dilations: per level, that of every second layer; the others have 1. None: 1 everywhere.
-    """
+    in_channels: of images.  num_classes: 0: features instead of logits.
+    qkv_bias, rel_pos_bias: whether the projections to query, key and value, and the logits, have a bias that is learned.
+    drop_rate, attn_drop_rate: share of activations, of attention weights, dropped in training.
+    drop_path_rate: of residual branches, of the last layer; it rises from 0 in the first.
+    layer_scale: initial value of a learned factor per channel of each branch; None: no such factor."""
+
+
+class HierarchicalClassifier(Classifier):
+    """Levels of falling resolution, their channels and heads doubling from one to the next."""
 
     def __init__(
         self,
@@ -131,31 +137,135 @@ class HierarchicalClassifier(Classifier):
 
 
 class NAT(HierarchicalClassifier):
-    """Convolutions make the tokens and halve the resolution. With dilations, DiNAT."""
+    """Convolutions make the tokens and halve the resolution. With dilations, DiNAT.
+
+    ARGUMENTS"""
 
     body = "levels"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(ConvTokenizer, ConvDownsampler, *args, **kwargs)
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        depths: Sequence[int],
+        mlp_ratio: float,
+        kernel_size: int = 7,
+        dilations: Optional[Sequence[int]] = None,
+        in_channels: int = 3,
+        num_classes: int = 1000,
+        qkv_bias: bool = True,
+        rel_pos_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.2,
+        layer_scale: Optional[float] = None,
+    ) -> None:
+        super().__init__(
+            ConvTokenizer,
+            ConvDownsampler,
+            embed_dim,
+            num_heads,
+            depths,
+            mlp_ratio,
+            kernel_size,
+            dilations,
+            in_channels,
+            num_classes,
+            qkv_bias,
+            rel_pos_bias,
+            drop_rate,
+            attn_drop_rate,
+            drop_path_rate,
+            layer_scale,
+        )
 
 
 class DiNATs(HierarchicalClassifier):
-    """DiNAT_s: Swin's architecture, with patches for tokens and their merging between levels."""
+    """DiNAT_s: Swin's architecture, with patches for tokens and their merging between levels.
+
+    ARGUMENTS
+    patch_size: pixels of a token's side."""
 
     body = "layers"
 
-    def __init__(self, *args: Any, patch_size: int = 4, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        depths: Sequence[int],
+        mlp_ratio: float,
+        kernel_size: int = 7,
+        dilations: Optional[Sequence[int]] = None,
+        in_channels: int = 3,
+        num_classes: int = 1000,
+        qkv_bias: bool = True,
+        rel_pos_bias: bool = True,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.2,
+        layer_scale: Optional[float] = None,
+        *,
+        patch_size: int = 4,
+    ) -> None:
         def tokenizer(in_channels: int, dim: int) -> nn.Module:
             return PatchEmbed(in_channels, dim, patch_size)
 
-        super().__init__(tokenizer, PatchMerging, *args, **kwargs)
+        super().__init__(
+            tokenizer,
+            PatchMerging,
+            embed_dim,
+            num_heads,
+            depths,
+            mlp_ratio,
+            kernel_size,
+            dilations,
+            in_channels,
+            num_classes,
+            qkv_bias,
+            rel_pos_bias,
+            drop_rate,
+            attn_drop_rate,
+            drop_path_rate,
+            layer_scale,
+        )
+
+
+for _model in (NAT, DiNATs):
+    _model.__doc__ = (_model.__doc__ or "").replace("ARGUMENTS", _LEVELS)
 
 
 class GlobalAttention2D(NeighborhoodAttention2D):
-    """Self attention with relative bias over a grid of size x size tokens: a window that covers the grid."""
+    """Self attention with relative bias over a grid of size x size tokens: a window that covers the grid.
 
-    def __init__(self, embed_dim: int, num_heads: int, size: int, **kwargs: Any) -> None:
-        super().__init__(embed_dim, num_heads, size, **kwargs)
+    embed_dim, num_heads, qkv_bias, qk_scale, proj_drop, attn_drop, rel_pos_bias: as of NeighborhoodAttention2D.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        size: int,
+        qkv_bias: bool = True,
+        qk_scale: Optional[float] = None,
+        proj_drop: float = 0.0,
+        *,
+        attn_drop: float = 0.0,
+        rel_pos_bias: bool = False,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
+    ) -> None:
+        super().__init__(
+            embed_dim,
+            num_heads,
+            size,
+            qkv_bias=qkv_bias,
+            qk_scale=qk_scale,
+            proj_drop=proj_drop,
+            attn_drop=attn_drop,
+            rel_pos_bias=rel_pos_bias,
+            device=device,
+            dtype=dtype,
+        )
         if self.rpb is not None:
             # The original gathers the bias by this index, and so it is in checkpoints; here nothing reads it.
             self.register_buffer("relative_position_index", self._index())
@@ -176,7 +286,13 @@ class GlobalAttention2D(NeighborhoodAttention2D):
 class IsotropicClassifier(Classifier):
     """Layers of one resolution, as in ViT; of images of one size, as far as attention is global.
 
-    dilation: that of every second layer; the others have 1.  kernel_size: None: global attention.
+    embed_dim, num_heads: of all layers.  depth: layers.  mlp_ratio: hidden channels of a layer, as a multiple of embed_dim.
+    kernel_size: None: global attention.  dilation: that of every second layer; the others have 1.
+    img_size: pixels of an image's side, for global attention.  patch_size: pixels of a token's side.
+    in_channels: of images.  num_classes: 0: features instead of logits.
+    qkv_bias, rel_pos_bias: whether the projections to query, key and value, and the logits, have a bias that is learned.
+    drop_rate, attn_drop_rate: share of activations, of attention weights, dropped in training.
+    drop_path_rate: of residual branches, of the last layer; it rises from 0 in the first.
     """
 
     body = "layers"

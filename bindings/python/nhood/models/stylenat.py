@@ -263,7 +263,14 @@ class ConstantInput(nn.Module):
 
 
 class Generator(nn.Module):
-    """Noise [B, style_dim] to images [B, 3, size, size]; size is a power of two, 8 to 1024."""
+    """Noise [B, style_dim] to images [B, 3, size, size].
+
+    size: a power of two, 8 to 1024.
+    style_dim: channels of noise and styles.  style_layers: that make a style of the noise.  style_lr_mul: how much slower they learn.
+    min_heads: heads of a level, at least; otherwise one for 32 channels.  mlp_ratio: hidden channels of a layer, as a multiple.
+    qkv_bias, rel_pos_bias: whether the projections to query, key and value, and the logits, have a bias that is learned.
+    proj_drop: share of activations dropped in training.
+    """
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ from .._functions import (
 from .._groups import HeadSets, bias_shapes, parted
 from .._layouts import counted
 from .._operations import AV, FORWARD, QK, Operation
+from .._types import TorchAttention
 from .._words import is_traced, wrong_type
 from ._dispatch import are_plain, only_inference_here
 from ._fused import fused_attention, of_operator, remember_recorded
@@ -314,7 +315,9 @@ def _publish(function: Any, name: str, rank: int, documented: Any) -> Any:
     return document(published, function, name, rank, _COMMON_PARAGRAPHS, documented)
 
 
-na1d, na2d, na3d = _attention(1), _attention(2), _attention(3)
+na1d: TorchAttention[Tensor] = _attention(1)
+na2d: TorchAttention[Tensor] = _attention(2)
+na3d: TorchAttention[Tensor] = _attention(3)
 na1d_qk = _publish(_qk, "na1d_qk", 1, of_arrays.qk)
 na2d_qk = _publish(_qk, "na2d_qk", 2, of_arrays.qk)
 na3d_qk = _publish(_qk, "na3d_qk", 3, of_arrays.qk)
@@ -329,7 +332,7 @@ def attention_of_rank(rank: int, *arguments: Any, **named: Any) -> Any:
     return _OF_RANK[rank](*arguments, **named)
 
 
-def neighborhood_attention(
+def _by_rank(
     query: Tensor, key: Tensor, value: Tensor, kernel_size: PerAxis, *arguments: Any, **named: Any
 ) -> Any:
     """na1d, na2d or na3d, by the number of axes of `query`, with the arguments of those."""
@@ -344,4 +347,6 @@ def neighborhood_attention(
     return attention_of_rank(rank, query, key, value, kernel_size, *arguments, **named)
 
 
-setattr(neighborhood_attention, "__signature__", inspect.signature(na2d))
+setattr(_by_rank, "__signature__", inspect.signature(na2d))
+_by_rank.__name__ = _by_rank.__qualname__ = "neighborhood_attention"
+neighborhood_attention: TorchAttention[Tensor] = _by_rank
