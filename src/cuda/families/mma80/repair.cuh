@@ -66,7 +66,7 @@ static __device__ __noinline__ void nh_repair_gradient(const nh_cuda_args &args,
     const nh_lane_rows own = nh_lane_rows_load(nh_own_row(args, block, NH_INVERSE ? NH_K : NH_Q, row),
                                                nh_own_row(args, block, NH_INVERSE ? NH_V : NH_D_O, row));
     const auto add = [&](const elem *column, const elem *column2, long long query, float bias) {
-        const nh_stats stats = nh_stats_at(args, query);
+        const nh_stats stats = nh_repair_stats_at(args, query);
         nh_repair_pair(own, nh_lane_rows_load(column, column2), make_float2(-stats.lse, stats.delta), scale, bias,
                        gradient);
     };

@@ -210,4 +210,10 @@ NH_DEVICE nh_stats nh_stats_at(const nh_cuda_args &args, long long offset) {
     return *(const nh_stats *)((const float *)args.tensor[NH_DELTA].data + offset);
 }
 
+/* The same for repair: with any LSE. */
+NH_DEVICE nh_stats nh_repair_stats_at(const nh_cuda_args &args, long long offset) {
+    const float *stats = (const float *)args.tensor[NH_DELTA].data + offset;
+    return {stats[2], stats[1]};
+}
+
 } // namespace nh_mma80

@@ -17,7 +17,7 @@ NH_DEVICE real d_s_of(const nh_cuda_args &args, const nh_query &query, const lon
         (real)args.scale * nh_group_sum(nh_product_part(q, nh_row(args.tensor[NH_K], query.batch, key, kv_head))) +
         bias;
     real d_p = nh_group_sum(nh_product_part(d_o, nh_row(args.tensor[NH_V], query.batch, key, kv_head)));
-    real p = nh_exp(score - *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
+    real p = nh_weight_of(score, *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
     return p * (d_p - *nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head));
 }
 

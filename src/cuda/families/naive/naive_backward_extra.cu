@@ -19,7 +19,7 @@ NH_DEVICE void take(const nh_cuda_args &args, token_rows &r, const nh_query &que
     real scale = (real)args.scale, row[ROW_ELEMENTS];
     real score = scale * nh_group_sum(nh_product_part(r.k, q));
     real d_p = nh_group_sum(nh_product_part(r.v, d_o));
-    real p = nh_exp(score - *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
+    real p = nh_weight_of(score, *nh_scalar(args.tensor[NH_LSE], query.batch, query.at, query.head));
     real d_s = p * (d_p - *nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head));
     nh_load_row(q, nh_chunk_first(), (int)args.dim, row);
     nh_long_add(r.d_k, scale * d_s, row);

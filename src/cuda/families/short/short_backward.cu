@@ -150,7 +150,7 @@ NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int warp_tile) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         nh_query &query = tile.query[16 * warp_tile + 8 * half + g];
-        query.lse *= (float)NH_LOG2E;
+        query.lse = nh_near_lse(query.lse * (float)NH_LOG2E);
         query.delta = (g % 2 ? product[half][2 * half + 1] : product[half][2 * half]) - query.delta;
     }
 }

@@ -137,7 +137,7 @@ NH_DEVICE void nh_finish_queries(const nh_block &block, const nh_tile_info &info
     const bool repair[2] = {nh_needs_repair(d_queries, 0), nh_needs_repair(d_queries, 1)};
     if (!__any_sync(~0u, repair[0] | repair[1])) return;
     nh_for_rows_to_repair(repair[0], repair[1], [&](int row) {
-        float2 own = make_float2(__shfl_sync(~0u, row < 8 ? tile.lse[0] : tile.lse[1], row % 8 * 4),
+        float2 own = make_float2(nh_seen_lse(info.lse[nh_row_number(warp_tile, row)]) * -(float)NH_LOG2E,
                                  -__shfl_sync(~0u, row < 8 ? tile.start[0] : tile.start[2], row % 8 * 4));
         nh_repair_gradient(
             args, info.work_tile, warp_tile, row, own,

@@ -16,15 +16,17 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &w
                                 float2 statistics, nh_lane_rows &gradient) {
     const int first = NH_INVERSE ? NH_Q : NH_K, second = NH_INVERSE ? NH_D_O : NH_V;
     const int share = (int)(args.heads / args.kv_heads);
-    long long offset[3] = {work_tile.origin[first] + member * args.tensor[first].head,
+    long long offset[4] = {work_tile.origin[first] + member * args.tensor[first].head,
                            work_tile.origin[second] + member * args.tensor[second].head,
-                           work_tile.origin[NH_DELTA] + member * args.tensor[NH_DELTA].head};
+                           work_tile.origin[NH_DELTA] + member * args.tensor[NH_DELTA].head,
+                           work_tile.origin[NH_LSE] + member * args.tensor[NH_LSE].head};
     int entry = (NH_INVERSE ? work_tile.head * share + member : work_tile.head) * C.bias_count;
     for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int ahead = nh_halo_place(work_tile, a, at[a]), difference = at[a] - position[a];
         offset[0] += ahead * work_tile.step[first][a];
         offset[1] += ahead * work_tile.step[second][a];
         offset[2] += ahead * work_tile.step[NH_DELTA][a];
+        offset[3] += ahead * work_tile.step[NH_LSE][a];
         entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
                  nh_bias_step(a);
     }
@@ -34,7 +36,8 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &w
     if (NH_INVERSE) {
         const nh_statistics query =
             nh_statistics_sum(*(const uint4 *)((const float *)args.tensor[NH_DELTA].data + offset[2]));
-        statistics = make_float2(query.shift * scale, -query.delta);
+        const float lse = nh_seen_lse(((const float *)args.tensor[NH_LSE].data)[offset[3]]);
+        statistics = make_float2(lse * -(float)NH_LOG2E, -query.delta);
     }
     nh_repair_pair(row, column, statistics, scale,
                   C.bias_count ? nh_load(((const elem *)args.tensor[NH_BIAS].data)[entry]) : 0.f, gradient);

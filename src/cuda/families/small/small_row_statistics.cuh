@@ -6,23 +6,27 @@
 
 namespace nh_small {
 
-/* Computes -LSE in base 2 and delta of rows g and g + 8, and the statistics that launches by keys need of them, which
- * lanes 0 and 1 of a row's four store. delta: on entry rowsum(dO * O); the gradient of LSE is subtracted. */
+/* Computes -LSE in base 2, as nh_near_lse() makes it, and delta of rows g and g + 8, and the statistics that launches by
+ * keys need of them, which lanes 0 and 1 of a row's four store. delta: on entry rowsum(dO * O); the gradient of LSE is
+ * subtracted. */
 NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &info, float shift, int warp_tile,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int number = nh_row_number(warp_tile, lane / 4 + 8 * half);
-        /* A row that sees no column has LSE = -infinity; with 0 instead, its masked scores have weights of 0. */
-        const float own = NH_REGIONS && info.lse[number] == NH_MINUS_INFINITY ? 0.f : info.lse[number];
+        const float own = nh_seen_lse(info.lse[number]);
         lse[half] = own * -(float)NH_LOG2E;
+        if (!C.bias_count) lse[half] = nh_near_lse(lse[half]); /* gradients of a bias are not repaired */
         if (args.tensor[NH_D_LSE].data) delta[half] -= info.d_lse[number];
         statistics[half] = nh_statistics_split({own * shift, -delta[half]});
     }
     if (lane % 4 > 1 || !nh_row_exists(info.work_tile, warp_tile, row)) return;
     float *to = (float *)args.tensor[NH_DELTA].data + nh_row_offset(info.work_tile, NH_DELTA, warp_tile, row);
-    *(uint4 *)to = lane % 4 ? statistics[1] : statistics[0];
+    uint4 own = lane % 4 ? statistics[1] : statistics[0];
+    const float own_lse = lane % 4 ? lse[1] : lse[0];
+    if (own_lse != own_lse) own.x |= 0x7fffu; /* a part of the shift that is NaN */
+    *(uint4 *)to = own;
 }
 
 } // namespace nh_small

@@ -15,6 +15,11 @@ struct nh_statistics {
     float shift, delta; /* -LSE / scale, -delta */
 };
 
+/* A query that sees no column has LSE = -infinity; with 0 instead, its masked scores have weights of 0. */
+NH_DEVICE float nh_seen_lse(float lse) {
+    return NH_REGIONS && lse == NH_MINUS_INFINITY ? 0.f : lse;
+}
+
 NH_DEVICE unsigned nh_bf16_pair(float low, float high) {
     unsigned both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));

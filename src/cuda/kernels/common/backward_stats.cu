@@ -1,6 +1,7 @@
-/* The statistics of a query that the fused backward passes need: LSE in base 2, delta = rowsum(dO * O) - dLSE, and two
- * zeros, so that the copy engine can move rows of 16 bytes. Layout [B, H, X, Y, Z, 4], f32. If dQ is summed in memory,
- * in rows of NH_SUM_COLUMNS (0: it is not), the query's row is cleared as well. */
+/* The statistics of a query that the fused backward passes need: LSE in base 2 as nh_near_lse() makes it, delta =
+ * rowsum(dO * O) - dLSE, LSE in base 2 as it is, and a zero, so that the copy engine can move rows of 16 bytes.
+ * Layout [B, H, X, Y, Z, 4], f32. If dQ is summed in memory, in rows of NH_SUM_COLUMNS (0: it is not), the query's
+ * row is cleared as well. */
 #include "row_of_config.cuh"
 
 #include "overlap.cuh"
@@ -84,7 +85,11 @@ struct take {
             const float delta = nh_group_sum(product(d_o[i], o[i])) - d_lse[i];
             /* A query without a key: with any finite number its masked scores have weights of zero. */
             if (NH_REGIONS && lse[i] == NH_MINUS_INFINITY) lse[i] = 0;
-            if (nh_lane() == 0) *(float4 *)stats[i] = make_float4(lse[i] * (float)NH_LOG2E, delta, 0, 0);
+            lse[i] *= (float)NH_LOG2E;
+            /* Gradients of a bias or of extra tokens are not repaired. */
+            const bool repaired = !args.tensor[NH_BIAS].data && !args.extra_tokens;
+            const float near = repaired ? nh_near_lse(lse[i]) : lse[i];
+            if (nh_lane() == 0) *(float4 *)stats[i] = make_float4(near, delta, lse[i], 0);
         }
     }
 };

@@ -193,6 +193,12 @@ NH_DEVICE real nh_product_part(const nh_operand &operand, const elem *other) {
     return sum;
 }
 
+/* P of a score. LSE is rounded, an f32 of 1e10 by hundreds, but a weight is never more than 1. */
+__device__ __forceinline__ real nh_weight_of(real score, real lse) {
+    const real above = score - lse;
+    return nh_exp(above > 0 ? 0 : above);
+}
+
 /* rowsum(dO * O) - dLSE of a query, which the softmax's gradient needs. d_o: its row of dO. */
 NH_DEVICE real nh_delta_of(const nh_cuda_args &args, const nh_query &query, const nh_operand &d_o) {
     const nh_cuda_tensor &d_lse = args.tensor[NH_D_LSE];

@@ -13,7 +13,7 @@ NH_DEVICE void nh_take_query(const nh_cuda_args &args, nh_key_rows &r, const ele
                              real delta, real bias) {
     real score = r.scale * nh_group_sum(nh_product_part(r.k, q)) + bias;
     real d_p = nh_group_sum(nh_product_part(r.v, d_o));
-    real p = nh_exp(score - lse), row[ROW_ELEMENTS];
+    real p = nh_weight_of(score, lse), row[ROW_ELEMENTS];
     nh_load_row(q, nh_chunk_first(), (int)args.dim, row);
     nh_long_add(r.d_k, r.scale * (p * (d_p - delta)), row);
     nh_load_row(d_o, nh_chunk_first(), (int)args.dim_v, row);

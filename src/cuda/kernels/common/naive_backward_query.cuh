@@ -12,7 +12,7 @@ NH_DEVICE void nh_take_key(const nh_query_rows &r, const elem *k, const elem *v,
     real score = r.scale * nh_group_sum(nh_product_part(r.q, k));
     real d_p = nh_group_sum(nh_product_part(r.d_o, v));
     if (bias) score += nh_load(*bias);
-    real d_s = nh_exp(score - r.lse) * (d_p - r.delta), row[ROW_ELEMENTS];
+    real d_s = nh_weight_of(score, r.lse) * (d_p - r.delta), row[ROW_ELEMENTS];
     nh_load_row(k, nh_chunk_first(), dim, row);
     nh_long_add(d_q, r.scale * d_s, row);
 }

@@ -50,6 +50,16 @@ typedef float real;
  * row may be too small for their type, or too large. */
 #define NH_FAR_SCORE 0x1p24f
 
+/* From here on, an LSE in base 2 is rounded by so much that weights would be more than 1 by 2 % or, further on, by any
+ * factor. Its query's gradients are repaired then: pair by pair, where weights are 1 at most. */
+#define NH_FAR_LSE 0x1p20f
+#define NH_NAN __int_as_float(0x7fffffff)
+
+/* An LSE in base 2, or its negative, such that weights relative to one that is far from 0 are not finite. */
+__device__ __forceinline__ float nh_near_lse(float lse) {
+    return fabsf(lse) > NH_FAR_LSE && fabsf(lse) < NH_INFINITY ? NH_NAN : lse;
+}
+
 enum { NH_PER_UNIT = 16 / sizeof(elem) }; /* elements in 16 bytes */
 
 #if NH_DTYPE == NH_F64
