@@ -36,6 +36,27 @@ def test_layer_options():
     assert half(torch.randn(1, 6, 16).bfloat16()).dtype == torch.bfloat16
 
 
+def test_dropout_of_results():
+    """Of a share of 0 it may be left out, unless somebody would notice."""
+    layer = nt.NeighborhoodAttention1D(16, 2, 3)
+    x = torch.randn(1, 9, 16)
+    expected = layer(x)
+    seen = []
+    for register in (layer.proj_drop.register_forward_hook, layer.proj_drop.register_forward_pre_hook):
+        handle = register(lambda *arguments: seen.append(len(arguments)))
+        assert torch.equal(layer(x), expected)
+        handle.remove()
+    handle = layer.proj_drop.register_full_backward_hook(lambda *arguments: seen.append("backward"))
+    layer(x).sum().backward()
+    handle.remove()
+    assert seen == [3, 2, "backward"]
+    layer.proj_drop.p = 1.0
+    assert not layer(x).any() and torch.equal(layer.eval()(x), expected)
+    layer.train().proj_drop = torch.nn.Tanh()
+    assert torch.equal(layer(x), expected.tanh())
+    assert "proj_drop" in str(torch.fx.symbolic_trace(nt.NeighborhoodAttention1D(16, 2, 3)).graph)
+
+
 def test_attention_dropout():
     torch.manual_seed(0)
     layer = nt.NeighborhoodAttention1D(32, 2, 5, rel_pos_bias=True, attn_drop=0.5)
