@@ -46,7 +46,7 @@
  *
  * Conventions: strides and extents count elements; sizes in bytes have names that end in _bytes.
  * Functions return NHOOD_OK or a negative status; nhood_last_error() then holds one line that names
- * the argument, its value and the limit. The library never aborts, exits, prints, or changes the
+ * the argument, its value and the limit. The library never aborts, exits, prints (but for $NHOOD_LOG), or changes the
  * floating-point environment; it reads the environment only in nhood_context_create.
  * Structs that may grow start with struct_size: set it to sizeof (the init functions do).
  * "Creates": the caller destroys. "Borrows": valid for the call only. */
@@ -133,7 +133,8 @@ typedef struct nhood_context_options {
      * memory of at least `bytes`, at a multiple of `alignment` (64), or NULL; release never gets NULL. */
     void *(*allocate)(void *user, size_t bytes, size_t alignment);
     void (*release)(void *user, void *memory);
-    /* Gets one line at a time, without its end and of at most 511 bytes; level: NHOOD_LOG_*. NULL: no log. */
+    /* Gets one line at a time, without its end and of at most 511 bytes; level: NHOOD_LOG_*. NULL: no log or, if
+     * $NHOOD_LOG is error, warning or info, lines of this level and more urgent ones on stderr. */
     void (*log)(void *user, int32_t level, const char *line);
     /* Runs body(arg, index, worker) exactly once for every index in [0, count), in any order, and returns when all have
      * finished; worker is in [0, threads) (threads 0: below nhood_device_info.workers of the CPU), and calls that run at the

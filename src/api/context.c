@@ -41,6 +41,32 @@ static nhood_status read_threads(int32_t *threads, char origin[NH_ORIGIN_BYTES])
     return NHOOD_OK;
 }
 
+/* Of NHOOD_LOG: the least urgent level that is printed. The environment is the process', and so is this. */
+static atomic_int printed_level;
+
+static const char *const level_names[] = {"error", "warning", "info"};
+
+static void print_line(void *user, int32_t level, const char *line) {
+    (void)user;
+    if (level <= atomic_load(&printed_level))
+        fprintf(stderr, "nhood: %s: %s\n", level_names[level], line);
+}
+
+/* The log goes to the application's function or, if there is none and NHOOD_LOG asks for it, to stderr. */
+static nhood_status read_log(struct nh_host *host) {
+    char room[NH_PATH_BYTES];
+    const char *text = nh_os_environment("NHOOD_LOG", room);
+    if (!text || !*text) return NHOOD_OK;
+    for (int level = NHOOD_LOG_ERROR; level <= NHOOD_LOG_INFO; level++) {
+        if (strcmp(text, level_names[level]) != 0) continue;
+        atomic_store(&printed_level, level);
+        if (!host->log) host->log = print_line;
+        return NHOOD_OK;
+    }
+    return nh_error(NHOOD_ERR_ARGUMENT, "NHOOD_LOG = '%s' is not one of error, warning, info",
+                    text);
+}
+
 static nhood_status read_line_info(int32_t *line_info) {
     char room[NH_PATH_BYTES];
     const char *text = nh_os_environment("NHOOD_LINE_INFO", room);
@@ -119,6 +145,8 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
         text_or_environment(effective.nvrtc, "NHOOD_NVRTC", nvrtc, &host.from_environment.nvrtc);
     effective.bundle = text_or_environment(effective.bundle, "NHOOD_BUNDLE", bundle,
                                            &host.from_environment.bundle);
+    status = read_log(&host);
+    if (status) return status;
     char no_cache[NH_NO_CACHE_BYTES];
     status = nh_cache_folder_find(effective.cache, &host, cache, no_cache);
     if (status) return status;

@@ -40,7 +40,11 @@ void target_init(struct target *target) {
 static void show_log(void *user, int32_t level, const char *line) {
     static const char *const name[] = {"error", "warning", "info"};
     const struct target *target = user;
-    if (target->quiet || (level == NHOOD_LOG_INFO && !target->verbose)) return;
+    const char *asked = getenv("NHOOD_LOG");
+    const bool all = target->verbose || (asked && strcmp(asked, "info") == 0);
+    if (target->quiet || (level == NHOOD_LOG_INFO && !all)) return;
+    if (level == NHOOD_LOG_WARNING && !target->verbose && asked && strcmp(asked, "error") == 0)
+        return;
     complain(0, "%s: %s", level >= NHOOD_LOG_ERROR && level <= NHOOD_LOG_INFO ? name[level] : "log",
              line);
 }

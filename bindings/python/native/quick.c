@@ -11,6 +11,7 @@
 #include <Python.h>
 
 #include "quick_table.h"
+#include "log_lines.h"
 #include "signals.h"
 #include "tensor_keys.h"
 
@@ -363,6 +364,9 @@ static PyMethodDef methods[] = {
     {"are_plain", (PyCFunction)(void (*)(void))tensor_keys_are_plain, METH_FASTCALL,
      "are_plain(without_gradients, *arguments): whether all tensors among the arguments have plain "
      "keys and, without gradients, none is recorded for them."},
+    {"keep_log", log_keep, METH_NOARGS, "keep_log(): the address of a callback of contexts."},
+    {"taken_log", log_taken, METH_NOARGS,
+     "taken_log(): the lines of the log since the last call, as tuples (level, bytes)."},
     {"watch_signals", signals_watch, METH_O,
      "watch_signals(identity of the main thread): the address of a callback of contexts."},
     {"taken_exception", signals_taken, METH_NOARGS,

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from . import _library as c
-from . import _quick, _words
+from . import _log, _quick, _words
 from ._layouts import Layout
 from ._memory import aligned_bytes
 from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
@@ -43,8 +43,10 @@ class Context:
             isa=None if isa is None else c.as_bytes("isa", isa),
             bundle=None if bundle is None else c.paths_as_bytes("bundle", bundle),
             interrupted=_quick.interrupted,
+            log=_quick.keep_log,
         )
         status = c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle))
+        _log.hand_on()
         if status:
             raise c.error(status, _words.of_options(c.last_error()))
         self.cuda_devices = {
@@ -313,6 +315,7 @@ def _create(context: Context, device: int, problem: c.Problem, words: Callable[[
     options = current_options(context)
     owner = PlanOwner()
     status = c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(owner.handle))
+    _log.hand_on()
     if status:
         raise c.error(status, _words.of_options(words(c.last_error())))
     return owner

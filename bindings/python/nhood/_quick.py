@@ -48,7 +48,12 @@ _module = _load()
 
 interrupted: Optional[int] = None
 """The address of what contexts ask during long calls, so that Ctrl-C ends them; None without the module."""
+keep_log: Optional[int] = None
+"""The address of what contexts write their log to; None without the module."""
+taken_log: Callable[[], list[tuple[int, bytes]]] = list
+"""The lines since the last call: level and text"""
 if _module:
+    keep_log, taken_log = _module.keep_log(), _module.taken_log
     interrupted = _module.watch_signals(threading.main_thread().ident)
     c.taken_exception = _module.taken_exception
 

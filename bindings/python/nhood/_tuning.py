@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Optional
 
 from . import _library as c
+from . import _log
 from ._functions import number
 from ._plans import Context, PlanOwner, clear_cache, current_context, plan_options
 
@@ -72,6 +73,7 @@ def import_wisdom(text: str) -> int:
     c.check(
         c.lib.nhood_wisdom_import(current_context().handle, c.as_bytes("text", text), ctypes.byref(accepted))
     )
+    _log.hand_on()
     clear_cache()
     return accepted.value
 
@@ -108,13 +110,17 @@ def _parse(text: str) -> c.Problem:
 
 def _plan_line(context: Context, device: int, problem: c.Problem, options: c.PlanOptions) -> str:
     plan = PlanOwner()
-    c.check(c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(plan.handle)))
+    status = c.lib.nhood_plan_create(context.handle, device, problem, options, ctypes.byref(plan.handle))
+    _log.hand_on()
+    c.check(status)
     return c.text(c.lib.nhood_plan_description(plan.handle))
 
 
 def _save(context: Context) -> None:
     """Into the cache folder, unless there is to be none. What cannot be kept is no reason to lose results, or the exception of
     who called."""
-    if c.lib.nhood_wisdom_save(context.handle, None, 0) and os.environ.get("NHOOD_CACHE") != "":
+    status = c.lib.nhood_wisdom_save(context.handle, None, 0)
+    _log.hand_on()
+    if status and os.environ.get("NHOOD_CACHE") != "":
         what = "measured times are known to this process alone, as they could not be saved"
         warnings.warn(f"{what}: {c.last_error()}", RuntimeWarning, stacklevel=3)
