@@ -24,7 +24,11 @@ from typing import Any, Callable, Optional
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+try:
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+except ImportError:  # torch 2.4
+    from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
 
 import nhood.models
 import nhood.torch

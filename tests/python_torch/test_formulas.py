@@ -7,6 +7,7 @@ import nhood.torch as nt
 import pytest
 import torch
 from torch import nn
+from versions import needs_kept_graphs
 
 GENERATOR = torch.Generator()
 
@@ -178,6 +179,7 @@ def test_compiled_ahead_of_time(name):
     assert_trains_like(aot_module(copy.deepcopy(module), nop), module, tensor(*shape))
 
 
+@needs_kept_graphs
 def test_cached_by_aot_autograd(tmp_path, monkeypatch):
     """Graphs have nothing that AOTAutograd would not keep: compiled again, they come from the cache."""
     from torch._dynamo.utils import counters

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any, Callable, Optional
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+try:
+    from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+except ImportError:  # torch 2.4
+    from torch.distributed._tensor import DTensor, Partial, Placement, Replicate, Shard
 
 from ..._layouts import packed_strides
 
