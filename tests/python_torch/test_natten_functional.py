@@ -12,6 +12,7 @@ nhood.compat.natten.install()
 import natten  # noqa: E402
 import natten.functional  # noqa: E402
 from natten.backends import get_compatible_backends, get_compatible_fmha_backends  # noqa: E402
+from natten import varlen_attention  # noqa: E402
 from natten.utils.varlen import generate_varlen_parameters  # noqa: E402
 
 FUNCTIONS = {1: natten.na1d, 2: natten.na2d, 3: natten.na3d}
@@ -286,6 +287,27 @@ def test_packed_sequences_compiled(causal, scale, dtype, backend):
     for got, wanted in zip(
         *(torch.autograd.grad(rs, (query, key, value), weights) for rs in (results, expected))
     ):
+        torch.testing.assert_close(got, wanted, **tolerance)
+
+
+@pytest.mark.parametrize("causal, scale, dtype", ((False, 0.5, torch.float64), (True, -0.3, torch.float64), (True, None, torch.float16)))
+def test_packed_sequences_padded(causal, scale, dtype, monkeypatch):
+    """As graphs compiled for CUDA compute them, beside one call for all."""
+    inputs = [t.detach().to(dtype).requires_grad_() for t in packed([2, 3, 1, 4, 3], [1, 4, 2, 3, 3])]
+    starts = dict(
+        cumulative_seqlen_Q=torch.tensor([1, 3, 6, 6, 10], dtype=torch.int32),
+        cumulative_seqlen_KV=torch.tensor([0, 0, 4, 7, 12], dtype=torch.int32),
+        max_seqlen_Q=4,
+        max_seqlen_KV=5,
+    )
+    expected = natten.attention(*inputs, causal, scale, return_lse=True, **starts)
+    monkeypatch.setattr(varlen_attention, "_is_for_cuda_graphs", lambda query: True)
+    results = natten.attention(*inputs, causal, scale, return_lse=True, **starts)
+    tolerance = {} if dtype == torch.float64 else dict(rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(results, expected, **tolerance)
+    weights = [randn(*r.shape).to(r.dtype) for r in results]
+    weights[1].masked_fill_(results[1] == -torch.inf, 0)
+    for got, wanted in zip(*(torch.autograd.grad(rs, inputs, weights) for rs in (results, expected))):
         torch.testing.assert_close(got, wanted, **tolerance)
 
 
