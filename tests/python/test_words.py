@@ -45,6 +45,15 @@ def test_a_layout_with_the_heads_before_the_grid(call, text):
     assert "heads before the grid" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ("query", "key", "value"))
+def test_one_array_with_the_heads_before_the_grid(name):
+    arrays = dict.fromkeys(("query", "key", "value"), np.moveaxis(HEADS_FIRST, 1, -2))
+    with pytest.raises(ValueError) as caught:
+        nhood.na2d(**{**arrays, name: HEADS_FIRST}, kernel_size=7)
+    hint = f"; if {name} is [B, H, X0, X1, D], with the heads before the grid, move its axis 1 to -2"
+    assert str(caught.value).endswith(hint)
+
+
 @pytest.mark.parametrize("function", (nhood.na2d, nhood.na2d_qk, nhood.na2d_backward, nhood.na1d_in))
 def test_wrong_calls_name_the_function(function):
     for arguments, named, text in (

@@ -162,21 +162,17 @@ def heads_first(
 ) -> ValueError:
     """The error, with a word on arrays whose heads come before the grid if `check` takes them once these are behind it."""
     operation = request.operation
-    moved = [
-        layout and _moved(operation, i, layout, len(request.window)) for i, layout in enumerate(layouts)
-    ]
-    if moved == list(layouts):
-        return error
-    try:
-        check(request, moved)
-    except (ValueError, TypeError, NotImplementedError):
-        return error
-    rank = len(request.window)
-    axes = ", ".join(["B", "H", *(f"X{i}" for i in range(rank)), "D"])
-    name = operation.inputs[0].name
-    return type(error)(
-        f"{error}; if {name} is [{axes}], with the heads before the grid, move its axis 1 to -2, and so in the other arrays"
-    )
+    moved = [layout and _moved(operation, i, layout, len(request.window)) for i, layout in enumerate(layouts)]
+    all_of_them = [i for i, layout in enumerate(layouts) if moved[i] != layout]
+    for ones in (all_of_them, *([i] for i in all_of_them)) if all_of_them else ():
+        try:
+            check(request, [moved[i] if i in ones else layout for i, layout in enumerate(layouts)])
+        except (ValueError, TypeError, NotImplementedError):
+            continue
+        axes = ", ".join(["B", "H", *(f"X{i}" for i in range(len(request.window))), "D"])
+        name, others = operation.inputs[ones[0]].name, ", and so in the other arrays" if len(ones) > 1 else ""
+        return type(error)(f"{error}; if {name} is [{axes}], with the heads before the grid, move its axis 1 to -2{others}")
+    return error
 
 
 def _moved(operation: Operation, number: int, layout: Layout, rank: int) -> Layout:

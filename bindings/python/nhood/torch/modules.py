@@ -143,9 +143,10 @@ class _NeighborhoodAttention(nn.Module):
         if x.dim() != self.rank + 2:
             raise ValueError(f"x.shape = {tuple(x.shape)} has {counted(x.dim(), 'axis', 'axes')}, not {self.rank + 2}")
         if x.shape[-1] != self.embed_dim:
-            raise ValueError(
-                f"x.shape = {tuple(x.shape)}: {x.shape[-1]} channels on the last axis, expected {self.embed_dim}"
-            )
+            text = f"x.shape = {tuple(x.shape)}: {x.shape[-1]} channels on the last axis, expected {self.embed_dim}"
+            if x.shape[1] == self.embed_dim:
+                text += "; if its channels come before the grid, as a convolution has them, pass x.movedim(1, -1)"
+            raise ValueError(text)
         return self._forward(x, stream)
 
     def _forward(self, x: Any, stream: Optional[StreamingNeighborhoodAttention]) -> Any:
