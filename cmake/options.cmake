@@ -2,7 +2,8 @@
 add_library(nhood_options INTERFACE)
 target_compile_definitions(nhood_options INTERFACE _GNU_SOURCE)
 target_compile_options(nhood_options INTERFACE
-    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wundef)
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef
+    $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> $<$<COMPILE_LANGUAGE:C>:-Wmissing-prototypes>)
 if(WIN32) # 10 and later; mingw-w64's threads and gcc's own functions are linked in
     target_compile_definitions(nhood_options INTERFACE _WIN32_WINNT=0x0A00 _FILE_OFFSET_BITS=64)
     target_compile_options(nhood_options INTERFACE -Wno-float-conversion) # in its macro isfinite

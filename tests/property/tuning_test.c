@@ -116,14 +116,26 @@ static void one_solver_measured(void) {
     nhood_context_destroy(context);
 }
 
+/* Gives a backward the output and the log-sum-exps of its forward, which has the same queries, keys and values. */
+static void take_results(struct test_case *backward, const struct test_case *forward) {
+    for (int t = NHOOD_O; t <= NHOOD_LSE; t++)
+        for (int64_t i = 0; i < forward->elements[t]; i++)
+            case_set(backward, t, i, case_get(forward, t, i));
+}
+
 /* Every config that measuring may choose computes the same, up to rounding. */
 static void measured_results(void) {
     nhood_context *context = create();
     char description[512];
+    struct test_case forward;
+    case_create(&forward, problems[0], 5);
+    CHECK(!case_run(context, &forward, "reference"), "%s", nhood_last_error());
     for (int i = 0; i < 2; i++) {
         struct test_case expected, tuned;
         case_create(&expected, problems[i], 5);
         case_create(&tuned, problems[i], 5);
+        if (i) take_results(&expected, &forward);
+        if (i) take_results(&tuned, &forward);
         CHECK(!case_run(context, &expected, "reference"), "%s", nhood_last_error());
         describe(context, &tuned.problem, NHOOD_EFFORT_MEASURE, description);
         CHECK(!case_run(context, &tuned, NULL), "%s", nhood_last_error());
@@ -133,6 +145,7 @@ static void measured_results(void) {
         case_destroy(&expected);
         case_destroy(&tuned);
     }
+    case_destroy(&forward);
     nhood_context_destroy(context);
 }
 
