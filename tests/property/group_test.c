@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-enum { MOST = 12, TEXT = 256 };
+enum { MOST = 12, TEXT = 512 };
 
 struct group {
     int count;

@@ -83,6 +83,7 @@ void buffer_free(struct buffer *buffer) {
 }
 
 void buffer_write(const struct buffer *buffer, size_t offset, const void *host, size_t bytes) {
+    if (!bytes) return; /* an empty batch has no memory on the host */
     char *to = (char *)buffer->data + offset;
     if (buffer->device_kind == NHOOD_DEVICE_CUDA) {
         cuda_write(to, host, bytes);
@@ -92,6 +93,7 @@ void buffer_write(const struct buffer *buffer, size_t offset, const void *host, 
 }
 
 void buffer_read(const struct buffer *buffer, size_t offset, void *host, size_t bytes) {
+    if (!bytes) return;
     const char *from = (const char *)buffer->data + offset;
     if (buffer->device_kind == NHOOD_DEVICE_CUDA) {
         cuda_read(from, host, bytes);
