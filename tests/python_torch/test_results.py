@@ -267,7 +267,7 @@ QUERY = torch.zeros(1, 9, 2, 8)
         (dict(kernel_size=10), ValueError, r"^kernel_size = 10 exceeds the 9 tokens of axis 0$"),
         (dict(kernel_size=(3, 3)), ValueError, r"kernel_size = \(3, 3\) has 2 entries, not 1"),
         (dict(kernel_size=3.0), TypeError, r"kernel_size = 3\.0 is not an integer"),
-        (dict(stride=4), ValueError, r"axis\[0\].stride = 4"),
+        (dict(stride=4), ValueError, r"^stride = 4 exceeds kernel_size 3 of axis 0$"),
         (dict(key=torch.zeros(1, 8, 2, 8)), ValueError, "the length of axis 0 is 8, expected 9"),
         (dict(key=torch.zeros(1, 9, 2, 8).double()), ValueError, "key has dtype float64, expected float32"),
         (dict(query=QUERY.long()), ValueError, "query has dtype torch.int64: not one of float64"),
