@@ -8,6 +8,7 @@
 #include "test.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 static double value_of_channel(int32_t dtype, int64_t channel) {
@@ -46,7 +47,8 @@ static void means_are_finite(nhood_context *context, const char *solver, const c
     }
     CHECK(!nhood_plan_create(context, device, &problem, &options, &plan), "%s", nhood_last_error());
     io.workspace_bytes = nhood_plan_workspace_bytes(plan);
-    io.workspace = aligned_alloc(256, (io.workspace_bytes + 256) / 256 * 256);
+    char *memory = test_allocate(io.workspace_bytes + 256);
+    io.workspace = memory + (256 - (uintptr_t)memory % 256) % 256;
     memset(io.workspace, 0xff, io.workspace_bytes);
     CHECK(!nhood_plan_execute(plan, &io), "%s", nhood_last_error());
     for (int64_t i = 0; i < elements[NHOOD_O]; i++) {
@@ -57,7 +59,7 @@ static void means_are_finite(nhood_context *context, const char *solver, const c
     }
     CHECK(!wrong, "%s, %s: %lld of %lld elements are off", solver, text, (long long)wrong,
           (long long)elements[NHOOD_O]);
-    free(io.workspace);
+    test_free(memory);
     nhood_plan_release(plan);
     for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
         free(io.data[tensor]);
