@@ -9,23 +9,43 @@ import pytest
 from nhood import _types
 
 
-def assert_overloads_are_of(protocol, functions):
-    """Each has the parameters of the functions, in their order, with their kinds and defaults; only return_lse tells them apart."""
-    overloads = typing.get_overloads(protocol.__call__)
-    assert [str(inspect.signature(overload).return_annotation) for overload in overloads] == ["T", "tuple[T, T]", "Union[T, tuple[T, T]]"]
-    annotations = ["Literal[False]", "Literal[True]", "bool"]
-    for overload, annotation in zip(overloads, annotations):
-        declared = dict(list(inspect.signature(overload).parameters.items())[1:])
+def assert_overloads_are_of(overloads, function):
+    """They have the parameters of the function, in their order, with their kinds and defaults; only return_lse tells them apart."""
+    results = [inspect.signature(overload).return_annotation for overload in overloads]
+    one = results[0]
+    assert results == [one, f"tuple[{one}, {one}]", f"Union[{one}, tuple[{one}, {one}]]"]
+    true = _parameters(function)
+    for overload, annotation in zip(overloads, ("Literal[False]", "Literal[True]", "bool")):
+        declared = _parameters(overload)
+        assert list(declared) == list(true)
         assert declared["return_lse"].annotation == annotation
-        for function in functions:
-            true = inspect.signature(function).parameters
-            assert list(declared) == list(true)
-            for name, parameter in true.items():
-                assert declared[name].kind == parameter.kind
-                if name != "return_lse" or annotation == "Literal[False]":
-                    assert declared[name].default == parameter.default, name
+        for name, parameter in true.items():
+            assert declared[name].kind == parameter.kind
+            if name != "return_lse" or annotation == "Literal[False]":
+                assert declared[name].default == parameter.default, name
+
+
+def _parameters(function):
+    return {name: parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"}
+
+
+def assert_functions_are_typed(module, expected, protocol=None):
+    """Every public function of the module that takes return_lse, or instance of a class of it, has overloads: its own, or those of
+    the protocol that it is annotated with. `expected` are their names."""
+    found = []
+    for name in module.__all__:
+        public = getattr(module, name)
+        function = public.__call__ if inspect.isclass(public) else public
+        if not inspect.isroutine(function) or isinstance(function, type(object.__call__)):
+            continue
+        if "return_lse" not in inspect.signature(function).parameters:
+            continue
+        found.append(name)
+        overloads = typing.get_overloads(function) or typing.get_overloads(protocol.__call__)
+        assert_overloads_are_of(overloads, function)
+    assert sorted(found) == sorted(expected)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="typing.get_overloads is new in 3.11")
 def test_functions_of_arrays():
-    assert_overloads_are_of(_types.ArrayAttention, (nhood.na1d, nhood.na2d, nhood.na3d))
+    assert_functions_are_typed(nhood, ["na1d", "na2d", "na3d", "neighborhood_attention_varlen"], _types.ArrayAttention)

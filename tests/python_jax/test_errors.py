@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import nhood.jax
+import nhood.jax.sharded
 import numpy as np
 import pytest
 from nhood import _types
-from test_types import assert_overloads_are_of
+from test_types import assert_functions_are_typed
 
 X = jnp.ones((1, 7, 6, 4, 8))
 WRONG = [
@@ -75,6 +76,7 @@ def test_numpy_arrays():
 
 
 def test_types():
-    functions = (nhood.jax.na1d, nhood.jax.na2d, nhood.jax.na3d, nhood.jax.neighborhood_attention)
-    assert_overloads_are_of(_types.JaxAttention, functions[:3])
-    assert [function.__name__ for function in functions] == ["na1d", "na2d", "na3d", "neighborhood_attention"]
+    functions = ["na1d", "na2d", "na3d", "neighborhood_attention"]
+    assert_functions_are_typed(nhood.jax, functions, _types.JaxAttention)
+    assert [getattr(nhood.jax, name).__name__ for name in functions] == functions
+    assert_functions_are_typed(nhood.jax.sharded, ["neighborhood_attention"])

@@ -3,16 +3,16 @@
 import inspect
 import re
 import sys
-import typing
 
 import nhood
 import nhood.torch as nt
+import nhood.torch.distributed
 import numpy as np
 import pytest
 import torch
 from nhood import _types, models
 from nhood.models.classifiers import HierarchicalClassifier
-from test_types import assert_overloads_are_of
+from test_types import assert_functions_are_typed
 
 X = torch.zeros(1, 9, 2, 8)
 HEADS_FIRST = torch.zeros(1, 2, 9, 8)
@@ -66,11 +66,10 @@ def test_programs_of_fx():
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="typing.get_overloads is new in 3.11")
 def test_types():
-    functions = (nt.na1d, nt.na2d, nt.na3d, nt.neighborhood_attention)
-    assert_overloads_are_of(_types.TorchAttention, functions)
-    assert [function.__name__ for function in functions] == ["na1d", "na2d", "na3d", "neighborhood_attention"]
-    results = [inspect.signature(each).return_annotation for each in typing.get_overloads(nt.attention)]
-    assert results == ["Tensor", "tuple[Tensor, Tensor]", "Union[Tensor, tuple[Tensor, Tensor]]"]
+    functions = ["na1d", "na2d", "na3d", "neighborhood_attention", "attention", "neighborhood_attention_varlen"]
+    assert_functions_are_typed(nt, [*functions, "StreamingNeighborhoodAttention"], _types.TorchAttention)
+    assert [getattr(nt, name).__name__ for name in functions] == functions
+    assert_functions_are_typed(nhood.torch.distributed, ["neighborhood_attention"])
 
 
 def test_models_document_what_they_take():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Literal, Optional, Union, overload
 
 import numpy as np
 
@@ -72,6 +72,63 @@ def table_of(
 def _run(asked: Asked, table: np.ndarray, arrays: tuple[Optional[Array], ...]) -> list[Any]:
     words, data = table.shape[1], table.tobytes()
     return run_group(asked, arrays, lambda *where: _groups.packed_plan(*where[:2], asked, data, words, where[2], True))
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Array,
+    key: Array,
+    value: Array,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Layouts,
+    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Optional[Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Optional[Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: Literal[False] = False,
+) -> Array: ...
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Array,
+    key: Array,
+    value: Array,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Layouts,
+    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Optional[Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Optional[Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: Literal[True],
+) -> tuple[Array, Array]: ...
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Array,
+    key: Array,
+    value: Array,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Layouts,
+    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Optional[Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Optional[Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: bool,
+) -> Union[Array, tuple[Array, Array]]: ...
 
 
 def neighborhood_attention_varlen(

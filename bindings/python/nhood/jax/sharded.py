@@ -13,7 +13,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Literal, NamedTuple, Optional, Union, overload
 
 import jax
 import jax.numpy as jnp
@@ -158,6 +158,81 @@ def _on_one_device(
     operands = (query, key, value, *others)
     results = branches[0](*operands) if len(branches) == 1 else jax.lax.switch(number, branches, *operands)
     return tuple(results)
+
+
+@overload
+def neighborhood_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    *,
+    mesh: Mesh,
+    sharded_axes: Sequence[AxisName],
+    batch_axis: AxisName = None,
+    heads_axis: AxisName = None,
+    bias: Optional[Any] = None,
+    additional_keys: Optional[Any] = None,
+    additional_values: Optional[Any] = None,
+    return_lse: Literal[False] = False,
+    clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    deterministic: bool = False,
+) -> jax.Array: ...
+
+
+@overload
+def neighborhood_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    *,
+    mesh: Mesh,
+    sharded_axes: Sequence[AxisName],
+    batch_axis: AxisName = None,
+    heads_axis: AxisName = None,
+    bias: Optional[Any] = None,
+    additional_keys: Optional[Any] = None,
+    additional_values: Optional[Any] = None,
+    return_lse: Literal[True],
+    clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    deterministic: bool = False,
+) -> tuple[jax.Array, jax.Array]: ...
+
+
+@overload
+def neighborhood_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    kernel_size: PerAxis,
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    *,
+    mesh: Mesh,
+    sharded_axes: Sequence[AxisName],
+    batch_axis: AxisName = None,
+    heads_axis: AxisName = None,
+    bias: Optional[Any] = None,
+    additional_keys: Optional[Any] = None,
+    additional_values: Optional[Any] = None,
+    return_lse: bool,
+    clamp_window: bool = False,
+    is_periodic: FlagPerAxis = False,
+    deterministic: bool = False,
+) -> Union[jax.Array, tuple[jax.Array, jax.Array]]: ...
 
 
 def neighborhood_attention(

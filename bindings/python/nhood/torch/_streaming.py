@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
@@ -103,6 +103,42 @@ class StreamingNeighborhoodAttention:
     def reset(self) -> None:
         """Begins a new sequence in the same buffers."""
         self.tokens = 0
+
+    @overload
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        additional_keys: Optional[Tensor] = None,
+        additional_values: Optional[Tensor] = None,
+        return_lse: Literal[False] = False,
+    ) -> Tensor: ...
+
+    @overload
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        additional_keys: Optional[Tensor] = None,
+        additional_values: Optional[Tensor] = None,
+        return_lse: Literal[True],
+    ) -> tuple[Tensor, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        additional_keys: Optional[Tensor] = None,
+        additional_values: Optional[Tensor] = None,
+        return_lse: bool,
+    ) -> Union[Tensor, tuple[Tensor, Tensor]]: ...
 
     @torch.no_grad()
     def __call__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
@@ -75,6 +75,66 @@ def varlen_table(
     tokens = lengths.prod(1, keepdim=True)
     first = tokens.cumsum(0) - tokens
     return torch.cat([first, first, torch.stack(columns, dim=-1).flatten(1)], dim=1)
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Optional[Layouts] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Union[None, Tensor, Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Union[None, Tensor, Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: Literal[False] = False,
+    table: Optional[Tensor] = None,
+) -> Tensor: ...
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Optional[Layouts] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Union[None, Tensor, Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Union[None, Tensor, Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: Literal[True],
+    table: Optional[Tensor] = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Optional[Layouts] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Union[None, Tensor, Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Union[None, Tensor, Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: bool,
+    table: Optional[Tensor] = None,
+) -> Union[Tensor, tuple[Tensor, Tensor]]: ...
 
 
 def neighborhood_attention_varlen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Literal, Optional, Union, overload
 
 import torch
 from torch import Tensor
@@ -168,6 +168,84 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"{name}.shape = {tuple(tensor.shape)}: batch and shard of the grid are not those of query, "
                 f"{tuple(query.shape[:-2])}"
             )
+
+
+@overload
+def neighborhood_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: PerAxis,
+    *,
+    mesh: Optional[DeviceMesh] = None,
+    sharded_axes: Sequence[MeshAxis] = (),
+    strategy: str = "auto",
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    is_periodic: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    bias: Optional[Tensor] = None,
+    additional_keys: Optional[Tensor] = None,
+    additional_values: Optional[Tensor] = None,
+    return_lse: Literal[False] = False,
+    grid: Optional[PerAxis] = None,
+    sizes: Optional[Sequence[Optional[Sequence[int]]]] = None,
+    timeout: Optional[float] = None,
+    link: Optional[Link] = None,
+) -> Tensor: ...
+
+
+@overload
+def neighborhood_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: PerAxis,
+    *,
+    mesh: Optional[DeviceMesh] = None,
+    sharded_axes: Sequence[MeshAxis] = (),
+    strategy: str = "auto",
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    is_periodic: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    bias: Optional[Tensor] = None,
+    additional_keys: Optional[Tensor] = None,
+    additional_values: Optional[Tensor] = None,
+    return_lse: Literal[True],
+    grid: Optional[PerAxis] = None,
+    sizes: Optional[Sequence[Optional[Sequence[int]]]] = None,
+    timeout: Optional[float] = None,
+    link: Optional[Link] = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def neighborhood_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kernel_size: PerAxis,
+    *,
+    mesh: Optional[DeviceMesh] = None,
+    sharded_axes: Sequence[MeshAxis] = (),
+    strategy: str = "auto",
+    stride: PerAxis = 1,
+    dilation: PerAxis = 1,
+    is_causal: FlagPerAxis = False,
+    is_periodic: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    bias: Optional[Tensor] = None,
+    additional_keys: Optional[Tensor] = None,
+    additional_values: Optional[Tensor] = None,
+    return_lse: bool,
+    grid: Optional[PerAxis] = None,
+    sizes: Optional[Sequence[Optional[Sequence[int]]]] = None,
+    timeout: Optional[float] = None,
+    link: Optional[Link] = None,
+) -> Union[Tensor, tuple[Tensor, Tensor]]: ...
 
 
 def neighborhood_attention(
