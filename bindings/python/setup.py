@@ -48,8 +48,10 @@ def build_library(folder: str) -> Path:
     if not shutil.which("make") and shutil.which("ninja"):
         options += ["-G", "Ninja"]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
-    subprocess.check_call(["cmake", "-S", SOURCE, "-B", folder, *options])
     jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # pip shows this, and what CMake says of its progress, with -v only.
+    print(f"nhood: compiling the C library with {jobs} jobs; one takes about a minute and a half", flush=True)
+    subprocess.check_call(["cmake", "-S", SOURCE, "-B", folder, *options])
     subprocess.check_call(["cmake", "--build", folder, "--parallel", str(jobs)])
     return Path(folder, library_name())
 
