@@ -72,6 +72,7 @@ install:
 	cmake --build --preset release --parallel $(JOBS) --target nhood nhood_tool nhood_completion
 	cmake --install build --prefix $(PREFIX)
 	@[ "$$(id -u)" -ne 0 ] || [ -n "$(DESTDIR)" ] || ldconfig
+	@[ -n "$(DESTDIR)" ] || scripts/after-install build
 
 wheel:
 	scripts/setup wheel
