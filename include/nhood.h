@@ -35,6 +35,10 @@
  *     O, D_O  [B, X.., H, Dv]     LSE, D_LSE  [B, X.., H]        A  [B, X.., H, k0*k1*k2]
  *     EXTRA_K [B, M, Hkv, D], EXTRA_V [B, M, Hkv, Dv]            BIAS, D_BIAS [H, 2*k0-1, ..]
  *
+ * Window tables. An axis may instead have a range of keys of its own for every query coordinate (nhood_windows): windows
+ * that shrink at borders, blocks, queries on a finer or coarser grid than the keys, valid lengths of padded data, or any other
+ * ranges whose beginnings and ends never decrease. Its queries and keys then lie on two grids, of any two lengths.
+ *
  * Regions. The tensors may cover only a part of the grid: those of queries (Q, O, LSE, A, D_O, D_LSE, D_Q) one box of it, and
  * those of keys (K, V, D_K, D_V) another one. X.. are then the lengths of the box. Windows are still those of the whole grid
  * with its lengths L. A query attends those keys of its window that lie in the key box. A query without any such key, and
@@ -316,6 +320,50 @@ typedef struct nhood_axis {
     int32_t periodic;
 } nhood_axis;
 
+/* The keys first .. first + count - 1 of one axis. */
+typedef struct nhood_range {
+    int32_t first, count;
+} nhood_range;
+
+/* Where the windows of an axis come from. Below, L queries attend Lk keys, m div n is rounded down, and a range is
+ * [begin, end), cut to [0, Lk):
+ *
+ *     FORMULA     from nhood_axis, as at the top
+ *     TABLE       the caller's: range[i], for any L and Lk
+ *     RESAMPLED   the window's keys around the one nearest to query i, if both grids cover the same extent, shifted at borders:
+ *                 begin = clamp((2i + 1) * Lk div 2L - window div 2, 0, Lk - window);  end = begin + window
+ *     CUT         begin = i - window div 2;  end = begin + window: windows shrink at borders, as with padding   (Lk = L)
+ *     BLOCKS      block (i + shift) div window: begin = block * window - shift;  end = begin + window: shifted   (Lk = L)
+ *                 blocks, ragged at both ends
+ *
+ *     queries  0 1 2 3 4 5 6 7      RESAMPLED, Lk 4, window 1     CUT, window 3              BLOCKS, window 4, shift 2
+ *     keys of query 0, 1, 2, 3      0 | 0 | 1 | 1                 01 | 012 | 123 | 234       01 | 01 | 2345 | 2345
+ *     keys of query 4, 5, 6, 7      2 | 2 | 3 | 3                 345 | 456 | 567 | 67       2345 | 2345 | 67 | 67 */
+enum {
+    NHOOD_WINDOWS_FORMULA = 0,
+    NHOOD_WINDOWS_TABLE = 1,
+    NHOOD_WINDOWS_RESAMPLED = 2,
+    NHOOD_WINDOWS_CUT = 3,
+    NHOOD_WINDOWS_BLOCKS = 4
+};
+
+/* The windows of an axis that are not those of nhood_axis; window, stride and dilation of that are then 1, causal and periodic
+ * 0, and length is the number of queries. Fields that a kind does not use are to be 0. A query without keys gets O = 0 and
+ * LSE = -infinity, unless there are extra tokens, and a key that no query attends gets gradients of 0. In A every query has as
+ * many slots on the axis as the one with the most keys, at least 1. Not with has_bias. L and Lk are less than 2^31. */
+typedef struct nhood_windows {
+    int32_t kind;     /* NHOOD_WINDOWS_*; all others of this struct are 0 for FORMULA */
+    int32_t reserved; /* 0 */
+    int64_t keys;     /* TABLE, RESAMPLED: Lk >= 1. CUT, BLOCKS: 0 or L */
+    int64_t window;   /* RESAMPLED: in [1, Lk]. CUT, BLOCKS: in [1, 2^31) */
+    int64_t shift;    /* BLOCKS: in [0, window) */
+    /* The last so many keys are padding, in [0, Lk], which no query attends: a range ends before them. */
+    int64_t padding;
+    /* TABLE: the ranges of queries 0 .. L - 1. 0 <= first, 0 <= count, first + count <= Lk; neither first nor first + count ever
+     * decreases. Borrowed: a plan keeps its own copy. */
+    const nhood_range *range;
+} nhood_windows;
+
 /* Strides of one tensor in elements; the last axis (D, Dv or the slots of A) is contiguous and has none.
  * All zero means packed, heads last, in the shape given at the top. Negative and, for inputs, zero strides
  * are legal; a tensor reaches over at most 2^59 elements. Those of axes from the rank on are to be 0. EXTRA_K/V and their
@@ -358,11 +406,12 @@ typedef struct nhood_problem {
     int32_t has_bias;
     int32_t reserved; /* 0 */
     nhood_strides strides[NHOOD_TENSOR_SLOTS];
-    nhood_region region[3]; /* by axis */
+    nhood_region region[3];   /* by axis */
+    nhood_windows windows[3]; /* by axis */
 } nhood_problem;
 
 /* Fills a problem with defaults: axes of length, window, stride and dilation 1, batch and heads 1, dim 32, packed tensors,
- * default scale, whole grids. op, dtype and rank are stored as they are, and checked with the other fields later. struct_size
+ * default scale, whole grids, windows by formula. op, dtype and rank are stored as they are, and checked with the other fields later. struct_size
  * is sizeof(nhood_problem), which the macro below adds. Does nothing if problem is NULL. */
 NHOOD_API void nhood_problem_init_sized(nhood_problem *problem, size_t struct_size, int32_t op,
                                         int32_t dtype, int32_t rank);
@@ -374,7 +423,13 @@ NHOOD_API void nhood_problem_init_sized(nhood_problem *problem, size_t struct_si
  *     [:p<0|1 per axis>][:q<offset>+<length>x..][:k<offset>+<length>x..]
  *     [:x<M>][:scale<number>][:rpb][:det][:tf32][:clamp][:zfill][:unaligned]
  * where op is fwd, bwd, pn, nn or in, and dtype is f64, f32, f16 or bf16. c tells which axes are causal and p which are
- * periodic; q and k are the boxes of queries and keys. Strides are not part of the text.
+ * periodic; q and k are the boxes of queries and keys. Strides are not part of the text. For an axis whose windows are not by
+ * formula, the place of its window in w has one of
+ *     r<Lk>w<window>      RESAMPLED
+ *     z<window>           CUT
+ *     b<block>+<shift>    BLOCKS
+ *     t<Lk>#<16 hexadecimal digits>     TABLE; they are a hash of its ranges, so that this one can be written but not be read
+ * followed by v<valid keys> if there is padding: "fwd:f32:b1h4d32:1024x1024:wr64w15xr64w15", "w7xz7xb8+4v60".
  *
  * Reads such a text. The problem is checked as by nhood_plan_create. ARGUMENT, with a text that names the column of a syntax
  * error; *problem is then left as it was. struct_size and the macro are as for nhood_problem_init. */
@@ -399,6 +454,17 @@ NHOOD_API nhood_status nhood_problem_cost(const nhood_problem *problem, double *
  * does not use it. ARGUMENT (the problem is not legal, no such tensor). */
 NHOOD_API nhood_status nhood_problem_elements(const nhood_problem *problem, int32_t tensor,
                                               int64_t *elements);
+
+/* Writes the ranges of the `length` queries of an axis with these windows, whose kind is not FORMULA, to range. ARGUMENT (the
+ * windows are not legal). */
+NHOOD_API nhood_status nhood_windows_ranges(const nhood_windows *windows, int64_t length,
+                                            nhood_range *range);
+
+/* Writes the inverse of `queries` ranges: for each of `keys` keys the range of queries that attend it, which is one range, as
+ * beginnings and ends never decrease. It is {first, 0} for a key that no query attends. ARGUMENT (the ranges are not legal,
+ * queries or keys is not in [1, 2^31)). */
+NHOOD_API nhood_status nhood_windows_inverse(const nhood_range *range, int64_t queries,
+                                             int64_t keys, nhood_range *inverse);
 
 /* Reports which keys token `index`, in [0, length), attends on one axis: the `count` tokens first, first + dilation, .. (modulo
  * the length on a periodic axis, where `first` may be negative). Outputs may be NULL. ARGUMENT (the axis is not legal, no such

@@ -3,6 +3,7 @@
 
 #include "empty.h"
 #include "hash.h"
+#include "window_table.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -64,6 +65,7 @@ static nhood_status allocate(const struct nh_host *host, int64_t count, struct n
     for (draft->table.places = 2; draft->table.places < 2 * count;)
         draft->table.places *= 2;
     if (!(members->problem = nh_allocate(host, room * sizeof *members->problem)) ||
+        !(members->tables = nh_allocate(host, room * sizeof *members->tables)) ||
         !(members->built = nh_allocate(host, room * sizeof(struct nh_operation *))) ||
         !(members->group.member = nh_allocate(host, room * sizeof *members->group.member)) ||
         !(draft->table.place = nh_allocate(host, (size_t)draft->table.places * sizeof(int64_t))) ||
@@ -115,8 +117,10 @@ static nhood_status build(nhood_context *context, struct nh_request *request,
                           struct draft *draft) {
     for (int64_t i = 0; i < members->distinct; i++) {
         request->problem = &members->problem[i];
-        const nhood_status status =
-            build_one(context, request, options, &draft->choice[i], &members->built[i]);
+        nhood_status status =
+            nh_windows_keep(members->host, members->problem[i].axis, &members->tables[i]);
+        if (!status)
+            status = build_one(context, request, options, &draft->choice[i], &members->built[i]);
         if (status) return nh_group_member_error(status, draft->first_of[i]);
     }
     for (int64_t i = 0; i < members->group.count; i++) {
@@ -225,6 +229,9 @@ void nh_members_destroy(struct nh_members *members) {
     if (members->operation) members->operation->destroy(members->operation);
     for (int64_t i = 0; members->built && i < members->distinct; i++)
         if (members->built[i]) members->built[i]->destroy(members->built[i]);
+    for (int64_t i = 0; members->tables && i < members->distinct; i++)
+        nh_release(members->host, members->tables[i]);
+    nh_release(members->host, members->tables);
     nh_release(members->host, members->built);
     nh_release(members->host, members->problem);
     nh_release(members->host, members->group.member);

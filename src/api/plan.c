@@ -3,6 +3,7 @@
 
 #include "empty.h"
 #include "measure.h"
+#include "window_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -135,10 +136,12 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     if (status) return status;
     nhood_plan *created = nh_plan_new(context);
     if (!created) return NHOOD_ERR_MEMORY;
-    created->problem = problem;
     struct nh_built built = {.operation = NULL};
-    status = problem.batch ? nh_planner_build(&request, &choice, &built)
-                           : nh_empty_build(&problem, request.device, &built.operation);
+    status = nh_windows_keep(&context->host, problem.axis, &created->tables);
+    created->problem = problem;
+    if (!status)
+        status = problem.batch ? nh_planner_build(&request, &choice, &built)
+                               : nh_empty_build(&problem, request.device, &built.operation);
     created->operation = built.operation;
     if (status) {
         nhood_plan_release(created);
@@ -158,6 +161,7 @@ void nhood_plan_release(nhood_plan *plan) {
     if (!plan || atomic_fetch_sub(&plan->references, 1) != 1) return;
     if (plan->operation) plan->operation->destroy(plan->operation);
     nh_members_destroy(plan->members);
+    nh_release(&plan->context->host, plan->tables);
     nhood_context *context = plan->context;
     nh_release(&context->host, plan);
     nh_context_drop(context);

@@ -12,11 +12,14 @@ struct nh_members {
     const struct nh_host *host;
     int64_t distinct;
     struct nh_problem *problem;
+    nhood_range **
+        tables; /* of each distinct problem, copies of the caller's window tables; NULL if it has none */
     struct nh_operation **built;
 };
 
 struct nhood_plan {
     struct nh_problem problem;
+    nhood_range *tables; /* copies of the caller's window tables, NULL if there are none */
     struct nh_operation *operation; /* NULL in plans of groups */
     struct nh_members *members;     /* NULL in all others */
     nhood_context *context;         /* holds a reference */

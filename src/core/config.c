@@ -78,6 +78,7 @@ const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_pr
                               const struct nh_device *device) {
     if (!(solver->takes & NH_TAKES_PARTS) && nh_problem_partial(view)) return "part of a grid";
     if (!(solver->takes & NH_TAKES_PERIODIC) && nh_problem_periodic(view)) return "periodic axis";
+    if (!(solver->takes & NH_TAKES_TABLES) && nh_problem_has_tables(view)) return "window table";
     const char *refusal = solver->refuse(view, device);
     if (!refusal && !(solver->takes & NH_TAKES_ANY_SCALE)) refusal = nh_scale_refusal(view);
     return refusal;

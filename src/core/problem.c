@@ -2,8 +2,10 @@
 #include "problem.h"
 
 #include "dtype.h"
+#include "window_table.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const op_names[] = {"fwd", "bwd", "pn", "nn", "in"};
@@ -47,11 +49,16 @@ bool nh_problem_periodic(const struct nh_problem *problem) {
     return axis[0].periodic || axis[1].periodic || axis[2].periodic;
 }
 
+bool nh_problem_has_tables(const struct nh_problem *problem) {
+    const struct nh_axis *axis = problem->axis;
+    return axis[0].windows.kind || axis[1].windows.kind || axis[2].windows.kind;
+}
+
 bool nh_problem_partial(const struct nh_problem *problem) {
     bool whole = true;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        whole &= nh_is_whole(axis, &axis->query) && nh_is_whole(axis, &axis->key);
+        whole &= nh_is_whole(axis, &axis->query) && nh_has_all_keys(axis);
     }
     return !whole;
 }
@@ -116,29 +123,49 @@ static nhood_status check_periodic(const nhood_axis *given, int index, struct nh
     return NHOOD_OK;
 }
 
-/* `side` is "query" or "key". */
+/* The axis has the windows given, not those of its own fields. */
+static nhood_status check_windows(const nhood_windows *given, const nhood_axis *of, int index,
+                                  struct nh_axis *axis) {
+    char where[32];
+    snprintf(where, sizeof where, "windows[%d]", index);
+    nhood_status status = nh_windows_canonical(where, given, of->length, &axis->windows);
+    if (status || !axis->windows.kind) return status;
+    if (of->window != 1 || of->stride != 1 || of->dilation != 1 || of->causal || of->periodic)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "axis[%d] has window %lld, stride %lld, dilation %lld, causal %d, periodic "
+                        "%d, but its windows are those of windows[%d], which need 1, 1, 1, 0, 0",
+                        index, (long long)of->window, (long long)of->stride,
+                        (long long)of->dilation, (int)of->causal, (int)of->periodic, index);
+    axis->window = axis->windows.most;
+    axis->key = axis->key_tensor = (struct nh_box){0, axis->windows.keys};
+    return NHOOD_OK;
+}
+
+/* `side` is "query" or "key", whose grid has `all` coordinates. */
 static nhood_status check_box(const char *side, int index, int64_t offset, int64_t length,
-                              const struct nh_axis *axis, struct nh_box *box) {
+                              int64_t all, bool periodic, struct nh_box *box) {
     if (offset == 0 && length == 0) return NHOOD_OK;
-    if (offset < 0 || offset >= axis->length)
+    if (offset < 0 || offset >= all)
         return nh_error(NHOOD_ERR_ARGUMENT, "region[%d].%s_offset = %lld is not in [0, %lld)",
-                        index, side, (long long)offset, (long long)axis->length);
-    int64_t most = axis->periodic ? axis->length : axis->length - offset;
+                        index, side, (long long)offset, (long long)all);
+    int64_t most = periodic ? all : all - offset;
     if (length < 1 || length > most)
         return nh_error(NHOOD_ERR_ARGUMENT,
                         "region[%d].%s_length = %lld is not in [1, %lld] (offset %lld, axis length "
                         "%lld)",
                         index, side, (long long)length, (long long)most, (long long)offset,
-                        (long long)axis->length);
+                        (long long)all);
     *box = (struct nh_box){offset, length};
     return NHOOD_OK;
 }
 
 static nhood_status check_region(const nhood_region *given, int index, struct nh_axis *axis) {
-    nhood_status status =
-        check_box("query", index, given->query_offset, given->query_length, axis, &axis->query);
+    const bool periodic = axis->periodic;
+    nhood_status status = check_box("query", index, given->query_offset, given->query_length,
+                                    axis->length, periodic, &axis->query);
     if (status) return status;
-    status = check_box("key", index, given->key_offset, given->key_length, axis, &axis->key);
+    status = check_box("key", index, given->key_offset, given->key_length, nh_axis_keys(axis),
+                       periodic, &axis->key);
     axis->key_tensor = axis->key;
     return status;
 }
@@ -224,23 +251,29 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
         struct nh_axis *axis = &problem->axis[a + shift];
         status = check_axis(&given->axis[a], a, problem->flags & NHOOD_FLAG_CLAMP_WINDOW, axis);
         if (!status) status = check_periodic(&given->axis[a], a, axis);
+        if (!status) status = check_windows(&given->windows[a], &given->axis[a], a, axis);
         if (!status) status = check_region(&given->region[a], a, axis);
         if (status) return status;
         if (given->axis[a].causal && problem->has_bias)
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "axis[%d].causal = 1: a relative bias needs axes that are not causal",
                             a);
+        if (axis->windows.kind && problem->has_bias)
+            return nh_error(NHOOD_ERR_ARGUMENT,
+                            "windows[%d].kind = %d: a relative bias needs windows by formula", a,
+                            (int)axis->windows.kind);
     }
     int64_t tokens = 1;
     problem->window_count = problem->bias_count = 1;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (!nh_multiply(tokens, axis->length, &tokens) ||
+        const int64_t longest = nh_max(axis->length, nh_axis_keys(axis));
+        if (!nh_multiply(tokens, longest, &tokens) ||
             !nh_multiply(problem->window_count, axis->window, &problem->window_count) ||
             !nh_multiply(problem->bias_count, 2 * axis->window - 1, &problem->bias_count))
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "the product of the axis lengths overflows at axis[%d].length = %lld",
-                            a - shift, (long long)axis->length);
+                            a - shift, (long long)longest);
     }
     count_tokens(problem);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
@@ -276,7 +309,8 @@ const struct nh_problem *nh_attended_keys(const struct nh_problem *problem,
     bool all = true;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        bool may_lack = !axis->periodic && !nh_is_whole(axis, &axis->query);
+        const bool all_attended = nh_is_whole(axis, &axis->query) && !axis->windows.kind;
+        bool may_lack = !axis->periodic && !all_attended;
         key[a] = may_lack ? attended_part(axis) : axis->key;
         all = all && key[a].length == axis->key.length;
     }
@@ -300,7 +334,7 @@ bool nh_leaves_out_keys(const struct nh_problem *problem) {
  * MOST_QUERIES evenly spaced queries are looked at. */
 static double mean_keys(const struct nh_axis *axis) {
     enum { MOST_QUERIES = 4096 };
-    if (nh_is_whole(axis, &axis->key)) return (double)axis->window;
+    if (nh_has_all_keys(axis) && !axis->windows.kind) return (double)axis->window;
     int64_t step = nh_ceil_div(axis->query.length, MOST_QUERIES), queries = 0, absent = 0;
     for (int64_t i = 0; i < axis->query.length; i += step, queries++) {
         const int64_t token = (axis->query.offset + i) % axis->length;
@@ -313,7 +347,8 @@ static double mean_keys(const struct nh_axis *axis) {
             const int64_t begin = nh_max(all.begin, covered.begin + shift);
             met += nh_max(0, nh_min(all.end, covered.end + shift) - begin);
         }
-        absent += all.end - all.begin - met;
+        /* windows that are not by formula have fewer keys than the longest one, too */
+        absent += (axis->windows.kind ? axis->window : all.end - all.begin) - met;
     }
     return (double)axis->window - (double)absent / (double)queries;
 }

@@ -13,13 +13,26 @@ struct nh_box {
     int64_t offset, length;
 };
 
+/* Windows that are not by formula: nhood_windows, checked and with its defaults made explicit. All fields are 0 for others. */
+struct nh_windows {
+    int32_t kind; /* NHOOD_WINDOWS_* */
+    int64_t keys, window, shift;
+    int64_t valid;            /* only keys before this one are attended */
+    const nhood_range *range; /* of a TABLE */
+    int64_t most;             /* the most keys of a query, at least 1 */
+    uint64_t hash;            /* of a TABLE's ranges */
+};
+
 struct nh_axis {
-    int64_t length; /* of the grid, which alone decides windows */
+    int64_t
+        length; /* of the grid, which alone decides windows; of the grid of queries, if keys have another one */
     int64_t window, stride, dilation;
     int32_t causal, periodic;
     struct nh_box query, key; /* what the tensors of queries and of keys cover */
     /* the same as `key`, unless that is only the part of it that queries attend (nh_attended_keys) */
     struct nh_box key_tensor;
+    /* Windows that are not by formula. `window` is then the most keys of a query, and the fields after it are 1 or 0. */
+    struct nh_windows windows;
 };
 
 struct nh_problem {
@@ -60,19 +73,32 @@ static inline bool nh_tensor_of_grid(int32_t tensor) {
            tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
 }
 
-/* Whether some axis has a stride above 1, has a dilation above 1, is causal, or is periodic. */
+/* Whether some axis has a stride above 1, has a dilation above 1, is causal, is periodic, or has windows that are not by
+ * formula. */
 bool nh_problem_strided(const struct nh_problem *problem);
 bool nh_problem_dilated(const struct nh_problem *problem);
 bool nh_problem_causal(const struct nh_problem *problem);
 bool nh_problem_periodic(const struct nh_problem *problem);
+bool nh_problem_has_tables(const struct nh_problem *problem);
 
+/* Coordinates of the grid of keys. */
+static inline int64_t nh_axis_keys(const struct nh_axis *axis) {
+    return axis->windows.kind ? axis->windows.keys : axis->length;
+}
+
+/* Whether a box is the whole axis, if queries and keys have the same grid. */
 static inline bool nh_is_whole(const struct nh_axis *axis, const struct nh_box *box) {
     return box->offset == 0 && box->length == axis->length;
 }
 
+/* Whether the tensors of keys cover their whole grid. */
+static inline bool nh_has_all_keys(const struct nh_axis *axis) {
+    return axis->key.offset == 0 && axis->key.length == nh_axis_keys(axis);
+}
+
 /* Whether tensors cover less than the axis, or it is periodic. */
 static inline bool nh_is_cut(const struct nh_axis *axis) {
-    return axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key);
+    return axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_has_all_keys(axis);
 }
 
 /* Whether the tensors cover less than the grid or, on a periodic axis, begin at another token than 0. */
@@ -82,7 +108,14 @@ bool nh_problem_partial(const struct nh_problem *problem);
 static inline struct nh_axis nh_whole_axis(int64_t length, int64_t window, int64_t stride,
                                            int64_t dilation, int32_t causal) {
     const struct nh_box whole = {0, length};
-    return (struct nh_axis){length, window, stride, dilation, causal, 0, whole, whole, whole};
+    return (struct nh_axis){.length = length,
+                            .window = window,
+                            .stride = stride,
+                            .dilation = dilation,
+                            .causal = causal,
+                            .query = whole,
+                            .key = whole,
+                            .key_tensor = whole};
 }
 
 /* Number of elements of a tensor, 0 if the problem does not use it. */
@@ -135,9 +168,13 @@ static inline struct nh_range nh_axis_covered(const struct nh_axis *axis, const 
     return (struct nh_range){first / axis->dilation, (first + box->length) / axis->dilation};
 }
 
+/* Keys that query `index` of an axis of `length` queries attends, whose windows are not by formula. */
+struct nh_range nh_windows_range(const struct nh_windows *windows, int64_t length, int64_t index);
+
 /* Keys that token `index` of an axis of the grid attends, as positions of its dilation group; on a periodic axis modulo the
  * group's length. Keys that the tensors do not cover are included. */
 static inline struct nh_range nh_axis_window(const struct nh_axis *axis, int64_t index) {
+    if (axis->windows.kind) return nh_windows_range(&axis->windows, axis->length, index);
     int64_t group = index % axis->dilation;
     if (axis->periodic)
         return nh_periodic_range(axis->window, axis->stride, index / axis->dilation);

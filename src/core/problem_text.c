@@ -59,15 +59,50 @@ static void put_axes(struct writer *writer, const struct nh_problem *problem, co
     }
 }
 
-/* Offset and length of each axis' box, unless all boxes are whole. */
+static void put_windows(struct writer *writer, const struct nh_windows *windows) {
+    static const char digits[] = "0123456789abcdef";
+    char hash[17] = {0};
+    switch (windows->kind) {
+    case NHOOD_WINDOWS_TABLE:
+        for (int i = 0; i < 16; i++)
+            hash[i] = digits[windows->hash >> (60 - 4 * i) & 15];
+        put_integer(writer, "t", windows->keys);
+        put(writer, "#");
+        put(writer, hash);
+        break;
+    case NHOOD_WINDOWS_RESAMPLED:
+        put_integer(writer, "r", windows->keys);
+        put_integer(writer, "w", windows->window);
+        break;
+    case NHOOD_WINDOWS_CUT: put_integer(writer, "z", windows->window); break;
+    case NHOOD_WINDOWS_BLOCKS:
+        put_integer(writer, "b", windows->window);
+        put_integer(writer, "+", windows->shift);
+        break;
+    }
+    if (windows->valid < windows->keys) put_integer(writer, "v", windows->valid);
+}
+
+/* The window of each axis, or where its windows come from. */
+static void put_all_windows(struct writer *writer, const struct nh_problem *problem) {
+    put(writer, ":w");
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        if (a > NH_AXES - problem->rank) put(writer, "x");
+        if (axis->windows.kind) put_windows(writer, &axis->windows);
+        if (!axis->windows.kind) put_integer(writer, "", axis->window);
+    }
+}
+
+/* Offset and length of each axis' box of queries or keys, unless all boxes are whole. */
 static void put_boxes(struct writer *writer, const struct nh_problem *problem, const char *lead,
-                      size_t offset) {
+                      bool query) {
     bool whole = true;
     for (int pass = 0; pass < 2; pass++) {
         for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
             const struct nh_axis *axis = &problem->axis[a];
-            const struct nh_box *box = (const struct nh_box *)((const char *)axis + offset);
-            whole &= nh_is_whole(axis, box);
+            const struct nh_box *box = query ? &axis->query : &axis->key;
+            whole &= query ? nh_is_whole(axis, box) : nh_has_all_keys(axis);
             if (!pass) continue;
             put_integer(writer, lead, box->offset);
             put_integer(writer, "+", box->length);
@@ -98,7 +133,7 @@ size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capa
     put_integer(&writer, "d", problem->dim);
     if (problem->dim_v != problem->dim) put_integer(&writer, "v", problem->dim_v);
     put_axes(&writer, problem, ":", offsetof(struct nh_axis, length));
-    put_axes(&writer, problem, ":w", offsetof(struct nh_axis, window));
+    put_all_windows(&writer, problem);
     if (nh_problem_strided(problem))
         put_axes(&writer, problem, ":s", offsetof(struct nh_axis, stride));
     if (nh_problem_dilated(problem))
@@ -107,8 +142,8 @@ size_t nh_problem_text(const struct nh_problem *problem, char *text, size_t capa
         put_bits(&writer, problem, ":c", offsetof(struct nh_axis, causal));
     if (nh_problem_periodic(problem))
         put_bits(&writer, problem, ":p", offsetof(struct nh_axis, periodic));
-    put_boxes(&writer, problem, ":q", offsetof(struct nh_axis, query));
-    put_boxes(&writer, problem, ":k", offsetof(struct nh_axis, key));
+    put_boxes(&writer, problem, ":q", true);
+    put_boxes(&writer, problem, ":k", false);
     if (problem->extra_tokens) put_integer(&writer, ":x", problem->extra_tokens);
     double usual = problem->op == NHOOD_OP_PN ? 1.0 : 1.0 / sqrt((double)problem->dim);
     if (problem->scale != usual) put_number(&writer, ":scale", problem->scale);
@@ -164,6 +199,40 @@ static int take_list(struct reader *reader, int64_t value[3]) {
     return count;
 }
 
+/* Reads the window of an axis, or where its windows come from. */
+static nhood_status take_window(struct reader *reader, nhood_axis *axis, nhood_windows *windows) {
+    int64_t valid;
+    bool read = true;
+    if (take(reader, "r")) {
+        windows->kind = NHOOD_WINDOWS_RESAMPLED;
+        read = take_integer(reader, &windows->keys) && take(reader, "w") &&
+               take_integer(reader, &windows->window);
+        if (!read) return bad(reader, "r<keys>w<window>");
+    } else if (take(reader, "z")) {
+        windows->kind = NHOOD_WINDOWS_CUT;
+        if (!take_integer(reader, &windows->window)) return bad(reader, "z<window>");
+    } else if (take(reader, "b")) {
+        windows->kind = NHOOD_WINDOWS_BLOCKS;
+        read = take_integer(reader, &windows->window) && take(reader, "+") &&
+               take_integer(reader, &windows->shift);
+        if (!read) return bad(reader, "b<block>+<shift>");
+    } else if (*reader->at == 't') {
+        return bad(reader, "no table: a text names it by a hash, from which it cannot be made");
+    } else {
+        return take_integer(reader, &axis->window)
+                   ? NHOOD_OK
+                   : bad(reader, ":w<window>x.., one per axis, or r<keys>w<window>, z<window> or "
+                                 "b<block>+<shift>");
+    }
+    if (!take(reader, "v")) return NHOOD_OK;
+    const int64_t keys = windows->keys ? windows->keys : axis->length;
+    const struct reader before = *reader;
+    if (!take_integer(reader, &valid)) return bad(reader, "v<valid keys>");
+    if (valid > keys) return bad(&before, "at most as many valid keys as the axis has");
+    windows->padding = keys - valid;
+    return NHOOD_OK;
+}
+
 static bool at_end_of_field(const struct reader *reader) {
     return *reader->at == '\0' || *reader->at == ':';
 }
@@ -208,10 +277,11 @@ static nhood_status parse_head(struct reader *reader, nhood_problem *problem) {
     problem->rank = rank;
     for (int a = 0; a < rank; a++)
         problem->axis[a].length = list[a];
-    if (!take(reader, ":w") || take_list(reader, list) != rank)
-        return bad(reader, ":w<window>x.., one per axis");
-    for (int a = 0; a < rank; a++)
-        problem->axis[a].window = list[a];
+    for (int a = 0; a < rank; a++) {
+        if (!take(reader, a ? "x" : ":w")) return bad(reader, ":w<window>x.., one per axis");
+        const nhood_status status = take_window(reader, &problem->axis[a], &problem->windows[a]);
+        if (status) return status;
+    }
     if (!at_end_of_field(reader)) return bad(reader, "':' or the end");
     return NHOOD_OK;
 }

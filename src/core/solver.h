@@ -92,7 +92,8 @@ typedef bool nh_work_fn(const struct nh_problem *problem, const struct nh_device
 enum {
     NH_TAKES_PARTS = 1, /* tensors that cover a part of the grid */
     NH_TAKES_PERIODIC = 2,
-    NH_TAKES_ANY_SCALE = 4 /* also scales that f32 does not take (scale.h) */
+    NH_TAKES_ANY_SCALE = 4, /* also scales that f32 does not take (scale.h) */
+    NH_TAKES_TABLES = 8     /* windows that are not by formula */
 };
 
 struct nh_solver {

@@ -14,7 +14,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 const struct nh_solver nh_solver_cpu_fused = {
     .name = "cpu.fused",
     .device_kind = NHOOD_DEVICE_CPU,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_TABLES,
     .knob = nh_tiled_knobs,
     .refuse = refuse,
     .candidates = nh_tiled_candidates,

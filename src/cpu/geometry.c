@@ -44,6 +44,7 @@ struct nh_range nh_group_attended(const struct nh_axis *axis, int64_t group) {
 }
 
 double nh_boxed_keys(const struct nh_axis *axis) {
+    if (axis->windows.kind) return (double)axis->key.length;
     const double groups = (double)nh_min(axis->dilation, axis->query.length);
     const double keys = (double)axis->query.length + groups * (double)(axis->window + axis->stride);
     return axis->periodic || keys < (double)axis->key.length ? keys : (double)axis->key.length;
@@ -69,7 +70,7 @@ static bool group_meets_box_twice(const struct nh_axis *axis, int64_t group) {
 }
 
 bool nh_meets_box_twice(const struct nh_axis *axis) {
-    if (!axis->periodic || nh_is_whole(axis, &axis->key)) return false;
+    if (!axis->periodic || nh_has_all_keys(axis)) return false;
     /* Groups differ only in whether they have one more query or key at either end of the boxes. The groups at the boxes' ends
      * stand for all. */
     const struct nh_box *box[] = {&axis->query, &axis->key};

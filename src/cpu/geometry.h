@@ -3,7 +3,7 @@
  * Order. The tokens of each axis are ordered by dilation group. A *place* is an index into this order. In it every window is
  * a contiguous range of places whose ends never decrease, and only order->token knows about dilation.
  *
- * Parts. If the tensors cover a part of the axis, or it is periodic, keys have other places than queries: one for each key
+ * Parts. If the tensors cover a part of the axis, it is periodic, or it has a window table, keys have other places than queries: one for each key
  * that some query of the box attends, one dilation group after the other. On a periodic axis windows continue beyond the
  * ends, so a key may have several places. On all other axes the key and the query of a token have the same place.
  *
@@ -167,9 +167,10 @@ enum { NH_LONG_AXIS = 1 << 15 };
 /* Most queries or keys of a boxed axis. Its tables are always kept whole, and those of so many take some 400 MB. */
 enum { NH_MOST_BOXED = 1 << 22 };
 
-/* Whether an axis is boxed: it is periodic or covered in part, so that keys have other places than queries. */
+/* Whether an axis is boxed: it is periodic, covered in part, or has window tables, so that keys have other places than
+ * queries. */
 static inline bool nh_is_boxed(const struct nh_axis *axis) {
-    return axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_is_whole(axis, &axis->key);
+    return axis->windows.kind || nh_is_cut(axis);
 }
 
 /* Whether the window of some query of a periodic axis meets the key box in two pieces, with keys between them that the box

@@ -63,6 +63,8 @@ nhood_status nh_choice_cache_choose(struct nh_choice_cache *cache, const struct 
     key.device = request->device;
     snprintf(key.only, sizeof key.only, "%s", request->only ? request->only : "");
     memcpy(&key.problem, request->problem, sizeof key.problem);
+    for (int a = 0; a < NH_AXES; a++) /* their hashes stand for tables, wherever these are */
+        key.problem.axis[a].windows.range = NULL;
     /* Read before choosing, so that a change of wisdom meanwhile makes the entry outdated, not wrong. */
     key.wisdom_version = nh_wisdom_version(request->wisdom);
     struct entry **slot = slot_of(cache, &key);

@@ -248,13 +248,14 @@ static nhood_status list_contestants(struct contest *contest) {
     return NHOOD_OK;
 }
 
-/* Wisdom's key has no strides, so the problem is measured as its text describes it, with packed tensors. */
+/* Wisdom's key has no strides, so the problem is measured with packed tensors. */
 static nhood_status pack(const struct nh_problem *given, struct nh_problem *packed) {
-    char text[NH_WISDOM_PROBLEM_BYTES];
-    nhood_problem parsed;
-    nh_problem_text(given, text, sizeof text);
-    nhood_status status = nhood_problem_parse(text, &parsed);
-    return status ? status : nh_problem_canonical(&parsed, packed);
+    static const nhood_strides zero = {0};
+    nhood_status status = NHOOD_OK;
+    *packed = *given;
+    for (int32_t tensor = 0; !status && tensor < NHOOD_TENSOR_COUNT; tensor++)
+        status = nh_problem_set_strides(packed, tensor, &zero);
+    return status;
 }
 
 /* Another thread may have measured the problem while this one was building. */

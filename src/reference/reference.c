@@ -336,7 +336,7 @@ static double estimate(const struct nh_solver *solver, const struct nh_problem *
     (void)count;
     struct nh_problem visited = *problem;
     for (int a = 0; a < NH_AXES; a++)
-        visited.axis[a].key = (struct nh_box){0, visited.axis[a].length};
+        visited.axis[a].key = (struct nh_box){0, nh_axis_keys(&visited.axis[a])};
     return 0.8 * nh_problem_flops(&visited);
 }
 
@@ -375,7 +375,7 @@ static nhood_status build(const struct nh_solver *solver, const struct nh_proble
 const struct nh_solver nh_solver_reference = {
     .name = "reference",
     .device_kind = NHOOD_DEVICE_CPU,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_ANY_SCALE,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_ANY_SCALE | NH_TAKES_TABLES,
     .refuse = nh_refuse_nothing,
     .candidates = nh_one_config,
     .estimate = estimate,

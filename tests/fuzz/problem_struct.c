@@ -1,4 +1,4 @@
-/* Any bytes as a problem: refused with a text, or canonicalised without harm. As a member of a group it is refused with its index, or
+/* Any bytes as a problem, and as the window tables of its axes: refused with a text, or canonicalised without harm. As a member of a group it is refused with its index, or
  * planned, and an execute without tensors is refused unless there is nothing to compute. */
 #include "nhood.h"
 
@@ -20,8 +20,24 @@ static void in_group(nhood_context *context, const nhood_problem *problem, bool 
     nhood_plan_release(plan);
 }
 
+/* Tables hold anything, but cannot be longer than the caller says. */
+static void give_tables(nhood_problem *problem, const uint8_t *data, size_t size) {
+    enum { MOST_QUERIES = 64 };
+    static nhood_range range[MOST_QUERIES];
+    memset(range, 0, sizeof range);
+    memcpy(range, data, size < sizeof range ? size : sizeof range);
+    for (int i = 1; i < MOST_QUERIES && data && size & 1; i++) /* half of them mostly legal */
+        range[i].first = range[i - 1].first + (range[i].first & 3);
+    for (int a = 0; a < 3; a++) {
+        const bool has = problem->windows[a].range && problem->axis[a].length <= MOST_QUERIES;
+        problem->windows[a].range = has ? range : NULL;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static nhood_context *context;
+    const uint8_t *const start = data;
+    const size_t all = size;
     nhood_problem problem;
     char text[512];
     if (!context && nhood_context_create(NULL, &context)) abort();
@@ -31,6 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         size_t word = (data[0] | (size_t)data[1] << 8) % (sizeof problem / 8 - 1) + 1;
         memcpy((char *)&problem + word * 8, data + 2, 8);
     }
+    give_tables(&problem, start, all);
     double flops = 0;
     nhood_status status = nhood_problem_cost(&problem, &flops, NULL);
     if (status && status != NHOOD_ERR_ARGUMENT) abort();

@@ -10,12 +10,18 @@
 int main(void) {
     SIZE(nhood_axis, 40);
     SIZE(nhood_strides, 40);
-    SIZE(nhood_problem, 8 + 16 + 3 * 40 + 48 + 8 + 8 + 24 * 40 + 3 * 32);
+    SIZE(nhood_problem, 8 + 16 + 3 * 40 + 48 + 8 + 8 + 24 * 40 + 3 * 32 + 3 * 48);
     OFFSET(nhood_problem, axis, 24);
     OFFSET(nhood_problem, batch, 144);
     OFFSET(nhood_problem, scale, 192);
     OFFSET(nhood_problem, has_bias, 200);
     OFFSET(nhood_problem, strides, 208);
+    OFFSET(nhood_problem, region, 1168);
+    OFFSET(nhood_problem, windows, 1264);
+    SIZE(nhood_range, 8);
+    SIZE(nhood_windows, 48);
+    OFFSET(nhood_windows, padding, 32);
+    OFFSET(nhood_windows, range, 40);
     SIZE(nhood_io, 8 + 24 * 8 + 24);
     OFFSET(nhood_io, data, 8);
     OFFSET(nhood_io, workspace, 200);

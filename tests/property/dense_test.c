@@ -30,11 +30,31 @@ static int attends(const nhood_axis *axis, int64_t i, int64_t j, int64_t *distan
     return j / d >= start && j / d < start + axis->window;
 }
 
+static int64_t keys_of(const nhood_problem *p, int a) {
+    return p->windows[a].keys ? p->windows[a].keys : p->axis[a].length;
+}
+
+/* The same for windows that are not by formula. */
+static int attends_windows(const nhood_windows *w, int64_t length, int64_t keys, int64_t i,
+                           int64_t j) {
+    int64_t nearest, first;
+    if (j >= keys - w->padding) return 0;
+    switch (w->kind) {
+    case NHOOD_WINDOWS_RESAMPLED: /* the key of the middle of query i, if both grids are one unit long */
+        nearest = (int64_t)floor(((double)i + 0.5) * (double)keys / (double)length + 1e-9);
+        first = nearest - w->window / 2;
+        first = first < 0 ? 0 : first + w->window > keys ? keys - w->window : first;
+        return j >= first && j < first + w->window;
+    case NHOOD_WINDOWS_CUT: return j >= i - w->window / 2 && j < i - w->window / 2 + w->window;
+    default: return (j + w->shift) / w->window == (i + w->shift) / w->window;
+    }
+}
+
 /* In the grid, of a token of the key box or of the query box. */
 static void coordinates(const nhood_problem *p, int64_t token, int key, int64_t at[3]) {
     for (int a = p->rank - 1; a >= 0; a--) {
         const nhood_region *r = &p->region[a];
-        int64_t whole = p->axis[a].length;
+        int64_t whole = key ? keys_of(p, a) : p->axis[a].length;
         int64_t box = key ? r->key_length : r->query_length, length = box ? box : whole;
         at[a] = (token % length + (key ? r->key_offset : r->query_offset)) % whole;
         token /= length;
@@ -45,7 +65,7 @@ static int64_t tokens_of(const nhood_problem *p, int key) {
     int64_t tokens = 1;
     for (int a = 0; a < p->rank; a++) {
         int64_t box = key ? p->region[a].key_length : p->region[a].query_length;
-        tokens *= box ? box : p->axis[a].length;
+        tokens *= box ? box : key ? keys_of(p, a) : p->axis[a].length;
     }
     return tokens;
 }
@@ -68,7 +88,9 @@ static double dense_row(const struct test_case *c, int64_t b, int64_t i, int64_t
         coordinates(p, j, 1, y);
         for (int a = 0; !extra && a < p->rank; a++) {
             int64_t distance = 0;
-            seen &= attends(&p->axis[a], x[a], y[a], &distance);
+            seen &= p->windows[a].kind ? attends_windows(&p->windows[a], p->axis[a].length,
+                                                         keys_of(p, a), x[a], y[a])
+                                       : attends(&p->axis[a], x[a], y[a], &distance);
             bias = bias * (2 * p->axis[a].window - 1) + distance + p->axis[a].window - 1;
         }
         if (!seen) continue;
@@ -187,6 +209,22 @@ int main(void) {
         "f64:b1h1d3:9x9:w3x3:q0+4x0+4:k5+4x0+9",
         "f64:b1h1d3:12:w5:p1:q3+3:k7+2:x1",
     };
+    /* Windows that are not by formula; in the last four, some queries have no key. */
+    static const char *const windows[] = {
+        "f64:b1h1d3:16:wr5w3",
+        "f64:b2h4k2d4v5:7:wr30w8:x3",
+        "f64:b1h2d3:15:wz4",
+        "f64:b1h1d5:11:wz30",
+        "f64:b1h2d3:14:wb4+3",
+        "f64:b1h1d3:10x6:wr3w2xr9w4",
+        "f64:b1h2k1d4v2:9x8:wb4+1xz3:x2",
+        "f64:b1h1d3:6x12x7:w3xr4w3xb3+2:s2x1x1:c100",
+        "f64:b1h1d2:5x9:wr4w2x3:p01:q1+3x7+4",
+        "f64:b1h2d3:15:wz4v9",
+        "f64:b1h2d3:20x5:wr12w4v7xb2+1v4:q3+14x0+5:k2+9x1+4",
+        "f64:b2h2d3:9:wb3+0v0",
+        "f64:b1h1d4:10x9:wb5+2v6xr3w1v2:x1",
+    };
     nhood_context *context = NULL;
     nhood_context_create(NULL, &context);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -204,6 +242,14 @@ int main(void) {
         check_gradients(context, parts[i], "reference");
         check_forward(context, text, "cpu.fused");
         check_gradients(context, parts[i], "cpu.fused");
+    }
+    for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "fwd:%s", windows[i]);
+        check_forward(context, text, "reference");
+        check_gradients(context, windows[i], "reference");
+        check_forward(context, text, "cpu.fused");
+        check_gradients(context, windows[i], "cpu.fused");
     }
     nhood_context_destroy(context);
     return test_result();

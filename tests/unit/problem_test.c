@@ -75,6 +75,8 @@ static void check_text(void) {
                                        "nn:f16:b1h2d8:30:w4:d7",
                                        "in:f32:b1h1d1:1:w1",
                                        "pn:f32:b1h1d8:9:w3:c1:zfill",
+                                       "fwd:f32:b1h1d8:12x9:wr4w3xz30",
+                                       "bwd:bf16:b1h1d8:1x12x9:w1xr40w3v39xb4+3v0:k0+1x3+20x1+8",
                                        "fwd:f32:b1h1d8:9:w12:clamp:tf32"};
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         nhood_problem problem;
@@ -101,7 +103,16 @@ static void check_text(void) {
                                         "fwd:f32:b1h1k0d1:4:w1",
                                         "fwd:f32:b1h1d1:4:w1:s1x1",
                                         "fwd:f32:b1h1d1:4:w2:d2:x1:d1",
-                                        "fwd:f32:b1h1d1:4:w2:scale1:scale1"};
+                                        "fwd:f32:b1h1d1:4:w2:scale1:scale1",
+                                        "fwd:f32:b1h1d1:4:wr2",
+                                        "fwd:f32:b1h1d1:4:wr2w3",
+                                        "fwd:f32:b1h1d1:4:wz0",
+                                        "fwd:f32:b1h1d1:4:wz2v5",
+                                        "fwd:f32:b1h1d1:4:wb2",
+                                        "fwd:f32:b1h1d1:4:wb2+2",
+                                        "fwd:f32:b1h1d1:4:wt4#0123456789abcdef",
+                                        "fwd:f32:b1h1d1:4:wz2:c1",
+                                        "fwd:f32:b1h1d1:4:wz2:rpb"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         nhood_problem problem;
         CHECK(nhood_problem_parse(wrong[i], &problem) == NHOOD_ERR_ARGUMENT, "'%s' was taken",

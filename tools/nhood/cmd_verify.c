@@ -29,6 +29,7 @@ struct verify {
 /* A problem and the seed of its data. Random problems are drawn from the seed, too. */
 struct test_case {
     nhood_problem problem;
+    struct random_tables tables; /* of a random problem */
     char text[PROBLEM_BYTES];
     uint64_t seed;
     bool random;
@@ -278,7 +279,7 @@ static int verify_all(struct verify *verify, int count, char **texts) {
     int64_t drawn = 0, left = verify->random;
     while (!failed && left > 0 && drawn < verify->random * MOST_DRAWS) {
         test = (struct test_case){.seed = (uint64_t)(verify->seed + drawn++), .random = true};
-        random_problem(test.seed, verify->per_kernel, &test.problem);
+        random_problem(test.seed, verify->per_kernel, &test.problem, &test.tables);
         if (verify->solver && !solver_takes(verify, &test.problem)) continue;
         failed = verify_case(verify, &test);
         left--;

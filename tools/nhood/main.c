@@ -33,6 +33,8 @@ static const char problem_help[] =
     "  dtype   f64, f32, f16, bf16\n"
     "  b h k   batch, heads, key/value heads      d v   head dim, and that of the values\n"
     "  L w     length and window of each axis     s d   stride and dilation of the windows\n"
+    "          or r<Lk>w<k> (k of Lk keys around the nearest), z<k> (cut at borders), b<m>+<o>\n"
+    "          (blocks, shifted by o), each with v<n> if only n keys are valid\n"
     "  c       which axes are causal              x     extra tokens that every query attends\n"
     "  p       which axes are periodic            q k   boxes of the grid that queries, keys "
     "cover\n"

@@ -57,35 +57,81 @@ static bool has_key(const nhood_problem *problem, int a, int64_t token) {
     return key >= 0 && key < covered_length(problem, a, true);
 }
 
-/* Whether a causal window or the key box leaves a slot in this row of A unused, so that kernels must not read it. */
-static bool slot_unused(const nhood_problem *problem, const struct view *view, int64_t row,
-                        int64_t slot) {
+/* The windows of an axis: those of a formula, or a table of all of them. */
+struct axis_windows {
+    nhood_axis axis;
+    nhood_range *range; /* NULL: by formula */
+    int64_t slots;
+};
+
+static void free_windows(struct axis_windows windows[3]) {
+    for (int a = 0; a < 3; a++)
+        free(windows[a].range);
+}
+
+static bool list_windows(const nhood_problem *problem, struct axis_windows windows[3]) {
+    memset(windows, 0, 3 * sizeof *windows);
+    for (int a = 0; a < problem->rank; a++) {
+        windows[a].axis = effective_axis(&problem->axis[a]);
+        windows[a].slots = windows[a].axis.window;
+        if (!problem->windows[a].kind) continue;
+        const int64_t length = windows[a].axis.length;
+        nhood_range *range = windows[a].range = malloc((size_t)length * sizeof *range);
+        if (!range) return !complain(EXIT_FAILURE, "out of memory");
+        nhood_status status = nhood_windows_ranges(&problem->windows[a], length, range);
+        if (status) return !complain_library(status, "windows");
+        for (int64_t i = 0; i < length; i++)
+            if (range[i].count > windows[a].slots) windows[a].slots = range[i].count;
+    }
+    return true;
+}
+
+/* Whether a short window or the key box leaves a slot in this row of A unused, so that kernels must not read it. */
+static bool slot_unused(const nhood_problem *problem, const struct axis_windows *windows,
+                        const struct view *view, int64_t row, int64_t slot) {
     row /= view->extent[VIEW_HEAD];
     for (int a = problem->rank - 1; a >= 0; a--) {
-        nhood_axis axis = effective_axis(&problem->axis[a]);
+        const nhood_axis *axis = &windows[a].axis;
         int64_t token = problem->region[a].query_offset + row % view->extent[VIEW_AXIS + a];
         int64_t first = 0, count = 0;
-        nhood_window(&axis, token % axis.length, &first, &count);
-        int64_t at = slot % axis.window;
-        if (at >= count || !has_key(problem, a, first + at * axis.dilation)) return true;
-        slot /= axis.window;
+        if (windows[a].range) {
+            first = windows[a].range[token].first;
+            count = windows[a].range[token].count;
+        } else {
+            nhood_window(axis, token % axis->length, &first, &count);
+        }
+        int64_t at = slot % windows[a].slots;
+        if (at >= count || !has_key(problem, a, first + at * axis->dilation)) return true;
+        slot /= windows[a].slots;
         row /= view->extent[VIEW_AXIS + a];
     }
     return false;
 }
 
-static double draw(const struct problem_data *given, int32_t tensor, int64_t row, int64_t inner,
-                   struct random *random) {
-    double value = random_normal(random);
-    if (tensor != NHOOD_A) return value;
-    return slot_unused(&given->problem, &given->view[tensor], row, inner) ? NAN : value;
+/* Normally distributed values; NaN in unused slots of A. */
+static bool draw(const struct problem_data *given, int32_t tensor, void *image,
+                 struct random *random) {
+    const nhood_problem *problem = &given->problem;
+    const struct view *view = &given->view[tensor];
+    struct axis_windows windows[3];
+    bool listed = list_windows(problem, windows);
+    for (int64_t row = 0; listed && row < view->rows; row++) {
+        int64_t start = view_row(view, row);
+        for (int64_t c = 0; c < view->extent[VIEW_INNER]; c++) {
+            double value = random_normal(random);
+            if (tensor == NHOOD_A && slot_unused(problem, windows, view, row, c)) value = NAN;
+            storage_store(tensor_dtype(problem, tensor), image, start + c, value);
+        }
+    }
+    free_windows(windows);
+    return listed;
 }
 
 /* Moves a tensor between the problem's own layout and the packed f64 copy. */
-enum direction { DRAW, ENCODE, DECODE };
+enum direction { ENCODE, DECODE };
 
 static bool transfer(struct problem_data *given, struct problem_data *truth, int32_t tensor,
-                     enum direction direction, struct random *random) {
+                     enum direction direction) {
     const struct view *view = &given->view[tensor];
     int32_t dtype = tensor_dtype(&given->problem, tensor);
     int64_t width = view->extent[VIEW_INNER];
@@ -96,9 +142,7 @@ static bool transfer(struct problem_data *given, struct problem_data *truth, int
     for (int64_t row = 0; row < view->rows; row++) {
         int64_t start = view_row(view, row);
         for (int64_t c = 0; c < width; c++) {
-            if (direction == DRAW)
-                storage_store(dtype, image, start + c, draw(given, tensor, row, c, random));
-            else if (direction == ENCODE)
+            if (direction == ENCODE)
                 storage_store(dtype, image, start + c, packed[row * width + c]);
             else
                 packed[row * width + c] = storage_load(dtype, image, start + c);
@@ -107,6 +151,15 @@ static bool transfer(struct problem_data *given, struct problem_data *truth, int
     if (direction != DECODE) data_set_image(given, tensor, image);
     free(image);
     return true;
+}
+
+static bool draw_input(struct problem_data *given, int32_t tensor, struct random *random) {
+    if (!data_mark(given, tensor)) return false;
+    void *image = data_image(given, tensor);
+    bool drawn = image && draw(given, tensor, image, random);
+    if (drawn) data_set_image(given, tensor, image);
+    free(image);
+    return drawn;
 }
 
 static bool from_forward(const nhood_problem *problem, int32_t tensor) {
@@ -118,14 +171,14 @@ static int draw_inputs(struct problem_data *given, struct problem_data *truth,
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         if (tensor_role(&given->problem, t) != TENSOR_INPUT || from_forward(&given->problem, t))
             continue;
-        if (!transfer(given, truth, t, DRAW, random) || !transfer(given, truth, t, DECODE, NULL))
+        if (!draw_input(given, t, random) || !transfer(given, truth, t, DECODE))
             return EXIT_FAILURE;
     }
     if (given->problem.op != NHOOD_OP_BWD) return 0;
     int status = data_run(truth, target->context, 0, NHOOD_OP_FWD, reference);
     /* The truth keeps O and LSE as they are: rounded to f32, an LSE of 1e10 makes weights of e^600. */
     for (int32_t t = 0; !status && t < NHOOD_TENSOR_COUNT; t++)
-        if (from_forward(&given->problem, t) && !transfer(given, truth, t, ENCODE, NULL))
+        if (from_forward(&given->problem, t) && !transfer(given, truth, t, ENCODE))
             status = EXIT_FAILURE;
     return status;
 }

@@ -115,6 +115,10 @@ static bool has_region(const nhood_problem *problem) {
     return any;
 }
 
+static bool has_tables(const nhood_problem *problem) {
+    return problem->windows[0].kind || problem->windows[1].kind || problem->windows[2].kind;
+}
+
 static void draw_layout(struct random *random, nhood_problem *problem) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
         struct view packed;
@@ -125,7 +129,7 @@ static void draw_layout(struct random *random, nhood_problem *problem) {
         bool broadcast = tensor_role(problem, t) == TENSOR_INPUT && t != NHOOD_O &&
                          t != NHOOD_LSE && random_once_in(random, 8);
         /* A slot that is unused for one query is NaN, so it must not be shared with another query. */
-        if (t == NHOOD_A && has_region(problem)) broadcast = false;
+        if (t == NHOOD_A && (has_region(problem) || has_tables(problem))) broadcast = false;
         draw_strides(random, &packed, broadcast, &problem->strides[t]);
         if (!starts_aligned(problem, t)) problem->flags |= NHOOD_FLAG_UNALIGNED;
     }
@@ -188,7 +192,66 @@ static void draw_parts(uint64_t seed, uint64_t member, nhood_problem *problem) {
     if (!is_small(problem)) *problem = whole;
 }
 
-void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem) {
+/* Draws ranges that may leave gaps, overlap, and be empty. */
+static void draw_ranges(struct random *random, int64_t queries, int64_t keys, nhood_range *range) {
+    const int64_t mean = 2 + 2 * keys / queries, usual = random_integer(random, 0, mean + 6);
+    int64_t first = 0, end = 0;
+    for (int64_t i = 0; i < queries; i++) {
+        if (!random_once_in(random, 3)) first += random_integer(random, 0, mean);
+        if (first > keys) first = keys;
+        int64_t next =
+            first + usual + (random_once_in(random, 6) ? random_integer(random, 0, 9) : 0);
+        if (random_once_in(random, 10)) next = first;
+        if (next > end) end = next < keys ? next : keys;
+        if (first > end) end = first;
+        range[i] = (nhood_range){(int32_t)first, (int32_t)(end - first)};
+    }
+}
+
+/* Gives an axis windows that are not by formula. */
+static void draw_windows(struct random *random, int32_t rank, int a, nhood_problem *problem,
+                         struct random_tables *tables) {
+    static const int64_t longest[] = {0, RANDOM_MOST_QUERIES, 40, 16};
+    nhood_axis *axis = &problem->axis[a];
+    nhood_windows *windows = &problem->windows[a];
+    *axis = (nhood_axis){random_integer(random, 1, longest[rank]), 1, 1, 1, 0, 0};
+    windows->kind = (int32_t)random_integer(
+        random, tables ? NHOOD_WINDOWS_TABLE : NHOOD_WINDOWS_RESAMPLED, NHOOD_WINDOWS_BLOCKS);
+    int64_t keys = axis->length, most = longest[rank] < keys ? longest[rank] : keys;
+    if (windows->kind <= NHOOD_WINDOWS_RESAMPLED)
+        windows->keys = keys = most = random_integer(random, 1, longest[rank]);
+    if (windows->kind == NHOOD_WINDOWS_TABLE) {
+        draw_ranges(random, axis->length, keys, tables->range[a]);
+        windows->range = tables->range[a];
+    } else {
+        windows->window = random_integer(random, 1, most < 20 ? most : 20);
+    }
+    if (windows->kind == NHOOD_WINDOWS_BLOCKS)
+        windows->shift = random_integer(random, 0, windows->window - 1);
+    if (random_once_in(random, 3)) windows->padding = random_integer(random, 0, keys);
+    const nhood_axis of_keys = {.length = keys};
+    problem->region[a] = (nhood_region){0};
+    if (random_once_in(random, 4))
+        draw_box(random, axis, &problem->region[a].query_offset, &problem->region[a].query_length);
+    if (random_once_in(random, 4))
+        draw_box(random, &of_keys, &problem->region[a].key_offset, &problem->region[a].key_length);
+}
+
+/* Gives some axes of one problem in five windows that are not by formula, by a sequence of random numbers of their own. */
+static void draw_tables(uint64_t seed, nhood_problem *problem, struct random_tables *tables) {
+    struct random random = {seed ^ UINT64_C(0x7ab1e)};
+    const nhood_problem before = *problem;
+    if (!random_once_in(&random, 5)) return;
+    const int first = (int)random_integer(&random, 0, problem->rank - 1);
+    for (int a = 0; a < problem->rank; a++)
+        if (a == first || random_once_in(&random, 2))
+            draw_windows(&random, problem->rank, a, problem, tables);
+    problem->has_bias = 0;
+    if (!is_small(problem)) *problem = before;
+}
+
+void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem,
+                    struct random_tables *tables) {
     uint64_t member = seed % (uint64_t)per_kernel;
     struct random shared = {seed - member}, own = {seed};
     do
@@ -196,5 +259,6 @@ void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem) {
     while (!is_small(problem));
     if (member) redraw_extents(&own, problem);
     draw_parts(seed, member, problem);
+    draw_tables(seed, problem, tables);
     draw_layout(&shared, problem);
 }

@@ -55,10 +55,15 @@ int32_t tensor_dtype(const nhood_problem *problem, int32_t tensor) {
     return lse && problem->dtype != NHOOD_DTYPE_F64 ? NHOOD_DTYPE_F32 : problem->dtype;
 }
 
+int64_t grid_length(const nhood_problem *problem, int axis, bool keys) {
+    const nhood_windows *windows = &problem->windows[axis];
+    return keys && windows->keys ? windows->keys : problem->axis[axis].length;
+}
+
 int64_t covered_length(const nhood_problem *problem, int axis, bool keys) {
     const nhood_region *region = &problem->region[axis];
     int64_t length = keys ? region->key_length : region->query_length;
-    return length ? length : problem->axis[axis].length;
+    return length ? length : grid_length(problem, axis, keys);
 }
 
 /* Sets the extents of all axes but the innermost, which follows from the number of elements. */

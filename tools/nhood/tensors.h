@@ -13,6 +13,9 @@ enum tensor_role tensor_role(const nhood_problem *problem, int32_t tensor);
 const char *tensor_name(int32_t tensor);
 int32_t tensor_dtype(const nhood_problem *problem, int32_t tensor);
 
+/* The coordinates of an axis' grid of queries, or of keys. */
+int64_t grid_length(const nhood_problem *problem, int axis, bool keys);
+
 /* The number of tokens of an axis that the tensors of queries, or of keys, cover. */
 int64_t covered_length(const nhood_problem *problem, int axis, bool keys);
 

@@ -87,18 +87,18 @@ void group_case_free(struct group_case *group) {
 
 /* ---- random groups ---- */
 
-static bool is_causal(const nhood_problem *problem) {
-    bool causal = false;
+static bool takes_bias(const nhood_problem *problem) {
+    bool takes = true;
     for (int a = 0; a < problem->rank; a++)
-        causal |= problem->axis[a].causal != 0;
-    return causal;
+        takes &= !problem->axis[a].causal && !problem->windows[a].kind;
+    return takes;
 }
 
 /* Whether a drawn problem can be made one of the group: what is shared and not taken over is equal. */
 static bool fits(const nhood_problem *first, const nhood_problem *drawn) {
     const bool clamped = (first->flags | drawn->flags) & NHOOD_FLAG_CLAMP_WINDOW;
     return drawn->op == first->op && drawn->rank == first->rank && !clamped &&
-           !(first->has_bias && is_causal(drawn));
+           (takes_bias(drawn) || !first->has_bias);
 }
 
 int random_group(struct suite *suite, uint64_t seed) {
@@ -109,12 +109,12 @@ int random_group(struct suite *suite, uint64_t seed) {
     nhood_problem first, drawn;
     uint64_t next = seed * MOST_DRAWS;
     do
-        random_problem(next++, 1, &first);
+        random_problem(next++, 1, &first, NULL);
     while (first.flags & NHOOD_FLAG_CLAMP_WINDOW);
     drawn = first;
     for (int64_t i = 0, draws = 0; i < members && draws < MOST_DRAWS; draws++) {
         char text[PROBLEM_BYTES];
-        if (i) random_problem(next++, 1, &drawn);
+        if (i) random_problem(next++, 1, &drawn, NULL);
         if (!fits(&first, &drawn)) continue;
         drawn.dtype = first.dtype;
         drawn.flags = first.flags;

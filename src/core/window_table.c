@@ -1,0 +1,221 @@
+/* Windows of an axis that are not by formula: a range of keys for every query coordinate, from the caller's table or from one
+ * of nhood.h's generators. */
+#include "window_table.h"
+
+#include "hash.h"
+
+#include <stdio.h>
+
+#include <string.h>
+
+static struct nh_range cut(int64_t begin, int64_t end, int64_t keys) {
+    return (struct nh_range){nh_max(0, nh_min(begin, keys)), nh_max(0, nh_min(end, keys))};
+}
+
+struct nh_range nh_windows_range(const struct nh_windows *windows, int64_t length, int64_t index) {
+    const int64_t keys = windows->keys, window = windows->window;
+    int64_t begin = 0, end = 0;
+    switch (windows->kind) {
+    case NHOOD_WINDOWS_TABLE:
+        begin = windows->range[index].first;
+        end = begin + windows->range[index].count;
+        break;
+    case NHOOD_WINDOWS_RESAMPLED:
+        begin = (2 * index + 1) * keys / (2 * length) - window / 2;
+        begin = nh_max(0, nh_min(begin, keys - window));
+        end = begin + window;
+        break;
+    case NHOOD_WINDOWS_CUT:
+        begin = index - window / 2;
+        end = begin + window;
+        break;
+    case NHOOD_WINDOWS_BLOCKS:
+        begin = (index + windows->shift) / window * window - windows->shift;
+        end = begin + window;
+        break;
+    }
+    return cut(begin, end, windows->valid);
+}
+
+/* ARGUMENT unless low <= value <= high. `where` is the text before the field's name. */
+static nhood_status check_field(const char *where, const char *field, int64_t value, int64_t low,
+                                int64_t high) {
+    if (value >= low && value <= high) return NHOOD_OK;
+    if (low == high)
+        return nh_error(NHOOD_ERR_ARGUMENT, "%s.%s = %lld is not %lld", where, field,
+                        (long long)value, (long long)low);
+    return nh_error(NHOOD_ERR_ARGUMENT, "%s.%s = %lld is not in [%lld, %lld]", where, field,
+                    (long long)value, (long long)low, (long long)high);
+}
+
+static nhood_status check_ranges(const char *where, const nhood_range *range, int64_t queries,
+                                 int64_t keys) {
+    int64_t before_first = 0, before_end = 0;
+    for (int64_t i = 0; i < queries; i++) {
+        const int64_t first = range[i].first, count = range[i].count, end = first + count;
+        if (first < 0 || count < 0 || end > keys)
+            return nh_error(NHOOD_ERR_ARGUMENT,
+                            "%s[%lld] = {first %lld, count %lld} is not a range of %lld keys",
+                            where, (long long)i, (long long)first, (long long)count,
+                            (long long)keys);
+        if (first < before_first || end < before_end)
+            return nh_error(NHOOD_ERR_ARGUMENT,
+                            "%s[%lld] = {first %lld, count %lld} goes back behind {first %lld, "
+                            "count %lld} before it",
+                            where, (long long)i, (long long)first, (long long)count,
+                            (long long)before_first, (long long)(before_end - before_first));
+        before_first = first;
+        before_end = end;
+    }
+    return NHOOD_OK;
+}
+
+static nhood_status check_kind(const char *where, const nhood_windows *given, int64_t length,
+                               int64_t keys) {
+    const bool resampled = given->kind == NHOOD_WINDOWS_RESAMPLED;
+    const bool table = given->kind == NHOOD_WINDOWS_TABLE;
+    const bool blocks = given->kind == NHOOD_WINDOWS_BLOCKS;
+    const int64_t most = table ? 0 : resampled ? keys : INT32_MAX;
+    nhood_status status;
+    if ((status = check_field(where, "reserved", given->reserved, 0, 0)) ||
+        (status = check_field(where, "keys", keys, 1, INT32_MAX)) ||
+        (!table && !resampled && (status = check_field(where, "keys", keys, length, length))) ||
+        (status = check_field(where, "window", given->window, table ? 0 : 1, most)) ||
+        (status = check_field(where, "shift", given->shift, 0, blocks ? given->window - 1 : 0)) ||
+        (status = check_field(where, "padding", given->padding, 0, keys)))
+        return status;
+    if (table && !given->range) return nh_error(NHOOD_ERR_ARGUMENT, "%s.range is NULL", where);
+    if (!table && given->range)
+        return nh_error(NHOOD_ERR_ARGUMENT, "%s.range is not NULL: only a TABLE has one", where);
+    return NHOOD_OK;
+}
+
+static void consider(int64_t length, int64_t index, struct nh_windows *windows) {
+    const int64_t query = nh_max(0, nh_min(index, length - 1));
+    const struct nh_range range = nh_windows_range(windows, length, query);
+    windows->most = nh_max(windows->most, range.end - range.begin);
+}
+
+/* The most keys of a query, and the hash of a table. */
+static void scan(int64_t length, struct nh_windows *windows) {
+    windows->most = 1;
+    switch (windows->kind) {
+    case NHOOD_WINDOWS_TABLE:
+        windows->hash = NH_HASH_START; /* FNV-1a by words, as tables may be long */
+        for (int64_t i = 0; i < length; i++) {
+            const uint64_t first = (uint32_t)windows->range[i].first;
+            const uint64_t count = (uint32_t)windows->range[i].count;
+            windows->hash = (windows->hash ^ (first << 32 | count)) * NH_HASH_PRIME;
+            consider(length, i, windows);
+        }
+        break;
+    case NHOOD_WINDOWS_RESAMPLED: /* all are as long, but those that padding cuts: the last ones */
+        consider(length, 0, windows);
+        break;
+    case NHOOD_WINDOWS_CUT: /* they grow up to where they begin at key 0, and shrink from where they end at the last one */
+        consider(length, windows->window / 2, windows);
+        consider(length, windows->valid - windows->window + windows->window / 2, windows);
+        break;
+    case NHOOD_WINDOWS_BLOCKS: /* only the first may be shorter than the next, unless padding cuts that */
+        consider(length, 0, windows);
+        consider(length, windows->window - windows->shift, windows);
+        break;
+    }
+}
+
+nhood_status nh_windows_canonical(const char *where, const nhood_windows *given, int64_t length,
+                                  struct nh_windows *windows) {
+    char ranges[48];
+    memset(windows, 0, sizeof *windows);
+    nhood_status status =
+        check_field(where, "kind", given->kind, NHOOD_WINDOWS_FORMULA, NHOOD_WINDOWS_BLOCKS);
+    if (status) return status;
+    if (given->kind == NHOOD_WINDOWS_FORMULA) {
+        const nhood_windows none = {.kind = NHOOD_WINDOWS_FORMULA};
+        if (given->reserved == none.reserved && !given->keys && !given->window && !given->shift &&
+            !given->padding && !given->range)
+            return NHOOD_OK;
+        return nh_error(NHOOD_ERR_ARGUMENT, "%s.kind = 0 (FORMULA), but other fields are not 0",
+                        where);
+    }
+    if (length < 1 || length > INT32_MAX)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "%s.kind = %d: the axis' length %lld is not in [1, 2^31)", where,
+                        (int)given->kind, (long long)length);
+    const bool own_keys =
+        given->kind == NHOOD_WINDOWS_TABLE || given->kind == NHOOD_WINDOWS_RESAMPLED;
+    const int64_t keys = own_keys || given->keys ? given->keys : length;
+    if ((status = check_kind(where, given, length, keys))) return status;
+    if (given->kind == NHOOD_WINDOWS_TABLE) {
+        snprintf(ranges, sizeof ranges, "%s.range", where);
+        if ((status = check_ranges(ranges, given->range, length, keys))) return status;
+    }
+    *windows = (struct nh_windows){.kind = given->kind,
+                                   .keys = keys,
+                                   .window = given->window,
+                                   .shift = given->shift,
+                                   .valid = keys - given->padding,
+                                   .range = given->range};
+    scan(length, windows);
+    return NHOOD_OK;
+}
+
+nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_AXES],
+                             nhood_range **kept) {
+    size_t ranges = 0;
+    *kept = NULL;
+    for (int a = 0; a < NH_AXES; a++)
+        if (axis[a].windows.range) ranges += (size_t)axis[a].length;
+    if (!ranges) return NHOOD_OK;
+    nhood_range *next = *kept = nh_allocate(host, ranges * sizeof **kept);
+    if (!next) return NHOOD_ERR_MEMORY;
+    for (int a = 0; a < NH_AXES; a++) {
+        if (!axis[a].windows.range) continue;
+        memcpy(next, axis[a].windows.range, (size_t)axis[a].length * sizeof *next);
+        axis[a].windows.range = next;
+        next += axis[a].length;
+    }
+    return NHOOD_OK;
+}
+
+nhood_status nhood_windows_ranges(const nhood_windows *windows, int64_t length,
+                                  nhood_range *range) {
+    struct nh_windows canonical;
+    if (!windows) return nh_error(NHOOD_ERR_ARGUMENT, "windows is NULL");
+    if (!range) return nh_error(NHOOD_ERR_ARGUMENT, "range is NULL");
+    nhood_status status = nh_windows_canonical("windows", windows, length, &canonical);
+    if (status) return status;
+    if (!canonical.kind)
+        return nh_error(NHOOD_ERR_ARGUMENT, "windows.kind = 0: nhood_window reports the windows of "
+                                            "a formula");
+    for (int64_t i = 0; i < length; i++) {
+        const struct nh_range keys = nh_windows_range(&canonical, length, i);
+        range[i] = (nhood_range){(int32_t)keys.begin, (int32_t)(keys.end - keys.begin)};
+    }
+    return NHOOD_OK;
+}
+
+nhood_status nhood_windows_inverse(const nhood_range *range, int64_t queries, int64_t keys,
+                                   nhood_range *inverse) {
+    if (!range) return nh_error(NHOOD_ERR_ARGUMENT, "range is NULL");
+    if (!inverse) return nh_error(NHOOD_ERR_ARGUMENT, "inverse is NULL");
+    if (queries < 1 || queries > INT32_MAX)
+        return nh_error(NHOOD_ERR_ARGUMENT, "queries = %lld is not in [1, 2^31)",
+                        (long long)queries);
+    if (keys < 1 || keys > INT32_MAX)
+        return nh_error(NHOOD_ERR_ARGUMENT, "keys = %lld is not in [1, 2^31)", (long long)keys);
+    nhood_status status = check_ranges("range", range, queries, keys);
+    if (status) return status;
+    int64_t
+        first = 0,
+        end =
+            0; /* queries before `first` end before the key, those before `end` begin at or before it */
+    for (int64_t key = 0; key < keys; key++) {
+        while (first < queries && range[first].first + (int64_t)range[first].count <= key)
+            first++;
+        while (end < queries && range[end].first <= key)
+            end++;
+        inverse[key] = (nhood_range){(int32_t)first, (int32_t)nh_max(0, end - first)};
+    }
+    return NHOOD_OK;
+}

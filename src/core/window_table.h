@@ -1,0 +1,16 @@
+/* Windows of an axis that are not by formula (nhood_windows of nhood.h). */
+#ifndef NH_WINDOW_TABLE_H
+#define NH_WINDOW_TABLE_H
+
+#include "problem.h"
+
+/* Checks windows of an axis of `length` queries, and makes them canonical; errors name `where` and the field. ARGUMENT. */
+nhood_status nh_windows_canonical(const char *where, const nhood_windows *given, int64_t length,
+                                  struct nh_windows *windows);
+
+/* Copies the tables of the axes, which belong to the caller, into one allocation, and points the axes there. *kept is what
+ * nh_release gets, NULL without tables. MEMORY. */
+nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_AXES],
+                             nhood_range **kept);
+
+#endif
