@@ -21,6 +21,7 @@ DEVICE_CPU, DEVICE_CUDA = 0, 1
 (Q, K, V, O, LSE, A, BIAS, EXTRA_K, EXTRA_V) = range(9)
 (D_O, D_LSE, D_Q, D_K, D_V, D_BIAS, D_EXTRA_K, D_EXTRA_V) = range(9, 17)
 TENSOR_SLOTS = 24
+WINDOWS_FORMULA, WINDOWS_TABLE, WINDOWS_RESAMPLED, WINDOWS_CUT, WINDOWS_BLOCKS = range(5)
 
 DTYPE_NAMES = {
     DTYPE_F64: "float64",
@@ -55,6 +56,18 @@ class Region(ctypes.Structure):
     ]
 
 
+class Windows(ctypes.Structure):
+    _fields_ = [
+        ("kind", c_int32),
+        ("reserved", c_int32),
+        ("keys", c_int64),
+        ("window", c_int64),
+        ("shift", c_int64),
+        ("padding", c_int64),
+        ("range", c_void_p),
+    ]
+
+
 class Problem(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -74,6 +87,7 @@ class Problem(ctypes.Structure):
         ("reserved", c_int32),
         ("strides", Strides * TENSOR_SLOTS),
         ("region", Region * 3),
+        ("windows", Windows * 3),
     ]
 
 
@@ -206,6 +220,8 @@ _PROTOTYPES = {
     "nhood_problem_format": (c_int32, [POINTER(Problem), c_void_p, c_size_t, c_void_p]),
     "nhood_problem_elements": (c_int32, [POINTER(Problem), c_int32, c_void_p]),
     "nhood_problem_cost": (c_int32, [POINTER(Problem), c_void_p, c_void_p]),
+    "nhood_windows_ranges": (c_int32, [POINTER(Windows), c_int64, c_void_p]),
+    "nhood_windows_inverse": (c_int32, [c_void_p, c_int64, c_int64, c_void_p]),
     "nhood_window": (c_int32, [POINTER(Axis), c_int64, POINTER(c_int64), POINTER(c_int64)]),
     "nhood_plan_create": (
         c_int32,
