@@ -488,8 +488,8 @@ typedef struct nhood_plan_options {
     const char *solver;
     int32_t effort;   /* NHOOD_EFFORT_* */
     int32_t reserved; /* 0 */
-    /* For MEASURE: about how many seconds it may take, >= 0. The candidate with the least estimate is timed in any case, and
-     * what has begun is finished. 0: until every candidate has been timed well. */
+    /* For MEASURE: about how many seconds it may take, >= 0; of a group, for all members. The candidate with the least estimate
+     * is timed in any case, and what has begun is finished. 0: until every candidate has been timed well. */
     double budget_s;
 } nhood_plan_options;
 
@@ -578,6 +578,12 @@ NHOOD_API void nhood_bundle_destroy(nhood_bundle *bundle); /* NULL is allowed */
 NHOOD_API nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device,
                                         const nhood_problem *problem,
                                         const nhood_plan_options *options);
+
+/* Adds those that nhood_plan_create_group would use for the group of `count` problems, which the device runs one after the other:
+ * those of every member. Returns what that and nhood_bundle_add would, with the index of the member in front. */
+NHOOD_API nhood_status nhood_bundle_add_group(nhood_bundle *bundle, int32_t device,
+                                              const nhood_problem *problems, int64_t count,
+                                              const nhood_plan_options *options);
 
 /* Writes the kernels added so far, replacing the file at the path. ARGUMENT (cannot be written). */
 NHOOD_API nhood_status nhood_bundle_save(nhood_bundle *bundle, const char *path);

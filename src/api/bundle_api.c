@@ -1,6 +1,6 @@
 /* Bundles: the kernels that plans would compile, compiled for a device that need not be present. */
-#include "context.h"
 #include "norm_rope.h"
+#include "plan.h"
 
 struct nhood_bundle {
     nhood_context *context; /* holds a reference */
@@ -61,6 +61,32 @@ nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device, const nhood_
                               const nhood_plan_options *options) {
     NH_NOT_CANCELLED;
     return add(bundle, device, problem, options, NULL, NULL);
+}
+
+/* What makes a group illegal, before anything is compiled. */
+static nhood_status check_members(const nhood_problem *problems, int64_t count) {
+    struct nh_problem first, problem;
+    for (int64_t i = 0; i < count; i++) {
+        nhood_status status = nh_problem_canonical(&problems[i], i ? &problem : &first);
+        if (status) return nh_group_member_error(status, i);
+        if (i) status = nh_group_check_shared(&first, &problem, i);
+        if (status) return status;
+    }
+    return NHOOD_OK;
+}
+
+nhood_status nhood_bundle_add_group(nhood_bundle *bundle, int32_t device,
+                                    const nhood_problem *problems, int64_t count,
+                                    const nhood_plan_options *options) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
+    nhood_status status = nh_members_check_count(problems, count);
+    if (!status) status = check_members(problems, count);
+    for (int64_t i = 0; !status && i < count; i++) {
+        status = add(bundle, device, &problems[i], options, NULL, NULL);
+        if (status) status = nh_group_member_error(status, i);
+    }
+    return status;
 }
 
 nhood_status nhood_bundle_launches(nhood_bundle *bundle, int32_t device,

@@ -112,15 +112,27 @@ static nhood_status build_one(nhood_context *context, struct nh_request *request
     return status;
 }
 
+/* Seconds to measure the next of so many members: an equal part of what is left. Not 0, which would be without a limit. */
+static double share_of_budget(double left_s, int64_t members) {
+    return left_s > 0 ? left_s / (double)members : 1e-9;
+}
+
 static nhood_status build(nhood_context *context, struct nh_request *request,
                           const nhood_plan_options *options, struct nh_members *members,
                           struct draft *draft) {
+    const double start_s = nh_steady_s();
+    nhood_plan_options own = {.struct_size = sizeof own};
+    if (options) own = *options;
     for (int64_t i = 0; i < members->distinct; i++) {
         request->problem = &members->problem[i];
+        if (options && options->budget_s > 0)
+            own.budget_s = share_of_budget(options->budget_s - (nh_steady_s() - start_s),
+                                           members->distinct - i);
         nhood_status status =
             nh_windows_keep(members->host, members->problem[i].axis, &members->tables[i]);
         if (!status)
-            status = build_one(context, request, options, &draft->choice[i], &members->built[i]);
+            status = build_one(context, request, options ? &own : NULL, &draft->choice[i],
+                               &members->built[i]);
         if (status) return nh_group_member_error(status, draft->first_of[i]);
     }
     for (int64_t i = 0; i < members->group.count; i++) {
@@ -186,6 +198,14 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
     return status;
 }
 
+nhood_status nh_members_check_count(const nhood_problem *problems, int64_t count) {
+    if (count < 0 || count > NHOOD_MOST_MEMBERS)
+        return nh_error(NHOOD_ERR_ARGUMENT, "count = %lld is not in [0, %d]", (long long)count,
+                        NHOOD_MOST_MEMBERS);
+    if (count && !problems) return nh_error(NHOOD_ERR_ARGUMENT, "problems is NULL");
+    return NHOOD_OK;
+}
+
 nhood_status nhood_plan_create_group(nhood_context *context, int32_t device,
                                      const nhood_problem *problems, int64_t count,
                                      const nhood_plan_options *options, nhood_plan **plan) {
@@ -193,13 +213,11 @@ nhood_status nhood_plan_create_group(nhood_context *context, int32_t device,
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
     *plan = NULL;
     if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
-    if (count < 0 || count > NHOOD_MOST_MEMBERS)
-        return nh_error(NHOOD_ERR_ARGUMENT, "count = %lld is not in [0, %d]", (long long)count,
-                        NHOOD_MOST_MEMBERS);
-    if (count && !problems) return nh_error(NHOOD_ERR_ARGUMENT, "problems is NULL");
+    nhood_status status = nh_members_check_count(problems, count);
+    if (status) return status;
     nhood_plan *created = nh_plan_new(context);
     if (!created) return NHOOD_ERR_MEMORY;
-    const nhood_status status = fill(created, device, problems, count, options);
+    status = fill(created, device, problems, count, options);
     if (status) {
         nhood_plan_release(created);
         return status;

@@ -30,6 +30,9 @@ struct nhood_plan {
 /* A plan with one reference, without operations. NULL without memory. */
 nhood_plan *nh_plan_new(nhood_context *context);
 
+/* ARGUMENT for what cannot be a list of members. */
+nhood_status nh_members_check_count(const nhood_problem *problems, int64_t count);
+
 /* Does nothing for NULL; the members may be half built. */
 void nh_members_destroy(struct nh_members *members);
 

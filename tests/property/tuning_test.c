@@ -3,6 +3,7 @@
 #include "case.h"
 
 #include <pthread.h>
+#include <time.h>
 
 static const char *const problems[] = {
     "fwd:f32:b1h2d16:20x20:w7x7",         "bwd:f32:b1h2d16:20x20:w7x7",
@@ -149,6 +150,60 @@ static void measured_results(void) {
     nhood_context_destroy(context);
 }
 
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Each different member of a group gets lines of wisdom, which its own plan takes. The budget is for all of them: what the first
+ * member leaves is shared by the others, and the last ones are timed even if nothing is left. */
+static void group_measured(void) {
+    enum { MEMBERS = 24 };
+    static char wisdom[TEXT_BYTES], again[TEXT_BYTES];
+    nhood_context *context = create();
+    nhood_problem member[MEMBERS + 1];
+    nhood_plan *plan = NULL;
+    nhood_plan_options options = {
+        .struct_size = sizeof options, .effort = NHOOD_EFFORT_WISDOM_ONLY, .budget_s = 0.25};
+    for (int i = 0; i <= MEMBERS; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "fwd:f32:b1h4d64:%dx40:w9x9", 40 + i % MEMBERS);
+        nhood_problem_parse(text, &member[i]);
+    }
+    CHECK(nhood_plan_create_group(context, 0, member, MEMBERS + 1, &options, &plan) ==
+                  NHOOD_ERR_CACHE_MISS &&
+              strstr(nhood_last_error(), "member 0: wisdom knows nothing"),
+          "%s", nhood_last_error());
+    options.effort = NHOOD_EFFORT_MEASURE;
+    const double start = seconds();
+    CHECK(!nhood_plan_create_group(context, 0, member, MEMBERS + 1, &options, &plan), "%s",
+          nhood_last_error());
+    const double took = seconds() - start;
+    nhood_plan_release(plan);
+    /* Members of their own budgets would take 24 times as long. */
+    CHECK(took < 8 * options.budget_s, "%g s, of a budget of %g s", took, options.budget_s);
+    export(context, wisdom);
+    options.effort = NHOOD_EFFORT_WISDOM_ONLY;
+    CHECK(!nhood_plan_create_group(context, 0, member, MEMBERS + 1, &options, &plan), "%s",
+          nhood_last_error());
+    nhood_plan_release(plan);
+    for (int i = 0; i < MEMBERS; i++) {
+        char description[512], line[64];
+        describe(context, &member[i], NHOOD_EFFORT_WISDOM_ONLY, description);
+        snprintf(line, sizeof line, " fwd:f32:b1h4d64:%dx40:w9x9 ", 40 + i);
+        CHECK(strstr(wisdom, line) && strstr(description, "sample"), "%s: %s", line, description);
+    }
+    /* Measured once. */
+    options.effort = NHOOD_EFFORT_MEASURE;
+    CHECK(!nhood_plan_create_group(context, 0, member, MEMBERS + 1, &options, &plan), "%s",
+          nhood_last_error());
+    nhood_plan_release(plan);
+    export(context, again);
+    CHECK(!strcmp(wisdom, again), "known members were measured again");
+    nhood_context_destroy(context);
+}
+
 struct worker {
     nhood_context *context;
     char description[512];
@@ -184,6 +239,7 @@ int main(void) {
     same_wisdom_same_plans();
     one_solver_measured();
     measured_results();
+    group_measured();
     threads_agree();
     return test_result();
 }

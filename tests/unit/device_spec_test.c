@@ -106,6 +106,7 @@ static void check_bundle_arguments(void) {
     CHECK(nhood_bundle_create(NULL, &bundle) == NHOOD_ERR_ARGUMENT &&
               nhood_bundle_create(context, NULL) == NHOOD_ERR_ARGUMENT &&
               nhood_bundle_add(NULL, 0, &problem, NULL) == NHOOD_ERR_ARGUMENT &&
+              nhood_bundle_add_group(NULL, 0, &problem, 1, NULL) == NHOOD_ERR_ARGUMENT &&
               nhood_bundle_launches(NULL, 0, &problem, NULL, NULL, NULL) == NHOOD_ERR_ARGUMENT &&
               !strcmp(nhood_last_error(), "report is NULL") &&
               nhood_bundle_save(NULL, "x") == NHOOD_ERR_ARGUMENT &&

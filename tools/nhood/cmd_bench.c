@@ -242,8 +242,9 @@ static struct result evaluate(const struct suite_problem *problem,
 
 static void print_result_json(const struct bench *bench, const struct suite_problem *problem,
                               const struct measurement *measurement, const struct result *result) {
+    char *text = suite_group_text(problem);
     json_begin();
-    json_text("problem", problem->text);
+    json_text("problem", text ? text : problem->text);
     if (problem->members > 1) json_integer("members", (int64_t)problem->members);
     json_text("device", bench->target.info.name);
     json_text("description", bench->target.info.description);
@@ -264,6 +265,7 @@ static void print_result_json(const struct bench *bench, const struct suite_prob
     json_number("plan_ns", measurement->plan_ns);
     json_number("workspace_bytes", measurement->workspace_bytes);
     json_end();
+    free(text);
 }
 
 static void print_header(const struct bench *bench) {

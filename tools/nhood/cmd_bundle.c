@@ -48,9 +48,9 @@ static int add_text(void *argument, const char *text, const char *origin) {
         work->list = list;
         work->capacity = capacity;
     }
-    int failed = ranges_parse(&work->list[work->count], text, origin);
+    int failed = ranges_parse(&work->list[work->count++], text, origin);
     if (failed) return failed;
-    work->total += ranges_total(&work->list[work->count++]);
+    work->total += ranges_total(&work->list[work->count - 1]);
     if (work->total > MOST_PROBLEMS)
         return complain(
             EXIT_USAGE,
@@ -83,50 +83,93 @@ static int find_devices(struct bundle_work *work) {
     return 0;
 }
 
-/* Takes the next legal problem. Illegal ones are left out if they come from ranges, but a text without ranges must be legal. */
-static bool take(struct bundle_work *work, nhood_problem *problem, char text[PROBLEM_BYTES]) {
+/* What a thread adds next: a problem, or the members of a group. */
+struct taken {
+    char *text;
+    nhood_problem *problem;
+    int64_t count, capacity;
+    nhood_status status; /* of the member that was parsed last */
+    char origin[PROBLEM_BYTES];
+};
+
+static int take_member(void *argument, const char *text, const char *origin) {
+    struct taken *taken = argument;
+    if (taken->count == taken->capacity) {
+        const int64_t capacity = taken->capacity ? 2 * taken->capacity : 16;
+        nhood_problem *problem = realloc(taken->problem, (size_t)capacity * sizeof *taken->problem);
+        if (!problem) return complain(EXIT_FAILURE, "%s: no memory", origin);
+        taken->problem = problem;
+        taken->capacity = capacity;
+    }
+    taken->status = nhood_problem_parse(text, &taken->problem[taken->count]);
+    snprintf(taken->origin, sizeof taken->origin, "%s", origin);
+    if (!taken->status) taken->count++;
+    return taken->status ? EXIT_USAGE : 0;
+}
+
+/* Takes the next legal problem or group. Illegal ones are left out if they come from ranges, but a text without ranges must be
+ * legal. */
+static bool take(struct bundle_work *work, struct taken *taken) {
     while (work->at < work->count && !work->failed) {
         struct ranges *ranges = &work->list[work->at];
+        char *text = realloc(taken->text, strlen(ranges->text) + 1);
+        if (!text) {
+            work->failed = complain(EXIT_FAILURE, "no memory for %s", ranges->text);
+            break;
+        }
+        taken->text = text;
         if (!ranges_next(ranges, text)) {
             work->at++;
             continue;
         }
         progress_show(work->done++ / work->total, text);
-        nhood_status status = nhood_problem_parse(text, problem);
-        if (!status) return true;
-        if (!ranges->count) work->failed = complain_library(status, text);
+        taken->count = 0;
+        taken->status = NHOOD_OK;
+        const int failed = suite_members(text, text, take_member, taken);
+        if (!failed) return true;
+        if (!taken->status) /* said already: not a group's text, or no memory */
+            work->failed = failed;
+        else if (!ranges->count)
+            work->failed = complain_library(taken->status, taken->origin);
         work->left_out++;
     }
     return false;
 }
 
-/* Adds the kernels of a problem, of its forward and its backward if both are wanted. */
-static nhood_status add(const struct bundle_work *work, nhood_problem *problem) {
+static nhood_status add_to(const struct bundle_work *work, const struct taken *taken) {
     const nhood_plan_options options = {.struct_size = sizeof options, .solver = work->solver};
     nhood_status status = NHOOD_OK;
     for (int32_t i = 0; i < work->devices && !status; i++)
-        status = nhood_bundle_add(work->bundle, work->device[i], problem, &options);
-    if (status || !work->backward || problem->op != NHOOD_OP_FWD) return status;
-    nhood_problem gradient = *problem;
-    gradient.op = NHOOD_OP_BWD;
-    for (int32_t i = 0; i < work->devices && !status; i++)
-        status = nhood_bundle_add(work->bundle, work->device[i], &gradient, &options);
+        status = strchr(taken->text, ';')
+                     ? nhood_bundle_add_group(work->bundle, work->device[i], taken->problem,
+                                              taken->count, &options)
+                     : nhood_bundle_add(work->bundle, work->device[i], taken->problem, &options);
     return status;
+}
+
+/* Adds the kernels of a problem or group, of its forward and its backward if both are wanted. */
+static nhood_status add(const struct bundle_work *work, struct taken *taken) {
+    const nhood_status status = add_to(work, taken);
+    if (status || !work->backward || taken->problem->op != NHOOD_OP_FWD) return status;
+    for (int64_t i = 0; i < taken->count; i++)
+        if (taken->problem[i].op == NHOOD_OP_FWD) taken->problem[i].op = NHOOD_OP_BWD;
+    return add_to(work, taken);
 }
 
 static void *add_all(void *argument) {
     struct bundle_work *work = argument;
-    nhood_problem problem;
-    char text[PROBLEM_BYTES];
+    struct taken taken = {.text = NULL};
     pthread_mutex_lock(&work->lock);
-    while (take(work, &problem, text)) {
+    while (take(work, &taken)) {
         pthread_mutex_unlock(&work->lock);
-        nhood_status status = add(work, &problem);
+        nhood_status status = add(work, &taken);
         pthread_mutex_lock(&work->lock);
         work->problems++;
-        if (status && !work->failed) work->failed = complain_library(status, text);
+        if (status && !work->failed) work->failed = complain_library(status, taken.text);
     }
     pthread_mutex_unlock(&work->lock);
+    free(taken.text);
+    free(taken.problem);
     return NULL;
 }
 
@@ -242,6 +285,7 @@ int cmd_bundle(int argc, char **argv) {
         "count,\n"
         "and at most a million are tried:\n"
         "  fwd:bf16:b1h24d128:9..33x24..68x24..120:w9x24x24\n"
+        "A group is a head and members (see 'nhood --help'), whose kernels are all added.\n"
         "For a GPU that is not in the list, run it there with --device cuda:0.",
         options, work.target.options};
     int status, count = options_parse(&usage, argc, argv, &status);
@@ -255,6 +299,8 @@ int cmd_bundle(int argc, char **argv) {
     nhood_bundle_destroy(work.bundle);
     target_close(&work.target);
     pthread_mutex_destroy(&work.lock);
+    for (size_t i = 0; i < work.count; i++)
+        ranges_free(&work.list[i]);
     free(work.list);
     return status;
 }

@@ -287,7 +287,8 @@ int cmd_kernel(int argc, char **argv) {
     const char *solver = request.options.solver;
     if (!status && solver && target_find_solver(&target, solver) < 0) status = EXIT_USAGE;
     if (!status && request.output) status = write_sources(request.output);
-    if (!status) status = target_each_problem(&target, argv, count, request.json, show, &request);
+    if (!status)
+        status = target_each_problem(&target, argv, count, request.json, show, NULL, &request);
     target_close(&target);
     return status;
 }

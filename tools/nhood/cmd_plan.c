@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "message.h"
 #include "output.h"
+#include "suite.h"
 #include "target.h"
 
 #include <math.h>
@@ -190,6 +191,60 @@ static int plan_problem(const struct target *target, const char *text, const voi
     return result;
 }
 
+static void print_group(const struct target *target, const struct built *built) {
+    char creation[UNIT_BYTES], workspace[UNIT_BYTES];
+    printf("plan       %s\n", built->description);
+    printf("workspace  %s\n", size_text(built->workspace_bytes, workspace));
+    printf("created in %s\n", time_text(built->creation_ns, creation));
+    if (target->verbose && target->info.kind == NHOOD_DEVICE_CUDA) print_kernels(&built->kernels);
+}
+
+static void print_group_json(const struct target *target, const struct suite *members,
+                             const char *text, const struct built *built) {
+    json_begin();
+    json_text("problem", text);
+    json_integer("members", (int64_t)members->count);
+    json_text("device", target->info.name);
+    json_text("description", built->description);
+    json_number("workspace_bytes", built->workspace_bytes);
+    json_number("creation_ns", built->creation_ns);
+    if (target->info.kind == NHOOD_DEVICE_CUDA) print_kernels_json(&built->kernels);
+    json_end();
+}
+
+/* The plan of the group itself. Its choice is that of its members, which follow. */
+static int plan_group(const struct target *target, const struct suite *members, const void *arg) {
+    const struct request *request = arg;
+    nhood_problem *problems = calloc(members->count, sizeof *problems);
+    char *text = suite_group_text(members->problem);
+    nhood_plan *plan = NULL;
+    struct built built;
+    int failed = problems && text ? 0 : complain(EXIT_FAILURE, "no memory for a group");
+    for (size_t i = 0; !failed && i < members->count; i++)
+        problems[i] = members->problem[i].problem;
+    const nhood_kernel_counts before = count_kernels(target);
+    const double start = clock_ns();
+    nhood_status status = NHOOD_OK;
+    if (!failed)
+        status = nhood_plan_create_group(target->context, target->device, problems,
+                                         (int64_t)members->count, &request->options, &plan);
+    built.creation_ns = clock_ns() - start;
+    built.kernels = kernels_since(target, &before);
+    if (status) failed = complain_library(status, "group");
+    if (!failed) {
+        built.description = nhood_plan_description(plan);
+        built.workspace_bytes = (double)nhood_plan_workspace_bytes(plan);
+        if (request->json)
+            print_group_json(target, members, text, &built);
+        else
+            print_group(target, &built);
+    }
+    nhood_plan_release(plan);
+    free(problems);
+    free(text);
+    return failed;
+}
+
 int cmd_plan(int argc, char **argv) {
     struct target target;
     struct request request = {.options = {.struct_size = sizeof request.options}};
@@ -207,7 +262,7 @@ int cmd_plan(int argc, char **argv) {
         "creation took, every solver that refused, and the best estimate of each other; with\n"
         "--verbose every candidate's, and where CUDA kernels came from. See 'nhood --help' for "
         "the\n"
-        "text of a problem.",
+        "text of a problem. Of a group: its plan, then those of its different members.",
         options, target.options};
     int status, count = options_parse_problems(&usage, argc, argv, &status);
     if (count < 0) return status;
@@ -215,7 +270,8 @@ int cmd_plan(int argc, char **argv) {
     const char *solver = request.options.solver;
     if (!status && solver && target_find_solver(&target, solver) < 0) status = EXIT_USAGE;
     if (!status)
-        status = target_each_problem(&target, argv, count, request.json, plan_problem, &request);
+        status = target_each_problem(&target, argv, count, request.json, plan_problem, plan_group,
+                                     &request);
     target_close(&target);
     return status;
 }

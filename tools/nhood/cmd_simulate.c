@@ -382,8 +382,8 @@ int cmd_simulate(int argc, char **argv) {
     if (!target.device_name) target.device_name = target.describe;
     status = target_open(&target);
     if (!status)
-        status =
-            target_each_problem(&target, argv, count, request.json, simulate_problem, &request);
+        status = target_each_problem(&target, argv, count, request.json, simulate_problem, NULL,
+                                     &request);
     target_close(&target);
     return status;
 }

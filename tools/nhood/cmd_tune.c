@@ -249,6 +249,7 @@ static int open_wisdom(struct tune *tune) {
 static int run(struct tune *tune, int count, char **texts) {
     struct suite suite = {.count = 0};
     int failed = suite_load(&suite, "tune", count, texts, tune->suite);
+    suite_drop_equal(&suite);
     tune->untaught = tune->target;
     tune->untaught.quiet = true;
     /* With --file, wisdom from elsewhere must not count. */
@@ -302,7 +303,9 @@ int cmd_tune(int argc, char **argv) {
         {.name = NULL}};
     const struct usage usage = {
         "tune", "[options] <problem>...|--suite FILE",
-        "Times the candidates of each problem that wisdom does not know yet, and saves what it\n"
+        "Times the candidates of each problem, and of each member of a group, that wisdom does "
+        "not\n"
+        "know yet, and saves what it\n"
         "learns every few seconds. After an interrupt (exit status 130) the same command\n"
         "goes on where it was.\n"
         "Later plans on this machine use it. Prints the fastest candidate, its median, how many\n"

@@ -194,7 +194,9 @@ static void print_group(const struct verify *verify, const struct suite *suite, 
     const bool ok = passed(worst);
     const char *solver = verify->solver ? verify->solver : "as chosen";
     if (verify->json) {
+        char *text = suite_group_text(suite->problem);
         json_begin();
+        json_text("problem", text ? text : "");
         json_integer("members", (int64_t)suite->count);
         json_text("worst_member", suite->problem[index].text);
         json_integer("index", (int64_t)index);
@@ -204,6 +206,7 @@ static void print_group(const struct verify *verify, const struct suite *suite, 
         json_flag("passed", ok);
         json_number("share_of_limit", worst->share);
         json_end();
+        free(text);
         return;
     }
     if (ok && random && !verify->target.verbose) return;

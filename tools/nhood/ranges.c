@@ -26,9 +26,8 @@ static bool read_range(const char *text, size_t at, struct ranges *ranges) {
 
 int ranges_parse(struct ranges *ranges, const char *text, const char *origin) {
     *ranges = (struct ranges){.count = 0};
-    if (strlen(text) >= sizeof ranges->text)
-        return complain(EXIT_USAGE, "%s: a problem has at most %zu characters", origin,
-                        sizeof ranges->text - 1);
+    if (!(ranges->text = malloc(strlen(text) + 1)))
+        return complain(EXIT_FAILURE, "no memory for %s", origin);
     strcpy(ranges->text, text);
     errno = 0;
     for (size_t at = 0; text[at];) {
@@ -75,17 +74,21 @@ static void advance(struct ranges *ranges) {
     ranges->finished = true;
 }
 
-bool ranges_next(struct ranges *ranges, char problem[PROBLEM_BYTES]) {
+void ranges_free(struct ranges *ranges) {
+    free(ranges->text);
+    ranges->text = NULL;
+}
+
+bool ranges_next(struct ranges *ranges, char *problem) {
     size_t from = 0, used = 0;
     if (ranges->finished) return false;
     for (int i = 0; i < ranges->count; i++) {
         /* A value has no more digits than the end of its range, so the problem fits. */
-        used += (size_t)snprintf(problem + used, PROBLEM_BYTES - used, "%.*s%lld",
-                                 (int)(ranges->range[i].start - from), ranges->text + from,
-                                 (long long)ranges->range[i].value);
+        used += (size_t)sprintf(problem + used, "%.*s%lld", (int)(ranges->range[i].start - from),
+                                ranges->text + from, (long long)ranges->range[i].value);
         from = ranges->range[i].end;
     }
-    snprintf(problem + used, PROBLEM_BYTES - used, "%s", ranges->text + from);
+    strcpy(problem + used, ranges->text + from);
     advance(ranges);
     return true;
 }

@@ -2,18 +2,16 @@
 #ifndef RANGES_H
 #define RANGES_H
 
-#include "output.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum { MOST_RANGES = 16 };
 
-/* A problem text whose numbers may be low..high, which stands for all from low to high, or low..high/step, which stands for
+/* The text of a problem or of a group whose numbers may be low..high, which stands for all from low to high, or low..high/step, which stands for
  * every step-th from low on. */
 struct ranges {
-    char text[PROBLEM_BYTES];
+    char *text;
     int count;
     struct {
         size_t start, end; /* of the range in the text */
@@ -22,13 +20,15 @@ struct ranges {
     bool finished;
 };
 
-/* Returns 0, or the exit status after a message, which names `origin`. */
+/* Returns 0, or the exit status after a message, which names `origin`. Must be freed in either case. */
 int ranges_parse(struct ranges *ranges, const char *text, const char *origin);
 
 /* How many problems the text stands for. */
 double ranges_total(const struct ranges *ranges);
 
-/* Writes the next of them; false after the last. */
-bool ranges_next(struct ranges *ranges, char problem[PROBLEM_BYTES]);
+void ranges_free(struct ranges *ranges);
+
+/* Writes the next of them, which is no longer than the text; false after the last. */
+bool ranges_next(struct ranges *ranges, char *problem);
 
 #endif

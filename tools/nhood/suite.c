@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int add_problem(struct suite *suite, const char *text, const char *origin) {
+static int add_problem(void *argument, const char *text, const char *origin) {
+    struct suite *suite = argument;
     if (suite->count == suite->capacity) {
         size_t capacity = suite->capacity ? 2 * suite->capacity : 16;
         struct suite_problem *problem = realloc(suite->problem, capacity * sizeof *problem);
@@ -33,8 +34,8 @@ static void write_member(const char *group, size_t dtype_end, size_t head_end, c
     snprintf(text, capacity, "%.*s:%.*s", (int)head, group, (int)length, member);
 }
 
-static int add_group(struct suite *suite, const char *group, const char *origin) {
-    const size_t head_end = strcspn(group, ";"), op_end = strcspn(group, ":"), first = suite->count;
+static int each_member(const char *group, const char *origin, suite_line_fn *take, void *argument) {
+    const size_t head_end = strcspn(group, ";"), op_end = strcspn(group, ":");
     const size_t dtype_end = op_end + 1 + strcspn(group + op_end + 1, ":;");
     if (op_end >= head_end || dtype_end >= head_end ||
         memchr(group + dtype_end + 1, ':', head_end - dtype_end - 1))
@@ -44,27 +45,71 @@ static int add_group(struct suite *suite, const char *group, const char *origin)
             "the first ';'",
             origin);
     int failed = 0;
-    for (const char *at = group + head_end; !failed && *at;) {
+    const char *at = group + head_end;
+    for (size_t index = 0; !failed && *at; index++) {
         char text[PROBLEM_BYTES], name[PROBLEM_BYTES];
         at += 1 + strspn(at + 1, " \t\n");
         const size_t length = strcspn(at, "; \t\n");
-        snprintf(name, sizeof name, "%s: member %zu", origin, suite->count - first);
+        snprintf(name, sizeof name, "%.300s%s: member %zu", origin,
+                 strlen(origin) > 300 ? ".." : "", index);
         if (length + head_end + 2 > sizeof text)
             return complain(EXIT_USAGE, "%s has more than %zu bytes", name, sizeof text - head_end);
         write_member(group, dtype_end, head_end, at, length, text, sizeof text);
         at += length;
         at += strspn(at, " \t\n");
-        failed = add_problem(suite, text, name);
+        failed = take(argument, text, name);
         if (!failed && *at && *at != ';')
             failed = complain(EXIT_USAGE, "%s ends with '%s', expected ';'", name, at);
-        if (!failed) suite->problem[suite->count - 1].members = 0;
     }
-    if (!failed) suite->problem[first].members = suite->count - first;
     return failed;
 }
 
+int suite_members(const char *text, const char *origin, suite_line_fn *take, void *argument) {
+    return strchr(text, ';') ? each_member(text, origin, take, argument)
+                             : take(argument, text, origin);
+}
+
 int suite_add(struct suite *suite, const char *text, const char *origin) {
-    return (strchr(text, ';') ? add_group : add_problem)(suite, text, origin);
+    const size_t first = suite->count;
+    const int failed = suite_members(text, origin, add_problem, suite);
+    for (size_t i = first; !failed && i < suite->count; i++)
+        suite->problem[i].members = i == first ? suite->count - first : 0;
+    return failed;
+}
+
+/* Where the text goes on behind so many of its fields. */
+static const char *behind(const char *text, int fields) {
+    for (; fields > 0; fields--)
+        text += strcspn(text, ":") + 1;
+    return text;
+}
+
+char *suite_group_text(const struct suite_problem *first) {
+    const size_t head = (size_t)(behind(first->text, 3) - first->text);
+    char *text = malloc(first->members * (PROBLEM_BYTES + 2) + PROBLEM_BYTES);
+    if (!text || first->members == 1) return text ? strcpy(text, first->text) : NULL;
+    size_t used = (size_t)sprintf(text, "%.*s", (int)head - 1, first->text);
+    for (size_t i = 0; i < first->members; i++) {
+        const bool same = !strncmp(first[i].text, first->text, head);
+        used += (size_t)sprintf(text + used, "; %s", behind(first[i].text, same ? 3 : 2));
+    }
+    return text;
+}
+
+void suite_drop_equal(struct suite *suite) {
+    size_t kept = 0, first = 0;
+    for (size_t i = 0; i < suite->count; i++) {
+        const struct suite_problem problem = suite->problem[i];
+        bool known = false;
+        if (problem.members) first = kept;
+        for (size_t j = first; !known && j < kept; j++)
+            known = !strcmp(suite->problem[j].text, problem.text);
+        if (known)
+            suite->problem[first].members--;
+        else
+            suite->problem[kept++] = problem;
+    }
+    suite->count = kept;
 }
 
 /* The line without its comment and without blanks around it. */

@@ -129,18 +129,32 @@ int32_t target_find_solver(const struct target *target, const char *name) {
     return -1;
 }
 
+/* Returns as target_each_problem. `first` is false if something was printed before. */
+static int visit_members(const struct target *target, struct suite *members, bool first, bool json,
+                         problem_fn *visit, group_fn *visit_group, const void *arg) {
+    int status = 0;
+    if (visit_group && members->count > 1) {
+        if (!first && !json) printf("\n");
+        status = visit_group(target, members, arg);
+        first = false;
+    }
+    suite_drop_equal(members);
+    for (size_t i = 0; i < members->count; i++, first = false) {
+        if (!first && !json) printf("\n");
+        const int failed = visit(target, members->problem[i].text, arg);
+        if (failed) status = failed;
+    }
+    return status;
+}
+
 int target_each_problem(const struct target *target, char *const *text, int count, bool json,
-                        problem_fn *visit, const void *arg) {
+                        problem_fn *visit, group_fn *visit_group, const void *arg) {
     int status = 0;
     for (int i = 0; i < count; i++) {
         struct suite members = {.count = 0};
         int failed = suite_add(&members, text[i], text[i]);
-        for (size_t m = 0; !failed && m < members.count; m++) {
-            if ((i || m) && !json) printf("\n");
-            int of_member =
-                visit(target, members.count > 1 ? members.problem[m].text : text[i], arg);
-            if (of_member) status = of_member;
-        }
+        if (!failed)
+            failed = visit_members(target, &members, i == 0, json, visit, visit_group, arg);
         if (failed) status = failed;
         suite_free(&members);
     }

@@ -38,10 +38,14 @@ void target_close(struct target *target);
 /* Runs a command on one problem, and returns the exit status. */
 typedef int problem_fn(const struct target *target, const char *text, const void *arg);
 
-/* Calls `visit` for every problem, and for each member of a group, with blank lines between their outputs unless these are JSON. Returns 0, or the exit status
- * of the last one that failed. */
+/* Runs a command on a group, before it runs on its members. */
+struct suite;
+typedef int group_fn(const struct target *target, const struct suite *members, const void *arg);
+
+/* Calls `visit` for every problem, and for each different member of a group, after `visit_group` (NULL: none), with blank lines
+ * between their outputs unless these are JSON. Returns 0, or the exit status of the last one that failed. */
 int target_each_problem(const struct target *target, char *const *text, int count, bool json,
-                        problem_fn *visit, const void *arg);
+                        problem_fn *visit, group_fn *visit_group, const void *arg);
 
 /* The index of a solver for the target's device in the solver table; -1 after a message. */
 int32_t target_find_solver(const struct target *target, const char *name);

@@ -41,8 +41,8 @@ def tuning(budget: float = 1.0) -> Iterator[None]:
         with nhood.tuning():
             model(image)
 
-    budget: as for tune. What was learned is remembered as by tune. Where blocks overlap, in one thread or in several, the
-    budget of the one that began last counts.
+    budget: seconds per kind of call, as for tune; the samples or sets of heads of one call share it. What was learned is
+    remembered as by tune. Where blocks overlap, in one thread or in several, the budget of the one that began last counts.
     """
     context = current_context()
     options = plan_options(context, c.EFFORT_MEASURE, _seconds(budget))
