@@ -26,8 +26,8 @@ PyObject *another(PyObject *object) {
     return object;
 }
 
-/* Whether two arguments are the same value of the same type: 1 == True == 1.0, but only the first is an integer. Strings are
- * names, of which there is one object each. */
+/* Whether two arguments are the same value of the same type: 1 == True == 1.0, but only the first is an integer. Most strings are
+ * names, of which there is one object each; texts of windows are not. */
 static bool same_value(PyObject *a, PyObject *b) {
     if (a == b) return true;
     if (Py_TYPE(a) != Py_TYPE(b)) return false;
@@ -38,6 +38,7 @@ static bool same_value(PyObject *a, PyObject *b) {
             same = same_value(PyTuple_GetItem(a, i), PyTuple_GetItem(b, i));
         return same;
     }
+    if (PyUnicode_CheckExact(a)) return !PyUnicode_Compare(a, b) && !PyErr_Occurred();
     if (!PyLong_CheckExact(a) && !PyFloat_CheckExact(a)) return false;
     return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }

@@ -6,6 +6,7 @@
 
 na1d, na2d, na3d: attention; .._backward: its gradients; .._qk, .._av, .._in: its unfused operators.
 neighborhood_attention_varlen: attention of samples of different sizes in one call; .._backward: its gradients.
+Windows: windows of an axis that are no formula, as an entry of kernel_size; queries may lie on another grid than keys.
 norm_rope, norm_rope_backward: RMS norm and rotary positions of queries and keys, in CPU memory.
 All calls may be made from several threads at once, and release the interpreter's lock while they compute.
 """
@@ -34,6 +35,7 @@ from ._norm_rope_arrays import norm_rope, norm_rope_backward, rotary_tables
 from ._plans import clear_cache
 from ._tuning import export_wisdom, forget_wisdom, import_wisdom, tune, tuning
 from ._varlen import neighborhood_attention_varlen, neighborhood_attention_varlen_backward
+from ._windows import Windows
 
 __version__ = version()
 
@@ -41,6 +43,7 @@ __all__ = [
     "Ceilings",
     "Device",
     "DeviceArray",
+    "Windows",
     "clear_cache",
     "configure",
     "devices",

@@ -20,6 +20,7 @@ from ._library import FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from ._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from ._plans import PLAN_CACHE_SIZE, Region, Request
 from ._types import ArrayAttention
+from ._windows import KernelSize, Windows, text_of
 from ._words import not_of_type
 
 if TYPE_CHECKING:
@@ -34,7 +35,10 @@ PerAxis = Union[int, Sequence[int]]
 FlagPerAxis = Union[bool, Sequence[bool]]
 
 _AXES_PARAGRAPH = """kernel_size, stride, dilation, is_causal: one value for all axes, or one per axis.
-        On each axis of length L: 1 <= kernel_size, 1 <= stride <= kernel_size, 1 <= dilation,
+        A kernel_size may also be a nhood.Windows, a range of keys for every query coordinate of its axis: queries then have
+        its length `queries` there, and keys and values `keys`. stride and dilation are 1 on such an axis, and is_causal and
+        is_periodic False; not with a bias. A query without keys gets an output of 0 and a log-sum-exp of -infinity.
+        On each other axis of length L: 1 <= kernel_size, 1 <= stride <= kernel_size, 1 <= dilation,
         kernel_size * dilation <= L.
         In attention and its gradients each may also be a sequence with an entry for each of several sets of heads, such as
         kernel_size=7, dilation=[[1, 1], [8, 8]]: the key/value heads are parted evenly, in order, and if they do not part
@@ -124,6 +128,39 @@ def document(
     return published
 
 
+def sizes_and_windows(
+    kernel_size: KernelSize, rank: int, stride: PerAxis, dilation: PerAxis, is_causal: FlagPerAxis, is_periodic: FlagPerAxis
+) -> tuple[tuple[int, ...], str]:
+    """kernel_size per axis, 1 where it is a Windows, and the text of those. ValueError if other arguments do not go with them."""
+    if isinstance(kernel_size, Windows):
+        kernel_size = (kernel_size,) * rank
+    if isinstance(kernel_size, (int, str)) or not isinstance(kernel_size, Sequence):
+        return per_axis(kernel_size, rank, "kernel_size"), ""
+    text = text_of(kernel_size)
+    if not text:
+        return per_axis(kernel_size, rank, "kernel_size"), ""  # type: ignore[arg-type]
+    sizes = per_axis([1 if isinstance(entry, Windows) else entry for entry in kernel_size], rank, "kernel_size")
+    expected = (
+        ("stride", per_axis(stride, rank, "stride"), 1),
+        ("dilation", per_axis(dilation, rank, "dilation"), 1),
+        ("is_causal", flag_per_axis(is_causal, rank, "is_causal"), False),
+        ("is_periodic", flag_per_axis(is_periodic, rank, "is_periodic"), False),
+    )
+    for i, windows in enumerate(kernel_size):
+        for name, values, usual in expected:
+            if isinstance(windows, Windows) and values[i] != usual:
+                raise ValueError(f"{name}[{i}] = {values[i]}: it must be {usual} where kernel_size[{i}] = {windows}")
+    return sizes, text
+
+
+def refuse_windows(kernel_size: Any, what: str) -> None:
+    """NotImplementedError if kernel_size has a Windows; `what` says what does not go with it."""
+    entries = kernel_size if isinstance(kernel_size, (list, tuple)) else (kernel_size,)
+    for i, entry in enumerate(entries):
+        if isinstance(entry, Windows):
+            raise NotImplementedError(f"kernel_size[{i}] = {entry}: {what}")
+
+
 def per_axis(value: PerAxis, rank: int, name: str) -> tuple[int, ...]:
     if type(value) is int:
         return (value,) * rank
@@ -202,7 +239,7 @@ def flags(clamp_window: bool, zero_fill: bool = False) -> int:
 def _request(
     operation: Operation,
     rank: int,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis,
     dilation: PerAxis,
     is_causal: FlagPerAxis,
@@ -210,15 +247,17 @@ def _request(
     flags: int,
     wanted: tuple[bool, ...],
     kv_heads: Optional[int] = None,
+    is_periodic: FlagPerAxis = False,
 ) -> Request:
     if type(kernel_size) is type(stride) is type(dilation) is int and type(is_causal) is bool:
         if scale is None or type(scale) is float:
             return _same_on_all_axes(
                 operation, rank, kernel_size, stride, dilation, is_causal, scale, flags, wanted, kv_heads
             )
+    sizes, windows = sizes_and_windows(kernel_size, rank, stride, dilation, is_causal, is_periodic)
     return Request(
         operation,
-        per_axis(kernel_size, rank, "kernel_size"),
+        sizes,
         per_axis(stride, rank, "stride"),
         per_axis(dilation, rank, "dilation"),
         flag_per_axis(is_causal, rank, "is_causal"),
@@ -226,6 +265,7 @@ def _request(
         flags,
         wanted,
         kv_heads,
+        windows=windows,
     )
 
 
@@ -266,6 +306,9 @@ def head_sets(
     nested = {name: value for name, value in given.items() if is_nested(value)}
     if not nested:
         return None
+    for row in kernel_size if "kernel_size" in nested else ():
+        refuse_windows(row, "windows per set of heads are formulas; make one call for each set")
+    refuse_windows(kernel_size, "windows per set of heads are formulas; make one call for each set")
     (first, values), *others = nested.items()
     for name, other in others:
         if len(other) != len(values):
@@ -326,7 +369,7 @@ def attention(
     query: Array,
     key: Array,
     value: Array,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -384,6 +427,7 @@ def attention(
         scale,
         0 if clamp_window is False else flags(clamp_window),
         _OUT_ALONE if return_lse is False else (True, flag(return_lse, "return_lse")),
+        is_periodic=is_periodic,
     )
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
     return request, (query, key, value, bias, additional_keys, additional_values)
@@ -397,7 +441,7 @@ def _attention_backward(
     value: Array,
     out: Array,
     lse: Array,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -451,6 +495,7 @@ def _attention_backward(
         scale,
         flags(clamp_window),
         (True, True, True, bias is not None, additional, additional),
+        is_periodic=is_periodic,
     )
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
     return request, (query, key, value, bias, additional_keys, additional_values, out, lse, d_out, d_lse)
@@ -460,7 +505,7 @@ def qk(
     rank: int,
     query: Array,
     key: Array,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -483,12 +528,12 @@ def qk(
     AXES_PARAGRAPH
     scale: any finite number; None: 1.
 
-    Returns attn [B, X.., H, W], W the product of the windows.
+    Returns attn [B, X.., H, W], W the product of the windows; a Windows has as many slots as the query with the most keys.
 
     COMMON_PARAGRAPHS
     """
     asked = flags(clamp_window, zero_fill)
-    request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, asked, (True,))
+    request = _request(QK, rank, kernel_size, stride, dilation, is_causal, scale, asked, (True,), is_periodic=is_periodic)
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
     return request, (query, key, bias)
 
@@ -497,7 +542,7 @@ def av(
     rank: int,
     attn: Array,
     value: Array,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -518,7 +563,8 @@ def av(
 
     COMMON_PARAGRAPHS
     """
-    request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,))
+    asked = flags(clamp_window)
+    request = _request(AV, rank, kernel_size, stride, dilation, is_causal, None, asked, (True,), is_periodic=is_periodic)
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
     return request, (attn, value)
 
@@ -527,7 +573,7 @@ def _in(
     rank: int,
     attn: Array,
     d_out: Array,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -545,7 +591,7 @@ def _in(
 
     attn: [B, X.., H, W].  d_out: [B, X.., H, Dv].
     kv_heads: Hkv, divides H; the result sums over the query heads of each group. None: H.
-    key_lengths: of the result, one value for all axes, or one per axis; None: those of the grid.
+    key_lengths: of the result, one value for all axes, or one per axis; None: those of the grid of keys.
     AXES_PARAGRAPH
 
     Returns d_value [B, X.., Hkv, Dv].
@@ -557,7 +603,7 @@ def _in(
         if kv_heads < 1:
             raise ValueError(f"kv_heads = {kv_heads} is less than 1")
     request = _request(
-        IN, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,), kv_heads
+        IN, rank, kernel_size, stride, dilation, is_causal, None, flags(clamp_window), (True,), kv_heads, is_periodic
     )
     request = _placed(request, is_periodic, grid, query_offset, key_offset)
     if key_lengths is not None:

@@ -171,7 +171,7 @@ def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Membe
 
 
 def _sizes(operation: Operation, layouts: Sequence[Optional[Layout]]) -> dict[str, int]:
-    return bind(operation, layouts, 1, {"B": 1}, separate_keys=True)
+    return bind(operation, layouts, 1, {"B": 1}, own_keys=(0,))
 
 
 def _outputs(asked: Asked, dtype: int, sizes: dict[str, int], rank: int) -> Outputs:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Optional
 
@@ -95,18 +95,19 @@ def bind(
     layouts: Sequence[Optional[Layout]],
     rank: int,
     sizes: dict[str, int],
-    separate_keys: bool = False,
+    own_keys: Collection[int] = (),
 ) -> dict[str, int]:
     """The size each letter stands for, starting from those in `sizes`. ValueError if arrays disagree.
 
-    separate_keys: keys may cover another part of the grid than queries. If not, Y is X."""
+    own_keys: axes on which keys may lie elsewhere than queries. On others Y is X."""
     sizes = dict(sizes)
     for tensor, layout in zip(operation.inputs, layouts):
         if layout is None:
             continue
         shape, letters = layout[0], tensor.letters(rank)
-        if not separate_keys:
-            letters = [letter.replace("Y", "X") for letter in letters]
+        letters = [
+            f"X{letter[1:]}" if letter[0] == "Y" and int(letter[1:]) not in own_keys else letter for letter in letters
+        ]
         if len(shape) != len(letters):
             raise ValueError(
                 f"{tensor.name}.shape = {shape} has {counted(len(shape), 'axis', 'axes')}, not {len(letters)}: "

@@ -19,7 +19,8 @@ from . import _library as c
 from . import _log, _quick, _words
 from ._layouts import Layout
 from ._memory import aligned_bytes
-from ._operations import Operation, bind, dtype_of, set_strides, tensor_dtype
+from ._operations import Operation, Tensor, bind, dtype_of, set_strides, tensor_dtype
+from ._windows import Windows, windows_of
 
 PLAN_CACHE_SIZE = 512
 GROUP_CACHE_SIZE = 32
@@ -150,6 +151,8 @@ class Request(NamedTuple):
     """None: no axis"""
     region: Optional[Region] = None
     """None: all arrays cover the whole grid"""
+    windows: str = ""
+    """as _windows.py writes them; axes with any have a window, stride and dilation of 1 in the fields above"""
 
 
 _thread_limit = 0
@@ -220,12 +223,22 @@ def _fill_axes(problem: c.Problem, request: Request, lengths: Sequence[int]) -> 
         axis.periodic = request.periodic is not None and request.periodic[i]
 
 
-def _fill_region(problem: c.Problem, region: Region, sizes: dict[str, int]) -> None:
+def _fill_windows(problem: c.Problem, windows: Sequence[Optional[Windows]]) -> None:
+    for i, of_axis in enumerate(windows):
+        if of_axis is not None:
+            problem.windows[i] = of_axis.borrowed()
+    problem.tables = windows  # which it borrows
+
+
+def _fill_region(
+    problem: c.Problem, region: Region, sizes: dict[str, int], windows: Sequence[Optional[Windows]]
+) -> None:
     for i in range(problem.rank):
         axis, box = problem.axis[i], problem.region[i]
-        length = axis.length
+        of_axis = windows[i] if windows else None
         for side, letter, offset in (("query", "X", region.query_offset[i]), ("key", "Y", region.key_offset[i])):
             tokens = sizes[f"{letter}{i}"]
+            length = of_axis.keys if of_axis is not None and side == "key" else axis.length
             if not 0 <= offset < length:
                 raise ValueError(f"{side}_offset[{i}] = {offset} is not in [0, {length}), the grid's axis {i}")
             if tokens > (length if axis.periodic else length - offset):
@@ -237,17 +250,53 @@ def _fill_region(problem: c.Problem, region: Region, sizes: dict[str, int]) -> N
         box.key_offset, box.key_length = region.key_offset[i], sizes[f"Y{i}"]
 
 
-def _window_sizes(problem: c.Problem) -> dict[str, int]:
+def _window_sizes(problem: c.Problem, windows: Sequence[Optional[Windows]]) -> dict[str, int]:
     """What W and R stand for, after the clamping of windows that the library does."""
     sizes, slots = {}, 1
     for i in range(problem.rank):
         axis = problem.axis[i]
         window = axis.window
-        if problem.flags & c.FLAG_CLAMP_WINDOW:
+        of_axis = windows[i] if windows else None
+        if of_axis is not None:
+            window = of_axis.most
+        elif problem.flags & c.FLAG_CLAMP_WINDOW:
             window = max(1, min(window, axis.length // axis.dilation))
         sizes[f"R{i}"] = 2 * window - 1
         slots *= window
     return {**sizes, "W": slots}
+
+
+def _first(windows: Sequence[Optional[Windows]]) -> str:
+    return next(f"kernel_size[{i}] = {of_axis}" for i, of_axis in enumerate(windows) if of_axis is not None)
+
+
+def check_lengths(
+    request: Request, windows: Sequence[Optional[Windows]], layouts: Sequence[Optional[Layout]], sizes: dict[str, int]
+) -> None:
+    """ValueError if arrays do not have as many queries and keys as the windows of an axis."""
+    region, rank = request.region, len(request.window)
+    if len(windows) != rank:
+        raise ValueError(f"windows = {request.windows[:80]!r} has {len(windows)} entries, not {rank}")
+    for i, of_axis in enumerate(windows):
+        if of_axis is None:
+            continue
+        if region and region.grid and region.grid[i] != of_axis.queries:
+            raise ValueError(f"grid[{i}] = {region.grid[i]}, but kernel_size[{i}] = {of_axis} has {of_axis.queries} queries")
+        if region is not None:
+            continue
+        for letter, what, expected in (("X", "queries", of_axis.queries), ("Y", "keys", of_axis.keys)):
+            size = sizes.get(f"{letter}{i}", expected)
+            if size != expected:
+                name, shape = _array_with(letter, request.operation.inputs, layouts)
+                raise ValueError(
+                    f"{name}.shape = {shape}: {size} {what} on axis {i}, but kernel_size[{i}] = {of_axis} has {expected}"
+                )
+
+
+def _array_with(
+    letter: str, inputs: Sequence[Tensor], layouts: Sequence[Optional[Layout]]
+) -> tuple[str, tuple[int, ...]]:
+    return next((of.name, layout[0]) for of, layout in zip(inputs, layouts) if layout is not None and letter in of.shape)
 
 
 def _problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tuple[c.Problem, dict[str, int]]:
@@ -270,10 +319,16 @@ def _fill_problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tupl
     region = request.region
     if region and region.key_lengths:
         given.update({f"Y{i}": length for i, length in enumerate(region.key_lengths)})
-    sizes = bind(operation, layouts, rank, given, region is not None)
+    windows = windows_of(request.windows)
+    own_keys = range(rank) if region else [i for i, of_axis in enumerate(windows) if of_axis is not None]
+    sizes = bind(operation, layouts, rank, given, own_keys)
     lengths = region.grid if region and region.grid else [sizes[f"X{i}"] for i in range(rank)]
+    if windows:
+        check_lengths(request, windows, layouts, sizes)
+        lengths = [length if of is None else of.queries for of, length in zip(windows, lengths)]
     for i, length in enumerate(lengths):
-        sizes.setdefault(f"Y{i}", int_in(length, f"grid[{i}]", 63))
+        of_axis = windows[i] if windows else None
+        sizes.setdefault(f"Y{i}", int_in(length, f"grid[{i}]", 63) if of_axis is None else of_axis.keys)
     problem = c.Problem()
     c.lib.nhood_problem_init_sized(problem, ctypes.sizeof(problem), operation.code, dtype, rank)
     problem.flags = request.flags
@@ -283,18 +338,21 @@ def _fill_problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tupl
     problem.dim_v = sizes.get("V", 1)
     problem.extra_tokens = sizes.get("M", 0)
     problem.has_bias = "R0" in sizes
+    if problem.has_bias and windows:
+        raise ValueError(f"bias with {_first(windows)}: a relative bias needs windows by formula on all axes")
     if request.scale is not None:
         if request.scale != request.scale:  # to the library, NaN means the default
             raise ValueError("scale = nan is not finite")
         problem.scale = request.scale
     _fill_axes(problem, request, lengths)
+    _fill_windows(problem, windows)
     # The library judges the windows before shapes that follow from them are compared.
     _check(c.lib.nhood_problem_cost(problem, None, None), request, layouts)
     if region:
-        _fill_region(problem, region, sizes)
+        _fill_region(problem, region, sizes, windows)
         _check(c.lib.nhood_problem_cost(problem, None, None), request, layouts)
     without_windows = {letter: size for letter, size in sizes.items() if letter[0] not in "WR"}
-    sizes = bind(operation, layouts, rank, {**without_windows, **_window_sizes(problem)}, region is not None)
+    sizes = bind(operation, layouts, rank, {**without_windows, **_window_sizes(problem, windows)}, own_keys)
     for tensor, layout in zip(operation.inputs, layouts):
         if layout is not None:
             set_strides(problem.strides[tensor.slot], tensor, layout, rank)

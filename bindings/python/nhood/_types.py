@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol, TypeVar, Uni
 
 if TYPE_CHECKING:
     from ._functions import FlagPerAxis, PerAxis
+    from ._windows import KernelSize
 
+    SizeOfSets = Union[KernelSize, Sequence[PerAxis]]
     OfSets = Union[PerAxis, Sequence[PerAxis]]
     FlagOfSets = Union[FlagPerAxis, Sequence[FlagPerAxis]]
 
@@ -23,7 +25,7 @@ class ArrayAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: PerAxis,
+        kernel_size: KernelSize,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
         is_causal: FlagPerAxis = False,
@@ -46,7 +48,7 @@ class ArrayAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: PerAxis,
+        kernel_size: KernelSize,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
         is_causal: FlagPerAxis = False,
@@ -69,7 +71,7 @@ class ArrayAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: PerAxis,
+        kernel_size: KernelSize,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
         is_causal: FlagPerAxis = False,
@@ -97,7 +99,7 @@ class JaxAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: PerAxis,
+        kernel_size: KernelSize,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
         is_causal: FlagPerAxis = False,
@@ -121,7 +123,7 @@ class JaxAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: PerAxis,
+        kernel_size: KernelSize,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
         is_causal: FlagPerAxis = False,
@@ -145,7 +147,7 @@ class JaxAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: PerAxis,
+        kernel_size: KernelSize,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
         is_causal: FlagPerAxis = False,
@@ -174,7 +176,7 @@ class TorchAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: OfSets,
+        kernel_size: SizeOfSets,
         stride: OfSets = 1,
         dilation: OfSets = 1,
         is_causal: FlagOfSets = False,
@@ -197,7 +199,7 @@ class TorchAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: OfSets,
+        kernel_size: SizeOfSets,
         stride: OfSets = 1,
         dilation: OfSets = 1,
         is_causal: FlagOfSets = False,
@@ -220,7 +222,7 @@ class TorchAttention(Protocol[T]):
         query: T,
         key: T,
         value: T,
-        kernel_size: OfSets,
+        kernel_size: SizeOfSets,
         stride: OfSets = 1,
         dilation: OfSets = 1,
         is_causal: FlagOfSets = False,

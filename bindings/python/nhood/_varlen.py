@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _groups
 from ._calls import run_group
-from ._functions import Array, FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis
+from ._functions import Array, FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis, refuse_windows
 from ._groups import Asked, layouts_table
 from ._operations import BACKWARD, FORWARD
 
@@ -19,6 +19,8 @@ ByAxis = tuple[tuple[int, ...], ...]
 
 def _of_samples(name: str, one: Any, many: Any, rank: int, count: int, default: Any = None) -> ByAxis:
     """What is given for all samples, or for each of them: one entry for all, or one for each."""
+    for given in (one, *(many or ())) if name == "kernel_size" else ():
+        refuse_windows(given, "windows of packed samples are formulas")
     if many is None:
         if one is None:
             one = default

@@ -50,6 +50,8 @@ def _as_array(array: Any, name: str) -> Any:
 
 def asked(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> tuple[Request, tuple[Any, ...]]:
     """A request with JAX's settings, and JAX's arrays for it."""
+    if request.windows:
+        raise NotImplementedError("a kernel_size with a Windows: functions of nhood and nhood.torch take it, not those of nhood.jax")
     given = tuple(
         None if array is None and tensor.optional else _as_array(array, tensor.name)
         for tensor, array in zip(request.operation.inputs, arrays)

@@ -18,6 +18,7 @@ except ModuleNotFoundError as _error:
 if not hasattr(_torch.library, "register_fake"):  # new in 2.4
     raise ImportError(f"nhood.torch needs torch 2.4 or later, this is {_torch.__version__}")
 
+from .._windows import Windows
 from ._dense import attention, merge_attentions
 from ._functions import (
     na1d,
@@ -41,6 +42,7 @@ __all__ = [
     "NeighborhoodAttention2D",
     "NeighborhoodAttention3D",
     "StreamingNeighborhoodAttention",
+    "Windows",
     "attention",
     "merge_attentions",
     "na1d",

@@ -25,11 +25,13 @@ from .._functions import (
     number,
     per_axis,
     region_of,
+    sizes_and_windows,
 )
 from .._groups import HeadSets, bias_shapes, parted
 from .._layouts import counted
 from .._operations import AV, FORWARD, QK, Operation
 from .._types import TorchAttention
+from .._windows import KernelSize
 from .._words import is_traced, wrong_type
 from ._dispatch import are_plain, only_inference_here
 from ._fused import fused_attention, of_operator, remember_recorded
@@ -52,7 +54,7 @@ _COMMON_PARAGRAPHS = """Tensors are on the CPU or on one CUDA device, float64, f
 
 def _axes(
     rank: int,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis,
     dilation: PerAxis,
     is_causal: FlagPerAxis,
@@ -61,11 +63,13 @@ def _axes(
     query_offset: Optional[PerAxis],
     key_offset: Optional[PerAxis],
 ) -> Axes:
+    sizes, windows = sizes_and_windows(kernel_size, rank, stride, dilation, is_causal, is_periodic)
     axes = Axes(
-        per_axis(kernel_size, rank, "kernel_size"),
+        sizes,
         per_axis(stride, rank, "stride"),
         per_axis(dilation, rank, "dilation"),
         flag_per_axis(is_causal, rank, "is_causal"),
+        windows=windows,
     )
     if is_periodic is False and grid is None and query_offset is None and key_offset is None:
         return axes
@@ -118,7 +122,7 @@ def attention_arguments(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -259,7 +263,7 @@ def _qk(
     rank: int,
     query: Tensor,
     key: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -286,7 +290,7 @@ def _av(
     rank: int,
     attn: Tensor,
     value: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -333,7 +337,7 @@ def attention_of_rank(rank: int, *arguments: Any, **named: Any) -> Any:
 
 
 def _by_rank(
-    query: Tensor, key: Tensor, value: Tensor, kernel_size: PerAxis, *arguments: Any, **named: Any
+    query: Tensor, key: Tensor, value: Tensor, kernel_size: KernelSize, *arguments: Any, **named: Any
 ) -> Any:
     """na1d, na2d or na3d, by the number of axes of `query`, with the arguments of those."""
     if is_traced(query):

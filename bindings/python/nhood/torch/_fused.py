@@ -26,7 +26,7 @@ def of_operator(
     inputs: Sequence[OptionalTensor], axes: Axes, scale: Optional[float], clamp_window: bool, need_lse: bool
 ) -> tuple[Any, ...]:
     """The arguments in the operator's order."""
-    return (*inputs, *axes[:4], scale, clamp_window, need_lse, *axes.place)
+    return (*inputs, *axes[:4], scale, clamp_window, need_lse, *axes.last)
 
 
 def remember_recorded(

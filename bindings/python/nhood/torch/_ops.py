@@ -18,6 +18,7 @@ from .._layouts import Layout, packed_strides
 from .._library import DTYPE_BYTES, DTYPE_F32, FLAG_CLAMP_WINDOW, FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation
 from .._plans import Region, Request
+from .._windows import windows_of
 from ._dispatch import directly
 from ._tensors import check, compute
 from ._transforms import folding, register_mapping
@@ -28,22 +29,24 @@ Bools = Sequence[bool]
 # is_causal in ints: torch.jit, with which fvcore counts FLOPs, cannot trace lists of bool.
 _AXES = "int[] kernel_size, int[] stride, int[] dilation, int[] is_causal"
 _PLACE = "int[] is_periodic=[], SymInt[] grid=[], SymInt[] query_offset=[], SymInt[] key_offset=[]"
+_WINDOWS = 'str windows=""'
 _SCHEMAS = {
     "na": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? additional_keys, "
-    f"Tensor? additional_values, {_AXES}, float? scale, bool clamp_window, bool need_lse, {_PLACE}) "
+    f"Tensor? additional_values, {_AXES}, float? scale, bool clamp_window, bool need_lse, {_PLACE}, {_WINDOWS}) "
     "-> Tensor[]",
     "na_backward": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? additional_keys, "
     "Tensor? additional_values, Tensor out, Tensor lse, Tensor d_out, Tensor? d_lse, "
-    f"{_AXES}, float? scale, bool clamp_window, bool[] wanted, {_PLACE}) -> Tensor[]",
+    f"{_AXES}, float? scale, bool clamp_window, bool[] wanted, {_PLACE}, {_WINDOWS}) -> Tensor[]",
     "na_qk": f"(Tensor query, Tensor key, Tensor? bias, {_AXES}, float? scale, bool zero_fill, "
-    f"bool clamp_window, {_PLACE}) -> Tensor",
-    "na_av": f"(Tensor attn, Tensor value, {_AXES}, bool clamp_window, {_PLACE}) -> Tensor",
+    f"bool clamp_window, {_PLACE}, {_WINDOWS}) -> Tensor",
+    "na_av": f"(Tensor attn, Tensor value, {_AXES}, bool clamp_window, {_PLACE}, {_WINDOWS}) -> Tensor",
     "na_in": f"(Tensor attn, Tensor d_out, {_AXES}, int kv_heads, bool clamp_window, {_PLACE}, "
-    "SymInt[] key_lengths=[]) -> Tensor",
+    f"SymInt[] key_lengths=[], {_WINDOWS}) -> Tensor",
 }
 """na returns out and, if needed, lse; na_backward one gradient per True in `wanted`, in the order of the first
 six inputs. Where the last arguments are empty no axis is periodic, and all tensors cover the whole grid; if one of grid
-and the offsets is not, an empty grid has the lengths of the queries, and empty offsets are 0."""
+and the offsets is not, an empty grid has the lengths of the queries, and empty offsets are 0. windows: those of axes that have
+no formula, as nhood/_windows.py writes them; window, stride and dilation of such an axis are 1."""
 
 
 # What is asked for: from an operator's arguments to a request and the tensors (or their shapes) in it.
@@ -55,7 +58,7 @@ def _request(
     scale: Optional[float],
     flags: int,
     wanted: tuple[bool, ...],
-    place: tuple[Ints, ...],
+    place: tuple[Any, ...],
     kv_heads: Optional[int] = None,
 ) -> Request:
     window, stride, dilation, causal = axes
@@ -71,6 +74,7 @@ def _placed(
     grid: Ints = (),
     query_offset: Ints = (),
     key_offset: Ints = (),
+    windows: str = "",
     key_lengths: Ints = (),
 ) -> Request:
     zeros = (0,) * len(request.window)
@@ -82,7 +86,7 @@ def _placed(
             tuple(key_offset) or zeros,
             tuple(key_lengths) or None,
         )
-    return request._replace(periodic=tuple(map(bool, periodic)) or None, region=region)
+    return request._replace(periodic=tuple(map(bool, periodic)) or None, region=region, windows=windows)
 
 
 def _flags(clamp_window: bool, zero_fill: bool = False) -> int:
@@ -114,6 +118,8 @@ def _ask_na_av(*arguments: Any) -> tuple[Request, Sequence[Any]]:
 
 def _ask_na_in(*arguments: Any) -> tuple[Request, Sequence[Any]]:
     kv_heads, clamp_window, *place = arguments[6:]
+    if len(place) > 4:  # the windows, which are the last ones, come before the lengths in other operators
+        place = [*place[:4], *(place[5:] or [""]), place[4]]
     return _request(IN, arguments[2:6], None, _flags(clamp_window), (True,), place, kv_heads), arguments[:2]
 
 
@@ -176,11 +182,15 @@ def _fake_na_qk(
     clamp_window: bool,
     periodic: Ints = (),
     grid: Ints = (),
-    *arguments: Any,
+    query_offset: Ints = (),
+    key_offset: Ints = (),
+    windows: str = "",
 ) -> Tensor:
     if clamp_window:
         lengths = grid or query.shape[1:-2]
         window = [min(k, max(1, length // d)) for k, length, d in zip(window, lengths, dilation)]
+    if windows:
+        window = [k if of_axis is None else of_axis.most for k, of_axis in zip(window, windows_of(windows))]
     return query.new_empty((*query.shape[:-1], math.prod(window)))
 
 
@@ -191,6 +201,8 @@ def _fake_na_av(attn: Tensor, value: Tensor, *arguments: Any) -> Tensor:
 def _fake_na_in(attn: Tensor, d_out: Tensor, *arguments: Any) -> Tensor:
     kv_heads, _, *place = arguments[4:]
     key_lengths = place[4] if len(place) > 4 and place[4] else d_out.shape[1:-2]
+    if len(place) > 5 and place[5] and not place[4]:
+        key_lengths = [n if of_axis is None else of_axis.keys for n, of_axis in zip(key_lengths, windows_of(place[5]))]
     return d_out.new_empty((d_out.shape[0], *key_lengths, kv_heads, d_out.shape[-1]))
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Optional, Union, overload
 import torch
 from torch import Tensor
 
-from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, integer, number, per_axis
+from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, integer, number, per_axis, refuse_windows
 from .._layouts import counted
 from .._plans import Region
 from ._functions import attention_of_rank, autocast, check_tensor
@@ -64,6 +64,7 @@ class StreamingNeighborhoodAttention:
         is_periodic: FlagPerAxis = False,
     ) -> None:
         self.rank = rank = len(kernel_size) if isinstance(kernel_size, Sequence) else 1
+        refuse_windows(kernel_size, "a stream has windows by formula")
         if rank not in (1, 2, 3):
             raise ValueError(f"kernel_size = {kernel_size} has {counted(rank, 'entry', 'entries')}: 1, 2 or 3 are axes")
         self.axis, self.block = integer(axis, "axis"), integer(block, "block")

@@ -28,12 +28,21 @@ class Axes(NamedTuple):
     is_causal: Sequence[int]
     place: tuple[Sequence[int], ...] = ()
     """is_periodic, grid, query_offset and key_offset; () if all tensors cover a grid without periodic axes"""
+    windows: str = ""
+    """of axes that have a Windows (nhood/_windows.py), where kernel_size is 1"""
+
+    @property
+    def last(self) -> tuple[Any, ...]:
+        """The operators' last arguments."""
+        return (*(self.place or ((),) * 4), self.windows) if self.windows else self.place
 
 
-def axes_of(parameters: Sequence[Any], place: int) -> Axes:
-    """From an operator's parameters, the last of which begin at `place` and may have been left out."""
+def axes_of(parameters: Sequence[Any], place: int, windows: Optional[int] = None) -> Axes:
+    """From an operator's parameters, the last of which begin at `place` and may have been left out; where the windows are, if not
+    behind the first four of those."""
     given = parameters[place : place + 4]
-    return Axes(*parameters[:4], place=(*given, *[()] * (4 - len(given))) if any(map(len, given)) else ())
+    text = "".join(parameters[place + 4 if windows is None else windows :][:1])
+    return Axes(*parameters[:4], place=(*given, *[()] * (4 - len(given))) if any(map(len, given)) else (), windows=text)
 
 
 def qk(
@@ -46,12 +55,12 @@ def qk(
     clamp_window: bool,
 ) -> Tensor:
     """attn[i, n] = scale * query[i] . key[N(i, n)] + bias"""
-    return _ops.na_qk(query, key, bias, *axes[:4], scale, zero_fill, clamp_window, *axes.place)
+    return _ops.na_qk(query, key, bias, *axes[:4], scale, zero_fill, clamp_window, *axes.last)
 
 
 def av(attn: Tensor, value: Tensor, axes: Axes, clamp_window: bool) -> Tensor:
     """out[i] = sum over n of attn[i, n] value[N(i, n)]"""
-    return _ops.na_av(attn, value, *axes[:4], clamp_window, *axes.place)
+    return _ops.na_av(attn, value, *axes[:4], clamp_window, *axes.last)
 
 
 def inverse(
@@ -59,7 +68,8 @@ def inverse(
 ) -> Tensor:
     """d_value[j] = sum over {i, n : j = N(i, n)} of attn[i, n] d_out[i]"""
     place = (*axes.place, key_lengths) if axes.place else ()
-    return _ops.na_in(attn, d_out, *axes[:4], kv_heads, clamp_window, *place)
+    last = (*(place or ((),) * 5), axes.windows) if axes.windows else place
+    return _ops.na_in(attn, d_out, *axes[:4], kv_heads, clamp_window, *last)
 
 
 def _sum(a: OptionalTensor, b: OptionalTensor) -> Any:
@@ -119,7 +129,7 @@ def bias_gradient(
     zero = entries.new_zeros(())
     zeros = [zero.expand(1, *lengths, 1, 1) for lengths in (d_attn.shape[1:-2], key_lengths)]
     table = entries.view(1, *bias.shape[1:])
-    index = _ops.na_qk(*zeros, table, *axes[:4], 1.0, False, clamp_window, *axes.place)
+    index = _ops.na_qk(*zeros, table, *axes[:4], 1.0, False, clamp_window, *axes.last)
     if axes.place:  # a key that is not there has no entry
         absent = index < 0
         index, d_attn = index.masked_fill(absent, 0), d_attn.masked_fill(absent, 0)
@@ -183,7 +193,7 @@ class IN(Formula):
 
 def _of_in(ctx: Any) -> tuple[Axes, int, bool, Sequence[int]]:
     kv_heads, clamp_window, *place = ctx.parameters[4:]
-    return axes_of(ctx.parameters, 6), kv_heads, clamp_window, place[4] if len(place) > 4 else ()
+    return axes_of(ctx.parameters, 6, 11), kv_heads, clamp_window, place[4] if len(place) > 4 else ()
 
 
 # Products with additional tokens are bmm, permute and reshape, which every kind of vmap knows, and einsum is not.
@@ -248,8 +258,8 @@ def _logits(
 
 
 def _without_empty_rows(logits: Tensor, axes: Axes) -> tuple[Tensor, OptionalTensor]:
-    """Logits that are finite somewhere in each row, and the rows that had no key: only parts of a grid have such."""
-    if not any(axes.place[1:]):
+    """Logits that are finite somewhere in each row, and the rows that had no key: only parts of a grid and windows by table have such."""
+    if not any(axes.place[1:]) and not axes.windows:
         return logits, None
     empty = (logits == -torch.inf).all(-1)
     return logits.masked_fill(empty.unsqueeze(-1), 0), empty

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from .._functions import FlagPerAxis, PerAxis, flag_per_axis, head_sets, is_nested, per_axis
+from .._functions import FlagPerAxis, PerAxis, flag_per_axis, head_sets, is_nested, per_axis, sizes_and_windows
 from .._groups import HeadSets, bias_shapes, parted
 from .._layouts import counted
+from .._windows import KernelSize, Windows
 from ._functions import attention_of_rank, autocast, check_tensor
 from ._streaming import StreamingNeighborhoodAttention
 from ._unfused import Axes, unfused_attention
@@ -25,7 +26,9 @@ class _NeighborhoodAttention(nn.Module):
     embed_dim: channels of input and output.  num_heads: divides embed_dim.
     kernel_size, stride, dilation, is_causal: one value for all axes, or one per axis; kernel_size * dilation may
         not exceed the tokens of an axis. Each may also be a sequence with an entry for each of several sets of heads, as in
-        na2d; rpb is then a list of tables, one for each set.
+        na2d; rpb is then a list of tables, one for each set. A kernel_size may also be a nhood.Windows with as many queries as
+        keys, which the input must have on that axis; not with rel_pos_bias or a stream. Queries on another grid than keys are
+        for na1d, na2d and na3d.
     qkv_bias: whether the projection to query, key and value has a bias.
     qk_scale: of the logits; None: head dim ** -0.5.
     rel_pos_bias: learn a bias on the logits per head and relative position; not with causal axes.
@@ -44,7 +47,7 @@ class _NeighborhoodAttention(nn.Module):
         self,
         embed_dim: int,
         num_heads: int,
-        kernel_size: PerAxis,
+        kernel_size: KernelSize,
         stride: PerAxis = 1,
         dilation: PerAxis = 1,
         is_causal: FlagPerAxis = False,
@@ -72,7 +75,10 @@ class _NeighborhoodAttention(nn.Module):
         refused = dict(attn_drop=attn_drop or None)
         self.sets = head_sets(self.rank, kernel_size, stride, dilation, is_causal, is_periodic, **refused)
         """windows by sets of heads; None: one window for all heads"""
-        self.kernel_size = _by_set(per_axis, kernel_size, self.rank, "kernel_size")
+        sizes, self._windows = kernel_size, ""
+        if not is_nested(kernel_size):
+            sizes, self._windows = sizes_and_windows(kernel_size, self.rank, stride, dilation, is_causal, is_periodic)
+        self.kernel_size: Any = _by_set(per_axis, sizes, self.rank, "kernel_size")
         self.stride = _by_set(per_axis, stride, self.rank, "stride")
         self.dilation = _by_set(per_axis, dilation, self.rank, "dilation")
         self.is_causal = _by_set(flag_per_axis, is_causal, self.rank, "is_causal")
@@ -85,6 +91,10 @@ class _NeighborhoodAttention(nn.Module):
             raise ValueError(
                 f"is_periodic = {self.is_periodic} with is_causal = {self.is_causal}: a causal axis cannot wrap"
             )
+        if self._windows:
+            self.kernel_size = _with_windows(kernel_size, self.kernel_size)
+            if rel_pos_bias:
+                raise ValueError(f"rel_pos_bias with kernel_size = {self.kernel_size}: a bias needs windows by formula")
         if rel_pos_bias and any(windows.causal):
             raise ValueError(f"rel_pos_bias with is_causal = {self.is_causal}: a causal axis has no bias")
         if windows.count > num_kv_heads:
@@ -174,9 +184,11 @@ class _NeighborhoodAttention(nn.Module):
         periodic = True in self.is_periodic
         if self.training and self.attn_drop.p > 0:
             place = (self.is_periodic, (), (), ()) if periodic else ()
+            sizes = tuple([1 if isinstance(size, Windows) else size for size in self.kernel_size])
+            of_operator = Axes(sizes, *axes[1:], place, self._windows)
             query, key, value, bias = autocast(query, key, value, self.rpb)
             return unfused_attention(
-                query, key, value, bias, None, None, Axes(*axes, place), self.scale, False, self.attn_drop.p
+                query, key, value, bias, None, None, of_operator, self.scale, False, self.attn_drop.p
             )[0]
         is_periodic = self.is_periodic if periodic else False
         return attention_of_rank(
@@ -189,6 +201,18 @@ class _NeighborhoodAttention(nn.Module):
             f"stride={self.stride}, dilation={self.dilation}, is_causal={self.is_causal}, "
             f"rel_pos_bias={self.rpb is not None}" + f", is_periodic={self.is_periodic}" * any(self.is_periodic)
         )
+
+
+def _with_windows(given: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+    """kernel_size per axis. ValueError for windows that no input of a layer has."""
+    entries = (given,) * len(sizes) if isinstance(given, Windows) else given
+    for i, entry in enumerate(entries):
+        if isinstance(entry, Windows) and entry.queries != entry.keys:
+            raise ValueError(
+                f"kernel_size[{i}] = {entry} has {entry.queries} queries and {entry.keys} keys: a layer's queries and keys are of "
+                "one input; na1d, na2d and na3d take two grids"
+            )
+    return tuple([entry if isinstance(entry, Windows) else size for entry, size in zip(entries, sizes)])
 
 
 def _by_set(read: Any, value: Any, rank: int, name: str) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis
+from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis, refuse_windows
 from .._functions import autocast, check_tensor
 from ._agreement import agree, tensor_arguments
 from ._attention import sharded_attention
@@ -148,6 +148,7 @@ def _windows(
     is_periodic: FlagPerAxis,
 ) -> tuple[tuple[int, ...], ...]:
     """One value per axis of each; the fields of Window behind its length."""
+    refuse_windows(kernel_size, "a sharded grid has windows by formula, as its processes find the keys of a shard by that")
     return (
         per_axis(kernel_size, rank, "kernel_size"),
         per_axis(stride, rank, "stride"),
