@@ -437,8 +437,12 @@ def test_calls_that_do_not_fit():
         nhood.na2d(query, key, value, **legal, key_offset=(4, 0))
     with pytest.raises(ValueError, match=r"query.shape.* exceeds|kernel_size = .*10 exceeds the 6 tokens of axis 1"):
         nhood.na2d(query, key, value, kernel_size=(windows, 10))
-    with pytest.raises(NotImplementedError, match="windows per set of heads are formulas"):
+    with pytest.raises(ValueError, match=r"kernel_size\[1\]\[0\] = 3 does not fit 8 queries and 4 keys on axis 0"):
         nhood.na2d(query, key, value, kernel_size=[(windows, 3), (3, 3)])
+    with pytest.raises(ValueError, match=r"stride\[0\] = 2: it must be 1 where"):
+        nhood.na2d(query, key, value, kernel_size=[(windows, 3), (windows, 4)], stride=2)
+    with pytest.raises(ValueError, match="bias with a Windows in kernel_size"):
+        nhood.na2d(query, key, value, [(windows, 3)] * 2, bias=[np.zeros((2, 1, 5))] * 2)
     with pytest.raises(NotImplementedError, match="windows of packed samples are formulas"):
         nhood.neighborhood_attention_varlen(query, key, value, windows, layouts=[(8, 6)])
 
@@ -450,6 +454,23 @@ def test_clamped_windows_beside_tables():
     out = nhood.na2d(query, key, value, (windows, 50), clamp_window=True)
     np.testing.assert_allclose(out, nhood.na2d(query, key, value, (windows, 6)), atol=1e-12)
     assert nhood.na2d_qk(query, key, (windows, 50), clamp_window=True).shape[-1] == windows.most * 6
+
+
+def test_sets_of_heads():
+    """Each set has its own windows on the axis that has two grids, and a formula or windows on the other one."""
+    sets = [(Windows.resampled(8, 4, 3), 3), (Windows.resampled(8, 4, 1).valid(3), Windows.cut(6, 4))]
+    query, key, value = made([(sets[0][0], by_resampling(8, 4, 3)), (dict(size=3), axis_mask(6, 3))])
+    out, lse = nhood.na2d(query, key, value, sets, stride=[(1, 2), 1], return_lse=True)
+    grads = nhood.na2d_backward(np.ones_like(out), query, key, value, out, lse, sets, stride=[(1, 2), 1])
+    for i, (size, stride) in enumerate(zip(sets, ((1, 2), 1))):
+        heads, kv = slice(2 * i, 2 * i + 2), slice(i, i + 1)
+        own = query[..., heads, :], key[..., kv, :], value[..., kv, :]
+        expected = nhood.na2d(*own, size, stride, return_lse=True)
+        np.testing.assert_allclose(out[..., heads, :], expected[0], atol=1e-12)
+        np.testing.assert_allclose(lse[..., heads], expected[1], atol=1e-12)
+        by_set = nhood.na2d_backward(np.ones_like(expected[0]), *own, *expected, size, stride)
+        for whole, part, of in zip(grads, by_set, (heads, kv, kv)):
+            np.testing.assert_allclose(whole[..., of, :], part, atol=1e-12)
 
 
 def test_plans_are_kept_by_content():

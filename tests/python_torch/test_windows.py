@@ -295,7 +295,35 @@ def test_no_copies_of_keys_and_values():
     torch.testing.assert_close(out, nt.na2d(query, key, value, windows))
 
 
+def test_sets_of_heads():
+    """Sets with windows of their own: values, all derivatives, programs, and FLOPs."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    sets = [(Windows.resampled(5, 3, 2), 3), (Windows.resampled(5, 3, 1).valid(2), Windows.cut(4, 3))]
+    query, key, value = made((sets[0][0], dict(size=3)), kv_heads=2)
+
+    def call(*tensors):
+        return nt.na2d(*tensors, sets, stride=[(1, 2), 1])
+
+    parts = [nt.na2d(*[x[..., i : i + 1, :] for x in (query, key, value)], sets[i], (1, 2 - i)) for i in (0, 1)]
+    torch.testing.assert_close(call(query, key, value), torch.cat(parts, -2))
+    assert gradcheck(call, (query, key, value), check_forward_ad=True)
+    assert gradgradcheck(call, (query, key, value), fast_mode=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(query, key, value), call(query, key, value))
+    with FakeTensorMode(), pytest.raises(ValueError, match="does not fit 5 queries and 2 keys"):
+        call(torch.empty(1, 5, 4, 2, DIM), torch.empty(1, 2, 4, 2, DIM), torch.empty(1, 2, 4, 2, DIM_V))
+    counts = []
+    for run in (call, lambda *x: [nt.na2d(*[t[..., i : i + 1, :] for t in x], sets[i], (1, 2 - i)) for i in (0, 1)]):
+        with FlopCounterMode(display=False) as counter:
+            run(query.detach(), key.detach(), value.detach())
+        counts.append(counter.get_total_flops())
+    assert abs(counts[0] - counts[1]) <= 2
+
+
 # ---- layers ----
+
 
 
 def test_layer():
@@ -310,6 +338,18 @@ def test_layer():
     torch.testing.assert_close(functional_call(layer, dict(layer.named_parameters()), (x,)), layer(x))
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_layer_with_sets_of_heads():
+    sets = [(Windows.blocks(6, 3, 1), 3), (5, Windows.cut(5, 2))]
+    layer = nt.NeighborhoodAttention2D(8, 2, sets).double()
+    x = torch.randn(1, 6, 5, 8, dtype=torch.float64)
+    query, key, value = layer.qkv(x).unflatten(-1, (-1, 4)).split(2, dim=-2)
+    torch.testing.assert_close(layer(x), layer.proj(nt.na2d(query, key, value, sets).flatten(-2)))
+    with pytest.raises(ValueError, match="a layer's queries and keys are of one input"):
+        nt.NeighborhoodAttention2D(8, 2, [(Windows.resampled(6, 3, 1), 3), (3, 3)])
+    with pytest.raises(ValueError, match="a bias needs windows by formula"):
+        nt.NeighborhoodAttention2D(8, 2, sets, rel_pos_bias=True)
 
 
 def test_layer_that_drops_weights():
@@ -366,8 +406,8 @@ def test_calls_that_are_refused():
         nt.na1d(query, key, value, windows, is_causal=True)
     with pytest.raises(ValueError, match="bias with kernel_size"):
         nt.na1d(query, key, value, windows, bias=torch.zeros(2, 5))
-    with pytest.raises(NotImplementedError, match="windows per set of heads are formulas"):
-        nt.na1d(query, key, value, [[windows], [3]])
+    with pytest.raises(ValueError, match=r"kernel_size\[0\]\[0\] = Windows.cut\(length=5, size=3\) does not fit 4 queries and 4"):
+        nt.na1d(query, key, value, [[Windows.cut(5, 3)], [3]])
     with pytest.raises(NotImplementedError, match="windows of packed samples are formulas"):
         nt.neighborhood_attention_varlen(query, key, value, windows, layouts=[(4,)])
     with pytest.raises(ValueError, match="is no text of a Windows"):

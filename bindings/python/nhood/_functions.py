@@ -306,9 +306,6 @@ def head_sets(
     nested = {name: value for name, value in given.items() if is_nested(value)}
     if not nested:
         return None
-    for row in kernel_size if "kernel_size" in nested else ():
-        refuse_windows(row, "windows per set of heads are formulas; make one call for each set")
-    refuse_windows(kernel_size, "windows per set of heads are formulas; make one call for each set")
     (first, values), *others = nested.items()
     for name, other in others:
         if len(other) != len(values):
@@ -318,12 +315,16 @@ def head_sets(
             raise NotImplementedError(f"{name} with windows per set of heads: make one call for each set")
     count = len(values)
     rows = {name: nested.get(name, [value] * count) for name, value in given.items()}
-    numbers = [
-        tuple(entry for row in rows[name] for entry in per_axis(row, rank, name))
-        for name in ("kernel_size", "stride", "dilation")
+    of_steps = zip(rows["stride"], rows["dilation"], rows["is_causal"])
+    pairs = [sizes_and_windows(size, rank, *steps, is_periodic) for size, steps in zip(rows["kernel_size"], of_steps)]
+    texts = [text for _, text in pairs]
+    steps = [
+        tuple(entry for row in rows[name] for entry in per_axis(row, rank, name)) for name in ("stride", "dilation")
     ]
     causal = tuple(entry for row in rows["is_causal"] for entry in flag_per_axis(row, rank, "is_causal"))
-    return HeadSets(count, *numbers, causal, flag_per_axis(is_periodic, rank, "is_periodic") * count)
+    periodic = flag_per_axis(is_periodic, rank, "is_periodic") * count
+    windows = ",".join([text or "," * (rank - 1) for text in texts]) if any(texts) else ""
+    return HeadSets(count, tuple(size for sizes, _ in pairs for size in sizes), *steps, causal, periodic, windows)
 
 
 def _sets_requested(

@@ -19,6 +19,7 @@ from . import _words
 from ._layouts import Layout, packed_strides
 from ._operations import FORWARD, Operation, Tensor, bind, dtype_of, tensor_dtype
 from ._plans import Context, Outputs, PlanOwner, cached_groups, current_options, give_back, int_in, take_scratch
+from ._windows import Windows, windows_of
 
 AXIS = ("length", "window", "stride", "dilation", "causal", "query_length", "key_length")
 """Of an axis in a row. The last two are 0 where queries and keys cover all of it, as boxes at its beginning otherwise."""
@@ -284,6 +285,13 @@ class HeadSets(NamedTuple):
     dilation: tuple[int, ...]
     causal: tuple[bool, ...]
     periodic: tuple[bool, ...]
+    windows: str = ""
+    """as _windows.py writes them"""
+
+    @property
+    def tables(self) -> tuple[Optional[Windows], ...]:
+        """Of each set and axis; () if all are by formula."""
+        return windows_of(self.windows)
 
 
 def parted(heads: int, sets: int) -> list[int]:
@@ -315,16 +323,22 @@ def _head_problems(
     operation, rank = asked.operation, len(sets.window) // sets.count
     dtype = dtype_of(operation, layouts)
     without_bias = [None if of.slot == c.BIAS else layout for of, layout in zip(operation.inputs, layouts)]
-    sizes = bind(operation, without_bias, rank, {})
+    tables = sets.tables
+    own_keys = [axis for axis in range(rank) if any(tables[axis::rank])]
+    sizes = bind(operation, without_bias, rank, {}, own_keys)
     for axis in range(rank):
-        sizes[f"Y{axis}"] = sizes[f"X{axis}"]
+        sizes.setdefault(f"Y{axis}", sizes[f"X{axis}"])
+    _check_tables(sets, sizes, layouts, operation)
     if sizes["K"] < sets.count:
         raise ValueError(f"kernel_size, stride and dilation are of {sets.count} sets of heads, there are {sizes['K']} key/value heads")
     if sizes["H"] % sizes["K"]:
         raise ValueError(f"the number of query heads {sizes['H']} is not a multiple of the {sizes['K']} key/value heads")
     kv_heads = parted(sizes["K"], sets.count)
     problems = _blank(asked, dtype, rank, sets.count)
-    for name, values in zip(("window", "stride", "dilation", "causal", "periodic"), sets[1:]):
+    for i, table in enumerate(tables):
+        if table is not None:
+            problems["windows"][i // rank, i % rank] = np.frombuffer(bytes(table.borrowed()), problems["windows"].dtype)[0]
+    for name, values in zip(("window", "stride", "dilation", "causal", "periodic"), sets[1:6]):
         for value in values:
             int_in(int(value), "kernel_size" if name == "window" else name, 63)
         problems["axis"][name][:, :rank] = _by_axis(sets, values)
@@ -334,6 +348,26 @@ def _head_problems(
     problems["heads"] = np.array(kv_heads) * (sizes["H"] // sizes["K"])
     problems["dim"], problems["dim_v"] = sizes["D"], sizes["V"]
     return problems, dtype, sizes, kv_heads
+
+
+def _check_tables(
+    sets: HeadSets, sizes: dict[str, int], layouts: Sequence[Optional[Layout]], operation: Operation
+) -> None:
+    """ValueError if arrays do not have as many queries and keys as each set's windows of an axis."""
+    rank, tables = len(sets.window) // sets.count, sets.tables
+    if not tables:
+        return
+    if len(tables) != rank * sets.count:
+        raise ValueError(f"windows = {sets.windows[:80]!r} has {len(tables)} entries, not {rank * sets.count}")
+    if any(of.slot == c.BIAS and layout is not None for of, layout in zip(operation.inputs, layouts)):
+        raise ValueError("bias with a Windows in kernel_size: a relative bias needs windows by formula on all axes")
+    for i, table in enumerate(tables):
+        place, axis = divmod(i, rank)
+        queries, keys = sizes[f"X{axis}"], sizes[f"Y{axis}"]
+        if table is None and queries == keys or table is not None and (table.queries, table.keys) == (queries, keys):
+            continue
+        own = f"kernel_size[{place}][{axis}] = {sets.window[i] if table is None else table}"
+        raise ValueError(f"{own} does not fit {queries} queries and {keys} keys on axis {axis}")
 
 
 def _fill_bias(

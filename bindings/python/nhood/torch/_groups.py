@@ -32,7 +32,7 @@ from ._unfused import OptionalTensor, Problem
 
 _SETS = (
     "int sets, int[] kernel_size, int[] stride, int[] dilation, int[] is_causal, int[] is_periodic, "
-    "float? scale, bool clamp_window"
+    "str windows, float? scale, bool clamp_window"
 )
 _SCHEMAS = {
     "na_varlen": "(Tensor query, Tensor key, Tensor value, Tensor table, float? scale, bool whole, bool need_lse) "
@@ -61,10 +61,10 @@ def _backward(scale: Optional[float], wanted: Sequence[bool], flags: int = 0) ->
 
 
 def _sets_of(parameters: Sequence[Any]) -> tuple[HeadSets, Optional[float], int]:
-    sets, window, stride, dilation, causal, periodic, scale, clamp_window = parameters[:8]
+    sets, window, stride, dilation, causal, periodic, windows, scale, clamp_window = parameters[:9]
     axes = (tuple(window), tuple(stride), tuple(dilation), tuple(map(bool, causal)))
     periodic = tuple(map(bool, periodic)) or (False,) * len(axes[0])
-    return HeadSets(sets, *axes, periodic), scale, c.FLAG_CLAMP_WINDOW if clamp_window else 0
+    return HeadSets(sets, *axes, periodic, windows), scale, c.FLAG_CLAMP_WINDOW if clamp_window else 0
 
 
 def _numbers(table: Tensor) -> np.ndarray:
@@ -218,7 +218,11 @@ def _sets_flops(arguments: Sequence[Any], parameters: Sequence[Any], factor: flo
     if flags & c.FLAG_CLAMP_WINDOW:
         dilation = np.array(sets.dilation).reshape(sets.count, -1)
         window = np.maximum(1, np.minimum(window, np.array(lengths) // dilation))
-    keys = sum(own * int(of.prod()) for own, of in zip(heads, window))
+    tables = sets.tables
+    if tables:  # how many keys a query has on average
+        means = [k if table is None else table.ranges[:, 1].mean() for k, table in zip(window.ravel(), tables)]
+        window = np.array(means).reshape(window.shape)
+    keys = sum(own * float(of.prod()) for own, of in zip(heads, window))
     return int(2 * factor * query.shape[0] * math.prod(lengths) * keys * (query.shape[-1] + value.shape[-1]))
 
 
@@ -271,7 +275,7 @@ def _flops_of_sets_backward(*arguments: Any, **_: Any) -> int:
 class _Member(NamedTuple):
     parameters: tuple[Any, ...]
     """of `na`, without need_lse"""
-    place: tuple[Sequence[int], ...]
+    place: tuple[Any, ...]
     cut: Callable[[OptionalTensor, str], Any]
     """the member's part of a tensor, by its letter: q for those of queries, k of keys, b for the bias"""
 
@@ -343,7 +347,9 @@ def _of_sets(sets: HeadSets, scale: Optional[float], clamp: bool, query: Tensor,
     for i, own in enumerate(kv_heads):
         axes = tuple(values[i * rank : (i + 1) * rank] for values in sets[1:5])
         periodic = sets.periodic[i * rank : (i + 1) * rank]
-        place: tuple[Sequence[int], ...] = (periodic, (), (), ()) if any(periodic) else ()
+        windows = ",".join(sets.windows.split(",")[i * rank : (i + 1) * rank]) if sets.windows else ""
+        windows = windows if windows.strip(",") else ""
+        place: tuple[Any, ...] = (periodic, (), (), (), windows) if any(periodic) or windows else ()
         first = sum(kv_heads[:i])
 
         def cut(x: OptionalTensor, letter: str, i: int = i, first: int = first, own: int = own) -> Any:

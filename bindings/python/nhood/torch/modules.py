@@ -5,6 +5,7 @@ Parameters are named as in the models of the paper (qkv, rpb, proj), whose check
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -75,26 +76,25 @@ class _NeighborhoodAttention(nn.Module):
         refused = dict(attn_drop=attn_drop or None)
         self.sets = head_sets(self.rank, kernel_size, stride, dilation, is_causal, is_periodic, **refused)
         """windows by sets of heads; None: one window for all heads"""
-        sizes, self._windows = kernel_size, ""
-        if not is_nested(kernel_size):
+        sizes: tuple[int, ...] = ()
+        self._windows = ""
+        if not self.sets:
             sizes, self._windows = sizes_and_windows(kernel_size, self.rank, stride, dilation, is_causal, is_periodic)
-        self.kernel_size: Any = _by_set(per_axis, sizes, self.rank, "kernel_size")
+        self.kernel_size = _by_set(_with_windows, kernel_size, self.rank, "kernel_size")
         self.stride = _by_set(per_axis, stride, self.rank, "stride")
         self.dilation = _by_set(per_axis, dilation, self.rank, "dilation")
         self.is_causal = _by_set(flag_per_axis, is_causal, self.rank, "is_causal")
         self.is_periodic = flag_per_axis(is_periodic, self.rank, "is_periodic")
         windows = self.sets or HeadSets(
-            1, self.kernel_size, self.stride, self.dilation, self.is_causal, self.is_periodic
+            1, sizes, self.stride, self.dilation, self.is_causal, self.is_periodic
         )
         _check_axes(*windows[1:4])
         if any(causal and periodic for causal, periodic in zip(windows.causal, windows.periodic)):
             raise ValueError(
                 f"is_periodic = {self.is_periodic} with is_causal = {self.is_causal}: a causal axis cannot wrap"
             )
-        if self._windows:
-            self.kernel_size = _with_windows(kernel_size, self.kernel_size)
-            if rel_pos_bias:
-                raise ValueError(f"rel_pos_bias with kernel_size = {self.kernel_size}: a bias needs windows by formula")
+        if rel_pos_bias and (self._windows or windows.windows):
+            raise ValueError(f"rel_pos_bias with kernel_size = {self.kernel_size}: a bias needs windows by formula")
         if rel_pos_bias and any(windows.causal):
             raise ValueError(f"rel_pos_bias with is_causal = {self.is_causal}: a causal axis has no bias")
         if windows.count > num_kv_heads:
@@ -203,9 +203,11 @@ class _NeighborhoodAttention(nn.Module):
         )
 
 
-def _with_windows(given: Any, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+def _with_windows(given: Any, rank: int, name: str) -> tuple[Any, ...]:
     """kernel_size per axis. ValueError for windows that no input of a layer has."""
-    entries = (given,) * len(sizes) if isinstance(given, Windows) else given
+    whole = isinstance(given, Sequence) and not isinstance(given, str)
+    entries = tuple(given) if whole else (given,) * rank
+    sizes = per_axis([1 if isinstance(entry, Windows) else entry for entry in entries], rank, name)
     for i, entry in enumerate(entries):
         if isinstance(entry, Windows) and entry.queries != entry.keys:
             raise ValueError(
