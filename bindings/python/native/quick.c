@@ -170,7 +170,24 @@ static PyObject *execute_plan(const struct entry *entry, const struct call *call
     return results;
 }
 
-/* Calls the function of an entry with the call's arguments and its own. Of a tuple of one result, that. */
+/* The call that computes what an entry's function is for, of arguments that have been read. */
+static void find_execution(struct call *execution, const struct entry *entry,
+                           const struct call *call) {
+    execution->count = PyTuple_Size(entry->execution);
+    execution->names = NULL;
+    execution->recorded = false;
+    for (Py_ssize_t i = 0; i < execution->count; i++) {
+        const int place = entry->execution_place[i];
+        if (place >= 0)
+            execution->given[i] = call->given[place];
+        else
+            execution->given[i] =
+                (struct given){.object = PyTuple_GetItem(entry->execution, i), .type = NULL};
+    }
+}
+
+/* Calls the function of an entry with the call's arguments and its own. If the execution is remembered, it comes first, and
+ * the function gets its results. Of a tuple of one result, that. */
 static PyObject *call_function(const struct entry *entry, const struct call *call) {
     const Py_ssize_t count = PyTuple_Size(entry->constants);
     PyObject *arguments = PyTuple_New(count);
@@ -181,7 +198,13 @@ static PyObject *call_function(const struct entry *entry, const struct call *cal
         PyTuple_SetItem(arguments, i, another(place < 0 ? own : call->given[place].object));
     }
     PyObject *function = another(entry->owner);
-    PyObject *result = PyObject_CallObject(function, arguments);
+    struct call execution;
+    find_execution(&execution, entry, call);
+    const int results_place = entry->results_place;
+    const struct entry *executed = table_find(&execution); /* the last look at the table */
+    PyObject *results = executed ? execute_plan(executed, &execution) : NULL;
+    if (results) PyTuple_SetItem(arguments, results_place, results);
+    PyObject *result = PyErr_Occurred() ? NULL : PyObject_CallObject(function, arguments);
     Py_DecRef(function);
     Py_DecRef(arguments);
     if (!result || !PyTuple_CheckExact(result) || PyTuple_Size(result) != 1) return result;
@@ -282,20 +305,27 @@ static PyObject *remember(PyObject *module, PyObject *arguments) {
 
 static PyObject *remember_function(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *given, *places;
+    PyObject *given, *places, *execution_places;
     unsigned long long since;
     struct entry entry = {.recorded = true};
-    if (!PyArg_ParseTuple(arguments, "KO!O!OO!O!", &since, &PyTuple_Type, &given, &PyTuple_Type,
-                          &entry.names, &entry.owner, &PyTuple_Type, &entry.constants,
-                          &PyTuple_Type, &places))
+    if (!PyArg_ParseTuple(arguments, "KO!O!OO!O!O!O!i", &since, &PyTuple_Type, &given,
+                          &PyTuple_Type, &entry.names, &entry.owner, &PyTuple_Type,
+                          &entry.constants, &PyTuple_Type, &places, &PyTuple_Type, &entry.execution,
+                          &PyTuple_Type, &execution_places, &entry.results_place))
         return NULL;
     Py_IncRef(entry.names);
     Py_IncRef(entry.owner);
     Py_IncRef(entry.constants);
+    Py_IncRef(entry.execution);
     struct call call;
     const bool whole = read_remembered(&call, given) && table_describe(&entry, &call) &&
                        PyTuple_Size(places) == PyTuple_Size(entry.constants) &&
-                       read_ints(places, MOST_ARGUMENTS, -1, (long)call.count - 1, entry.place);
+                       read_ints(places, MOST_ARGUMENTS, -1, (long)call.count - 1, entry.place) &&
+                       PyTuple_Size(execution_places) == PyTuple_Size(entry.execution) &&
+                       read_ints(execution_places, MOST_ARGUMENTS, -1, (long)call.count - 1,
+                                 entry.execution_place) &&
+                       entry.results_place >= 0 &&
+                       entry.results_place < PyTuple_Size(entry.constants);
     return add(&entry, whole, since);
 }
 
@@ -350,10 +380,12 @@ static PyMethodDef methods[] = {
      "(what tells the stream of an ordinal, a pair that makes the workspace or None, what tells a "
      "setting or None, its value)."},
     {"remember_function", remember_function, METH_VARARGS,
-     "remember_function(generation, arguments, names, function, constants, places): that such a "
-     "call is one of `function` if gradients are recorded for it. places: for each of the "
-     "function's arguments, the place of the call's argument that it is, or -1 for the one in "
-     "constants. A tuple of one result is taken for that alone."},
+     "remember_function(generation, arguments, names, function, constants, places, execution, "
+     "execution_places, results_place): that such a call is one of `function` if gradients are "
+     "recorded for it. places: for each of the function's arguments, the place of the call's "
+     "argument that it is, or -1 for the one in constants. execution: likewise, the arguments of "
+     "`execute`; where that remembers them, its results come first and take the place of the "
+     "function's argument of that number. A tuple of one result is taken for that alone."},
     {"forget", forget, METH_NOARGS, "forget(): everything, and the workspace."},
     {"generation", get_generation, METH_NOARGS,
      "generation(): how often everything was forgotten."},

@@ -212,6 +212,7 @@ void table_free(struct entry *entry) {
     Py_DecRef(old.owner);
     Py_DecRef(old.results);
     Py_DecRef(old.constants);
+    Py_DecRef(old.execution);
     Py_DecRef(old.launch.stream);
     Py_DecRef(old.launch.workspace);
     Py_DecRef(old.launch.setting);

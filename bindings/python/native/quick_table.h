@@ -63,6 +63,9 @@ struct entry {
     /* Of a function. */
     PyObject *constants; /* a tuple: its arguments, but for those that are arguments of the call */
     int place[MOST_ARGUMENTS]; /* of each of these among the call's arguments; -1: a constant */
+    PyObject *execution;       /* a tuple: likewise, the arguments of a call that only executes */
+    int execution_place[MOST_ARGUMENTS];
+    int results_place; /* of the function's arguments, the one that its results take the place of */
 };
 
 /* A new reference. Counts are changed by functions only: the header's macros are those of one version. */

@@ -133,13 +133,38 @@ def remember(
     )
 
 
-def remember_function(begun: Call, function: Callable[..., Any], names: Sequence[str], rest: tuple[Any, ...]) -> None:
+class Execution(NamedTuple):
+    """What computes a call that gradients are recorded for."""
+
+    first: tuple[Any, ...]
+    """of its arguments for `execute`, the first; those of the call's tensors come next"""
+    last: tuple[Any, ...]
+    """the others"""
+    results: int
+    """the place among the rest of a function's arguments where its results are wanted"""
+
+
+def remember_function(
+    begun: Call, function: Callable[..., Any], names: Sequence[str], rest: tuple[Any, ...], execution: Execution
+) -> None:
     """That where gradients are recorded for it the call is one of `function`: with its arguments of these names, None for those
-    that it has not, and then the rest. A tuple of one result is taken for that alone."""
+    that it has not, and then the rest. If `execute` remembers the execution, that comes first, and the function gets its results
+    in place of one of the rest. A tuple of one result is taken for that alone."""
     place_of = {name: place for place, name in enumerate(begun.names)}
-    places = (*[place_of.get(name, -1) for name in names], *[-1] * len(rest))
-    constants = (*[None] * len(names), *rest)
-    _module.remember_function(begun.generation, begun.arguments, begun.keywords, function, constants, places)
+    given = tuple([place_of.get(name, -1) for name in names])
+    missing = (None,) * len(names)
+    first, last, results = execution
+    _module.remember_function(
+        begun.generation,
+        begun.arguments,
+        begun.keywords,
+        function,
+        (*missing, *rest),
+        (*given, *[-1] * len(rest)),
+        (*first, *missing, *last),
+        (*[-1] * len(first), *given, *[-1] * len(last)),
+        len(names) + results,
+    )
 
 
 def forget() -> None:

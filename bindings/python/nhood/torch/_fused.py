@@ -40,24 +40,35 @@ def remember_recorded(
     """That the call is fused_attention(..) of its own tensors, with gradients recorded past the dispatcher."""
     parameters = of_operator((), axes, scale, clamp_window, need_lse)
     names = FORWARD.input_names[: len(inputs)]
-    _quick.remember_function(begun, Attention.apply, names, (parameters, _ops.compute_na, False))
+    execution = _quick.Execution(("na", begun.arguments[1]), with_lse(parameters), 1)
+    _quick.remember_function(begun, Attention.apply, names, (parameters, _ops.compute_na, False), execution)
+
+
+def with_lse(parameters: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Those of the operator, asked for the log-sum-exps, too."""
+    return (*parameters[:6], True, *parameters[7:])
+
+
+_OF_QKV = (True, True, True, False, False, False)
 
 
 @register_formula(_ops.library, "na", 6)
 class Attention(Formula):
-    """Of out and lse. The latter is computed for the backward call where it is not asked for."""
+    """Of out and lse. The latter is computed for the backward call where it is not asked for.
+
+    apply also takes the results, with lse, in the place of what computes them."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
-        *inputs, parameters, execute, from_dispatcher = arguments
-        need_lse = parameters[6]
-        results = tuple(execute(*inputs, *parameters[:6], True, *parameters[7:]))
+        inputs, (parameters, results, from_dispatcher) = arguments[:6], arguments[6:]
+        if type(results) is not tuple:  # what computes them
+            results = tuple(results(*inputs, *with_lse(parameters)))
         ctx.save_for_backward(*inputs, *results)
         if from_dispatcher:
             ctx.save_for_forward(*inputs)
         ctx.set_materialize_grads(False)
         ctx.parameters = parameters
-        return results if need_lse else results[:1]
+        return results if parameters[6] else results[:1]
 
     @staticmethod
     def backward(  # type: ignore[override]
@@ -69,8 +80,11 @@ class Attention(Formula):
                 return (None,) * 9
             d_out = torch.zeros_like(saved[6])
         wanted = ctx.needs_input_grad[:6]
-        found = iter(_ops.na_backward(*saved, d_out, d_lse, *parameters[:6], wanted, *parameters[7:]))
-        return (*[next(found) if want else None for want in wanted], None, None, None)
+        found = _ops.na_backward(*saved, d_out, d_lse, *parameters[:6], wanted, *parameters[7:])
+        if wanted == _OF_QKV:
+            return (*found, None, None, None, None, None, None)
+        left = iter(found)
+        return (*[next(left) if want else None for want in wanted], None, None, None)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
