@@ -9,11 +9,18 @@
 struct program {
     uint64_t hash;
     char name[64];
+    char *options; /* each behind a blank */
 };
 
 enum { ERROR = 6, CODE_BYTES = 64 };
 
 struct fake_nvrtc fake_nvrtc;
+
+/* Whether machine code is the source's name and the options, as tests/same_code asks: $FAKE_NVRTC_OPTIONS is set. Otherwise it is
+ * the name and a hash of sources and options. */
+static int code_is_options(void) {
+    return getenv("FAKE_NVRTC_OPTIONS") != NULL;
+}
 
 /* The functions that nhood looks up, with the types of nvrtc.def. */
 int nvrtcVersion(int *major, int *minor);
@@ -57,8 +64,15 @@ int nvrtcCompileProgram(void *program, int options, const char *const *option) {
     struct program *compiled = program;
     if (fake_nvrtc.compile_us) usleep((useconds_t)fake_nvrtc.compile_us);
     atomic_fetch_add(&fake_nvrtc.compiled, 1);
-    for (int i = 0; i < options; i++)
+    size_t bytes = 1;
+    for (int i = 0; i < options; i++) {
         compiled->hash = hash_more(compiled->hash, option[i]);
+        bytes += strlen(option[i]) + 1;
+    }
+    char *end = compiled->options = calloc(1, bytes);
+    if (!end) return ERROR;
+    for (int i = 0; i < options; i++)
+        end += sprintf(end, " %s", option[i]);
     return fake_nvrtc.fault == FAKE_NVRTC_COMPILE_FAILS ? ERROR : 0;
 }
 
@@ -80,21 +94,30 @@ int nvrtcGetProgramLog(void *program, char *text) {
 }
 
 int nvrtcGetCUBINSize(void *program, size_t *bytes) {
-    (void)program;
-    *bytes = fake_nvrtc.fault == FAKE_NVRTC_NO_CODE ? 0 : CODE_BYTES;
+    const struct program *compiled = program;
+    *bytes =
+        code_is_options() ? strlen(compiled->name) + strlen(compiled->options) + 1 : CODE_BYTES;
+    if (fake_nvrtc.fault == FAKE_NVRTC_NO_CODE) *bytes = 0;
     return 0;
 }
 
 int nvrtcGetCUBIN(void *program, char *code) {
     const struct program *compiled = program;
     if (fake_nvrtc.fault == FAKE_NVRTC_CODE_FAILS) return ERROR;
+    if (code_is_options()) {
+        strcpy(code, compiled->name);
+        strcat(code, compiled->options);
+        return 0;
+    }
     memset(code, 0, CODE_BYTES);
     snprintf(code, CODE_BYTES, "%.32s %016llx", compiled->name, (unsigned long long)compiled->hash);
     return 0;
 }
 
 int nvrtcDestroyProgram(void **program) {
-    free(*program);
+    struct program *destroyed = *program;
+    free(destroyed->options);
+    free(destroyed);
     *program = NULL;
     atomic_fetch_sub(&fake_nvrtc.programs_open, 1);
     return 0;
