@@ -67,6 +67,79 @@ def test_neighborhood(number, scheme):
     assert found == expected, title
 
 
+SIDE = pictures.PAGE_SIDE
+
+
+def plain(**differing):
+    return lambda i: pictures.window(i, SIDE, 5, **differing)
+
+
+def cut(i):
+    return range(max(i - 2, 0), min(i + 3, SIDE))
+
+
+def block(i):
+    return [j for j in range(SIDE) if (j + 2) // 4 == (i + 2) // 4]
+
+
+def part(i):
+    return next(keys for keys in (range(3), range(3, 7), range(7, 12)) if i in keys)
+
+
+def resampled(i):
+    first = min(max((2 * i + 1) * 6 // (2 * SIDE) - 1, 0), 3)
+    return range(first, first + 3)
+
+
+# The keys of a query on the vertical and on the horizontal axis, as nhood.h defines them.
+BY_RULE = {
+    "middle": (plain(), plain()),
+    "border": (plain(), plain()),
+    "stride": (plain(stride=3), plain(stride=3)),
+    "dilation": (plain(dilation=2), plain(dilation=2)),
+    "causal": (plain(causal=True), plain()),
+    "periodic": (plain(periodic=True), plain()),
+    "resampled": (resampled, resampled),
+    "cut": (cut, cut),
+    "blocks": (block, block),
+    "table": (part, plain()),
+    "valid": (lambda i: [key for key in cut(i) if key < 9], plain()),
+}
+
+
+def cells(svg, colour, left, top, size):
+    """The places of cells of that colour in the square of 168 that begins there."""
+    found = re.findall(r'<rect x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)" fill="(.*?)"', svg)
+    return {
+        ((int(y) - top) // int(high), (int(x) - left) // int(wide))
+        for x, y, wide, high, fill in found
+        if fill == colour and size == int(wide) and left <= int(x) < left + 168
+    }
+
+
+@pytest.mark.parametrize("name", pictures.WINDOWS)
+@pytest.mark.parametrize("scheme", pictures.SCHEMES)
+def test_windows(name, scheme):
+    """Both panels, from the file; calls of docs/windows.md gave them."""
+    svg = (ROOT / f"docs/windows/{name}{'-dark' * (scheme == 'dark')}.svg").read_text()
+    assert svg == pictures.window_picture(scheme, name), "scripts/pictures --write"
+    colours, (row, column) = pictures.SCHEMES[scheme], pictures.WINDOWS[name][0]
+    of_rows, of_columns = BY_RULE[name]
+    size = 168 // pictures.attended_on_page()[name].shape[2]
+    assert cells(svg, colours["attended"], 12, 34, size) == {(y, x) for y in of_rows(row) for x in of_columns(column)}
+    assert cells(svg, colours["query"], 12, 34, 14) == {(row, column)}
+    assert cells(svg, colours["attended"], 12 + 168 + 84, 34, size) == {(i, y) for i in range(SIDE) for y in of_rows(i)}
+    padding = {(y, x) for y in range(9, SIDE) for x in range(SIDE)} if name == "valid" else set()
+    assert cells(svg, colours["absent"], 12, 34, size) == padding
+
+
+def test_every_picture_of_windows_is_on_the_page():
+    assert set(pictures.attended_on_page()) == set(pictures.WINDOWS)
+    assert {path.stem for path in (ROOT / "docs/windows").glob("*.svg")} == {
+        name + ending for name in pictures.WINDOWS for ending in ("", "-dark")
+    }
+
+
 def labels(svg):
     return re.findall(r">([\d.e+]+× [^<]*)</text>", svg)
 

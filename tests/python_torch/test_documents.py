@@ -7,7 +7,14 @@ import sys
 import pytest
 from documents import blocks_of, run_blocks, run_each_block
 
-NAMES = ["docs/groups.md", "docs/migrating-from-natten.md", "docs/models.md", "docs/pytorch.md", "docs/regions.md"]
+NAMES = [
+    "docs/groups.md",
+    "docs/migrating-from-natten.md",
+    "docs/models.md",
+    "docs/pytorch.md",
+    "docs/regions.md",
+    "docs/windows.md",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
