@@ -72,16 +72,15 @@ typedef nhood_status nh_build_fn(const struct nh_solver *solver, const struct nh
                                  const struct nh_device *device, const struct nh_config *config,
                                  struct nh_operation **operation);
 
-/* A knob has a name, for the texts of configs, and the macro that gives its value to kernels, or NULL if no macro is equal
- * to it. Neighbors with one name are the extents of a tile: "query_tile=1x8x8". Words stand for values from 0 on:
- * "copies|turns|fetched". A solver lists its knobs once, in a file *_knobs.def of lines KNOB(index, name, macro, meaning) or
- * KNOB(index, name, macro, meaning, words). The indices of a config's values, this table and docs/knobs.md are made from
- * it. */
+/* A knob has a name, for the texts of configs. Neighbors with one name are the extents of a tile: "query_tile=1x8x8".
+ * Words stand for values from 0 on: "copies|turns|fetched". A solver lists its knobs once, in a file *_knobs.def of lines
+ * KNOB(index, name, meaning) or KNOB(index, name, meaning, words). The indices of a config's values, this table and
+ * docs/knobs.md are made from it. */
 struct nh_knob {
-    const char *name, *macro, *words;
+    const char *name, *words;
 };
-#define NH_KNOB_AS_INDEX(index, name, macro, ...) index,
-#define NH_KNOB_AS_ROW(index, name, macro, ...) {name, macro, NH_KNOB_WORDS(__VA_ARGS__, NULL, )},
+#define NH_KNOB_AS_INDEX(index, name, ...) index,
+#define NH_KNOB_AS_ROW(index, name, ...) {name, NH_KNOB_WORDS(__VA_ARGS__, NULL, )},
 #define NH_KNOB_WORDS(meaning, words, ...) words
 
 /* Writes what a config asks of the device, from which its time is estimated. False if the config cannot run. */

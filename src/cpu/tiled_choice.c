@@ -12,7 +12,7 @@ const struct nh_knob nh_tiled_knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
 #include "tiled_knobs.def"
 #undef KNOB
-    {NULL, NULL, NULL}};
+    {NULL, NULL}};
 
 /* Places, tile extents and scratch counts are 32-bit. Slots of a window are numbered from its first key in the box on, so no
  * key between others may be absent; only weights in memory and biases depend on the numbers. */

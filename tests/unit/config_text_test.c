@@ -4,10 +4,9 @@
 
 #include <string.h>
 
-static const struct nh_knob knobs[] = {
-    {"tile", NULL, NULL},   {"tile", NULL, NULL},
-    {"tile", NULL, NULL},   {"pipeline", NULL, "copies|turns|fetched"},
-    {"stages", NULL, NULL}, {NULL, NULL, NULL}};
+static const struct nh_knob knobs[] = {{"tile", NULL},   {"tile", NULL},
+                                       {"tile", NULL},   {"pipeline", "copies|turns|fetched"},
+                                       {"stages", NULL}, {NULL, NULL}};
 static const struct nh_solver solver = {.name = "a", .knob = knobs}, plain = {.name = "b"};
 
 static void check_kept(const struct nh_config *config, const char *expected) {

@@ -64,6 +64,6 @@ static inline nhood_status fake_build(const char *solver, const struct nh_config
     return NHOOD_OK;
 }
 
-static const struct nh_knob fake_knobs[] = {{"size", NULL, NULL}, {NULL, NULL, NULL}};
+static const struct nh_knob fake_knobs[] = {{"size", NULL}, {NULL, NULL}};
 
 #endif

@@ -11,4 +11,4 @@ static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
 #include NH_KNOBS
 #undef KNOB
-    {NULL, NULL, NULL}};
+    {NULL, NULL}};

@@ -19,12 +19,6 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
     spec->define[spec->count++].value = value;
 }
 
-void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *knob, int count,
-                            const int32_t *value) {
-    for (int i = 0; i < count && knob[i].name; i++)
-        if (knob[i].macro) nh_kernel_define(spec, knob[i].macro, value[i]);
-}
-
 /* Appends as much as fits to a spec's configuration. */
 NH_PRINTF(2, 3)
 static void append(struct nh_kernel_spec *spec, const char *format, ...) {

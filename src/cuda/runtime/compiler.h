@@ -35,10 +35,6 @@ struct nh_kernel_spec {
 /* Adds a macro. A spec that is full is left as it is, and nh_cuda_step_add then refuses it. */
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
 
-/* Adds the macros of a table of knobs, or of its first `count`, with these values. */
-void nh_kernel_define_knobs(struct nh_kernel_spec *spec, const struct nh_knob *knob, int count,
-                            const int32_t *value);
-
 /* The members of a kernel's configuration in their order, up to one without a name. Such a struct has no gaps, as all
  * its members are ints. */
 struct nh_kernel_field {

@@ -13,7 +13,7 @@ const struct nh_knob nh_gemm_knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
 #include "gemm_knobs.def"
 #undef KNOB
-    {NULL, NULL, NULL}};
+    {NULL, NULL}};
 
 enum { WIDEST_ROW = 256, MOST_SHAPES = 6, MOST_CANDIDATES = 3 };
 #define MOST_TOKENS ((int64_t)1 << 30)

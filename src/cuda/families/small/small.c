@@ -21,7 +21,7 @@ static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
 #include "small_knobs.def"
 #undef KNOB
-    {NULL, NULL, NULL}};
+    {NULL, NULL}};
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {

@@ -24,7 +24,7 @@ static const struct nh_knob knobs[] = {
 #define KNOB NH_KNOB_AS_ROW
 #include "fused90_knobs.def"
 #undef KNOB
-    {NULL, NULL, NULL}};
+    {NULL, NULL}};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
