@@ -48,7 +48,7 @@ static const char *read_value(const struct nh_knob *knob, const char *text, int3
             return text + length;
     if (knob->words) return NULL;
     char *end;
-    long number = strtol(text, &end, 10);
+    long long number = strtoll(text, &end, 10);
     if (end == text || number < INT32_MIN || number > INT32_MAX) return NULL;
     *value = (int32_t)number;
     return end;
