@@ -93,3 +93,14 @@ def test_shapes_that_do_not_go_together():
         with pytest.raises(ValueError) as error:
             nhood.neighborhood_attention_varlen(*wrong, **NAMED)
         assert text in str(error.value)
+
+
+@pytest.mark.parametrize("layouts", [[], [(0, 3)], [(4, 0), (0, 0)]])
+def test_arrays_without_tokens(layouts):
+    x = np.zeros((1, 0, 2, 4), np.float32)
+    out, lse = nhood.neighborhood_attention_varlen(x, x, x, 3, layouts=layouts, return_lse=True)
+    assert out.shape == x.shape and lse.shape == (1, 0, 2)
+    gradients = nhood.neighborhood_attention_varlen_backward(x, x, x, x, out, lse, 3, layouts=layouts)
+    assert [of.shape for of in gradients] == [x.shape] * 3
+    with pytest.raises(ValueError, match="layouts have 1 tokens, query has 0"):
+        nhood.neighborhood_attention_varlen(x, x, x, 1, layouts=[(1, 1)])

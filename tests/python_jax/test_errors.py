@@ -77,6 +77,6 @@ def test_numpy_arrays():
 
 def test_types():
     functions = ["na1d", "na2d", "na3d", "neighborhood_attention"]
-    assert_functions_are_typed(nhood.jax, functions, _types.JaxAttention)
+    assert_functions_are_typed(nhood.jax, [*functions, "neighborhood_attention_varlen"], _types.JaxAttention)
     assert [getattr(nhood.jax, name).__name__ for name in functions] == functions
     assert_functions_are_typed(nhood.jax.sharded, ["neighborhood_attention"])

@@ -4,6 +4,10 @@
  * "0,1,2>3,4" are Q, K and V as arguments and O and LSE as results, by the numbers of nhood.h. The workspace is one more result.
  * All buffers are packed, the last axis first.
  *
+ * A call of a group has a third, `members`: the number of members, the dtype of nhood.h, and for each buffer, in the order of
+ * `tensors`, its elements and where in it the members' tensors begin, in bytes; numbers with a blank behind each. Its `problem` is
+ * a text of the package's own, which begins with a brace.
+ *
  * XLA instantiates a call once per program, which keeps a `struct call_site` for it. Its plan is found there or, on CUDA devices,
  * in the initialize stage, once for each device. Finding a plan is left to the Python package, whose cache it is in since the
  * program was traced. The execute stage only fills in pointers; on CUDA devices it may be captured into a graph.
@@ -29,6 +33,7 @@ enum { MOST_DEVICES = 64, MOST_BUFFERS = 17, ERROR_BYTES = 4096, WORKSPACE_ALIGN
 /* What the package hands in. */
 struct nhood_xla_functions {
     nhood_status (*execute)(const nhood_plan *, const nhood_io *);
+    nhood_status (*execute_group)(const nhood_plan *, const nhood_group_io *);
     void (*release)(nhood_plan *);
     size_t (*workspace_bytes)(const nhood_plan *);
     const char *(*last_error)(void);
@@ -52,11 +57,14 @@ struct tensor {
     int32_t number; /* NHOOD_Q .. */
     int dtype;      /* XLA_F32 .. */
     int64_t elements;
+    int64_t *offset; /* of each member, in bytes; NULL: the problem is no group */
 };
 
 struct call_site {
     struct tensor arguments[MOST_BUFFERS], results[MOST_BUFFERS];
     int64_t argument_count, result_count; /* without the workspace */
+    int64_t members;
+    int64_t *offsets; /* what those of the tensors are in; NULL: the problem is no group */
     _Atomic(nhood_plan *) plans[MOST_DEVICES];
     char problem[];
 };
@@ -67,6 +75,7 @@ static void destroy(void *object) {
         nhood_plan *plan = atomic_load(&site->plans[i]);
         if (plan) library.release(plan);
     }
+    free(site->offsets);
     free(site);
 }
 
@@ -129,19 +138,18 @@ static const struct xla_text *attribute(const struct xla_call *call, const char 
     return NULL;
 }
 
-static int dtype_of(const nhood_problem *problem, int32_t number) {
+static int dtype_of(int32_t dtype, int32_t number) {
     static const int numbers[] = {[NHOOD_DTYPE_F64] = XLA_F64,
                                   [NHOOD_DTYPE_F32] = XLA_F32,
                                   [NHOOD_DTYPE_F16] = XLA_F16,
                                   [NHOOD_DTYPE_BF16] = XLA_BF16};
-    if ((number == NHOOD_LSE || number == NHOOD_D_LSE) && problem->dtype != NHOOD_DTYPE_F64)
-        return XLA_F32;
-    return numbers[problem->dtype];
+    if ((number == NHOOD_LSE || number == NHOOD_D_LSE) && dtype != NHOOD_DTYPE_F64) return XLA_F32;
+    return numbers[dtype];
 }
 
 /* Reads numbers up to the end, or to the sign between arguments and results. Returns where it stopped, NULL for no list. */
-static const char *read_tensors(const char *text, const char *end, const nhood_problem *problem,
-                                struct tensor *tensors, int64_t *count) {
+static const char *read_tensors(const char *text, const char *end, struct tensor *tensors,
+                                int64_t *count) {
     while (text < end && *text != '>') {
         int32_t number = 0;
         const char *start = text;
@@ -150,23 +158,66 @@ static const char *read_tensors(const char *text, const char *end, const nhood_p
         if (text == start || text - start > 2 || number >= NHOOD_TENSOR_COUNT ||
             *count == MOST_BUFFERS)
             return NULL;
-        struct tensor *tensor = &tensors[(*count)++];
-        tensor->number = number;
-        tensor->dtype = dtype_of(problem, number);
-        if (library.elements(problem, number, &tensor->elements)) return NULL;
+        tensors[(*count)++].number = number;
         if (text < end && *text == ',') text++;
     }
     return text;
 }
 
-static bool fill(struct call_site *site, const struct xla_text *tensors) {
+/* Of arguments and results alike, in this order. */
+static struct tensor *tensor_at(struct call_site *site, int64_t index) {
+    return index < site->argument_count ? &site->arguments[index]
+                                        : &site->results[index - site->argument_count];
+}
+
+static bool fill_from_problem(struct call_site *site) {
     nhood_problem problem;
     if (library.parse(site->problem, &problem, sizeof problem)) return false;
+    for (int64_t i = 0; i < site->argument_count + site->result_count; i++) {
+        struct tensor *tensor = tensor_at(site, i);
+        tensor->dtype = dtype_of(problem.dtype, tensor->number);
+        if (library.elements(&problem, tensor->number, &tensor->elements)) return false;
+    }
+    return true;
+}
+
+/* Reads a number of at most 18 digits with a blank behind it. */
+static bool read_number(const char **text, const char *end, int64_t *number) {
+    const char *start = *text;
+    *number = 0;
+    for (; *text < end && **text >= '0' && **text <= '9' && *text - start < 18; ++*text)
+        *number = *number * 10 + (**text - '0');
+    return *text > start && *text < end && *(*text)++ == ' ';
+}
+
+static bool fill_from_members(struct call_site *site, const struct xla_text *members) {
+    const char *text = members->start, *end = text + members->length;
+    const int64_t tensors = site->argument_count + site->result_count;
+    int64_t dtype;
+    if (!read_number(&text, end, &site->members) || site->members > NHOOD_MOST_MEMBERS ||
+        !read_number(&text, end, &dtype) || dtype < NHOOD_DTYPE_F64 || dtype > NHOOD_DTYPE_BF16)
+        return false;
+    site->offsets = calloc((size_t)(tensors * site->members + 1), sizeof *site->offsets);
+    if (!site->offsets) return false;
+    for (int64_t i = 0; i < tensors; i++) {
+        struct tensor *tensor = tensor_at(site, i);
+        tensor->dtype = dtype_of((int32_t)dtype, tensor->number);
+        tensor->offset = site->offsets + i * site->members;
+        if (!read_number(&text, end, &tensor->elements)) return false;
+        for (int64_t m = 0; m < site->members; m++)
+            if (!read_number(&text, end, &tensor->offset[m])) return false;
+    }
+    return text == end;
+}
+
+/* members: NULL if the problem is no group. */
+static bool fill(struct call_site *site, const struct xla_text *tensors,
+                 const struct xla_text *members) {
     const char *end = tensors->start + tensors->length;
-    const char *text =
-        read_tensors(tensors->start, end, &problem, site->arguments, &site->argument_count);
+    const char *text = read_tensors(tensors->start, end, site->arguments, &site->argument_count);
     if (!text || text == end) return false;
-    return read_tensors(text + 1, end, &problem, site->results, &site->result_count) == end;
+    if (read_tensors(text + 1, end, site->results, &site->result_count) != end) return false;
+    return members ? fill_from_members(site, members) : fill_from_problem(site);
 }
 
 /* The plan of a device, found if this is the first call for it. */
@@ -189,16 +240,17 @@ static struct xla_error *instantiate(const struct xla_call *call, struct xla_typ
     if (error) return error;
     const struct xla_text *problem = attribute(call, "problem");
     const struct xla_text *tensors = attribute(call, "tensors");
+    const struct xla_text *members = attribute(call, "members");
     if (!problem || !tensors)
         return fail(call, XLA_INVALID_ARGUMENT, "the attributes problem and tensors are needed");
     struct call_site *site = calloc(1, sizeof *site + problem->length + 1);
     if (!site) return fail(call, XLA_RESOURCE_EXHAUSTED, "out of memory");
     memcpy(site->problem, problem->start, problem->length);
-    if (!fill(site, tensors)) {
+    if (!fill(site, tensors, members)) {
         char text[ERROR_BYTES];
         snprintf(text, sizeof text,
-                 "problem = \"%s\", tensors = \"%.*s\": not what nhood.jax writes", site->problem,
-                 (int)tensors->length, tensors->start);
+                 "problem = \"%.2000s\", tensors = \"%.*s\": not what nhood.jax writes",
+                 site->problem, (int)tensors->length, tensors->start);
         error = fail(call, XLA_INVALID_ARGUMENT, text);
     }
     if (!error && on_cpu) error = find(call, site, 0, -1);
@@ -256,6 +308,34 @@ static void take_workspace(const struct xla_buffer *buffer, nhood_io *io) {
     io->workspace_bytes = bytes - skipped;
 }
 
+/* The members' tensors, from where those of the whole begin. */
+static void place_members(const struct tensor *tensors, int64_t count, const nhood_io *whole,
+                          nhood_io *member, int64_t members) {
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t m = 0; m < members; m++)
+            member[m].data[tensors[i].number] =
+                (char *)whole->data[tensors[i].number] + tensors[i].offset[m];
+}
+
+static struct xla_error *run_group(const struct xla_call *call, const struct call_site *site,
+                                   const nhood_plan *plan, const nhood_io *whole) {
+    nhood_io *member = calloc((size_t)site->members + 1, sizeof *member);
+    if (!member) return fail(call, XLA_RESOURCE_EXHAUSTED, "out of memory");
+    for (int64_t m = 0; m < site->members; m++)
+        member[m].struct_size = sizeof *member;
+    place_members(site->arguments, site->argument_count, whole, member, site->members);
+    place_members(site->results, site->result_count, whole, member, site->members);
+    const nhood_group_io io = {.struct_size = sizeof io,
+                               .count = site->members,
+                               .member = member,
+                               .workspace = whole->workspace,
+                               .workspace_bytes = whole->workspace_bytes,
+                               .stream = whole->stream};
+    const nhood_status status = library.execute_group(plan, &io);
+    free(member);
+    return status ? fail_with(call, status) : NULL;
+}
+
 static struct xla_error *run(const struct xla_call *call, const struct call_site *site,
                              const nhood_plan *plan, void *stream) {
     nhood_io io = {.struct_size = sizeof io, .stream = stream};
@@ -270,6 +350,7 @@ static struct xla_error *run(const struct xla_call *call, const struct call_site
             call, XLA_INVALID_ARGUMENT,
             "the plan needs a larger workspace than when the program was traced, for another "
             "device or with other wisdom: trace it here");
+    if (site->offsets) return run_group(call, site, plan, &io);
     const nhood_status status = library.execute(plan, &io);
     return status ? fail_with(call, status) : NULL;
 }

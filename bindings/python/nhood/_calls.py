@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -180,21 +180,29 @@ def run_group(asked: Asked, arrays: Sequence[Any], find: Any) -> list[Any]:
     return [kind.wrap(result, arrays[0]) for result in results] if kind.wrap else results
 
 
+def check_tables(
+    request: HeadsRequest, query: Sequence[int], key: Sequence[int], tables: Any, read: Callable[[Any], Any]
+) -> list[Any]:
+    """The tables of a bias, one for each set, as arrays. query, key: the shapes."""
+    asked, sets = request
+    if not isinstance(tables, (list, tuple)) or len(tables) != sets.count:
+        raise TypeError(f"bias: give a list of {sets.count} tables, one for each set of heads")
+    arrays = [read(table) for table in tables]
+    heads = [own * (query[-2] // max(key[-2], 1)) for own in _groups.parted(key[-2], sets.count)]
+    clamp = bool(asked.flags & FLAG_CLAMP_WINDOW)
+    for array, shape in zip(arrays, _groups.bias_shapes(sets, query[1:-2], heads, clamp)):
+        if array.shape != shape:
+            raise ValueError(f"bias has a table of the shape {array.shape}, expected {shape}")
+    return arrays
+
+
 def _run_sets(request: HeadsRequest, arrays: tuple[Any, ...]) -> list[Any]:
     """The tables of a bias are joined for the call, and their gradients taken apart again."""
     asked, sets = request
     at = [of.slot for of in asked.operation.inputs].index(BIAS)
     tables = arrays[at]
     if tables is not None:
-        if not isinstance(tables, (list, tuple)) or len(tables) != sets.count:
-            raise TypeError(f"bias: give a list of {sets.count} tables, one for each set of heads")
-        tables = [np.ascontiguousarray(table) for table in tables]
-        query, key = arrays[:2]
-        heads = [own * (query.shape[-2] // max(key.shape[-2], 1)) for own in _groups.parted(key.shape[-2], sets.count)]
-        clamp = bool(asked.flags & FLAG_CLAMP_WINDOW)
-        for table, shape in zip(tables, _groups.bias_shapes(sets, query.shape[1:-2], heads, clamp)):
-            if table.shape != shape:
-                raise ValueError(f"bias has a table of the shape {table.shape}, expected {shape}")
+        tables = check_tables(request, arrays[0].shape, arrays[1].shape, tables, np.ascontiguousarray)
         joined = np.concatenate([table.ravel() for table in tables])
         arrays = (*arrays[:at], joined, *arrays[at + 1 :])
     results = run_group(asked, arrays, lambda *where: _groups.heads_plan(*where[:2], asked, sets, where[2]))

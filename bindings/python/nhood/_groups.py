@@ -172,7 +172,7 @@ def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Membe
 
 
 def _sizes(operation: Operation, layouts: Sequence[Optional[Layout]]) -> dict[str, int]:
-    return bind(operation, layouts, 1, {"B": 1}, own_keys=(0,))
+    return bind(operation, layouts, 1, {"B": 1}, own_keys=(0,), may_be_none=("X0", "Y0"))
 
 
 def _outputs(asked: Asked, dtype: int, sizes: dict[str, int], rank: int) -> Outputs:
@@ -199,6 +199,8 @@ def _steps(tensor: Tensor, layout: Layout, last: bool) -> list[int]:
     """Strides of an array in elements, but for its last axis if that has to be contiguous. ValueError if it is not."""
     shape, byte_strides, dtype = layout
     size = c.DTYPE_BYTES[dtype]
+    if 0 in shape:  # numpy's are 0
+        byte_strides = packed_strides(shape, size)
     if any(stride % size for extent, stride in zip(shape, byte_strides) if extent > 1):
         raise ValueError(f"{tensor.name} has strides {byte_strides} bytes, not multiples of its {size}-byte items")
     if last and shape[-1] > 1 and byte_strides[-1] != size:

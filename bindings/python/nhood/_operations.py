@@ -96,10 +96,12 @@ def bind(
     rank: int,
     sizes: dict[str, int],
     own_keys: Collection[int] = (),
+    may_be_none: Collection[str] = ("B", "M"),
 ) -> dict[str, int]:
     """The size each letter stands for, starting from those in `sizes`. ValueError if arrays disagree.
 
-    own_keys: axes on which keys may lie elsewhere than queries. On others Y is X."""
+    own_keys: axes on which keys may lie elsewhere than queries. On others Y is X.
+    may_be_none: the letters that may be 0."""
     sizes = dict(sizes)
     for tensor, layout in zip(operation.inputs, layouts):
         if layout is None:
@@ -114,7 +116,7 @@ def bind(
                 f"[{', '.join(letters)}]"
             )
         for letter, size in zip(letters, shape):
-            if size < 1 and letter not in "BM":
+            if size < 1 and letter not in may_be_none:
                 raise ValueError(f"{tensor.name}.shape = {shape}: {meaning(letter)} is {size}")
             if sizes.setdefault(letter, size) != size:
                 raise ValueError(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Optional, Union, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import _functions as of_arrays
-from .._functions import called_wrongly, document, flag
+from .._calls import HeadsRequest, check_tables
+from .._functions import FlagPerAxis, PerAxis, called_wrongly, document, flag, number
 from .._layouts import counted
 from .._library import FLAG_ALLOW_TF32, FLAG_DETERMINISTIC
+from .._operations import FORWARD
 from .._plans import Request
 from .._types import JaxAttention
+from .._varlen import Layouts, table_of
 from .._words import wrong_type
-from ._ops import bind
+from ._members import GroupRequest, Packed
+from ._ops import Asked, bind
 from . import _rules  # noqa: F401, gives the primitives their derivatives
 
 _COMMON_PARAGRAPHS = """deterministic: results are equal from run to run on GPUs as well, or NotImplementedError is raised. On a
@@ -48,7 +52,7 @@ def _as_array(array: Any, name: str) -> Any:
     raise wrong_type(name, array, "a jax.Array; functions of nhood itself take other arrays")
 
 
-def asked(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> tuple[Request, tuple[Any, ...]]:
+def asked(request: Any, arrays: tuple[Any, ...], deterministic: bool) -> tuple[Any, tuple[Any, ...]]:
     """A request with JAX's settings, and JAX's arrays for it."""
     if request.windows:
         raise NotImplementedError("a kernel_size with a Windows: functions of nhood and nhood.torch take it, not those of nhood.jax")
@@ -62,7 +66,19 @@ def asked(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> tup
     return request._replace(flags=flags), given
 
 
-def _compute(request: Request, arrays: tuple[Any, ...], deterministic: bool) -> Any:
+def _joined_tables(request: HeadsRequest, arrays: tuple[Any, ...]) -> tuple[GroupRequest, tuple[Any, ...]]:
+    """One request for all sets of heads, with the tables of a bias in one array."""
+    query, key, value, tables, *others = arrays
+    if tables is not None:
+        query, key = _as_array(query, "query"), _as_array(key, "key")
+        tables = check_tables(request, query.shape, key.shape, tables, lambda table: _as_array(table, "bias"))
+        tables = jnp.concatenate([table.ravel() for table in tables])
+    return GroupRequest(*request.asked, request.sets), (query, key, value, tables, *others)
+
+
+def _compute(request: Union[Asked, HeadsRequest], arrays: tuple[Any, ...], deterministic: bool) -> Any:
+    if isinstance(request, HeadsRequest):
+        request, arrays = _joined_tables(request, arrays)
     request, given = asked(request, arrays, deterministic)
     results = bind(request, *given)
     return results[0] if len(results) == 1 else tuple(results)
@@ -109,3 +125,109 @@ def _by_rank(query: Any, key: Any, value: Any, kernel_size: Any, *arguments: Any
 setattr(_by_rank, "__signature__", inspect.signature(na2d))
 _by_rank.__name__ = _by_rank.__qualname__ = "neighborhood_attention"
 neighborhood_attention: JaxAttention[Any] = _by_rank
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Any,
+    key: Any,
+    value: Any,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Layouts,
+    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Optional[Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Optional[Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: Literal[False] = False,
+    deterministic: bool = False,
+) -> jax.Array: ...
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Any,
+    key: Any,
+    value: Any,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Layouts,
+    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Optional[Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Optional[Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: Literal[True],
+    deterministic: bool = False,
+) -> tuple[jax.Array, jax.Array]: ...
+
+
+@overload
+def neighborhood_attention_varlen(
+    query: Any,
+    key: Any,
+    value: Any,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Layouts,
+    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Optional[Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Optional[Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: bool,
+    deterministic: bool = False,
+) -> Union[jax.Array, tuple[jax.Array, jax.Array]]: ...
+
+
+def neighborhood_attention_varlen(
+    query: Any,
+    key: Any,
+    value: Any,
+    kernel_size: Optional[PerAxis] = None,
+    *,
+    layouts: Layouts,
+    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    stride: Optional[PerAxis] = None,
+    strides: Optional[Sequence[PerAxis]] = None,
+    dilation: Optional[PerAxis] = None,
+    dilations: Optional[Sequence[PerAxis]] = None,
+    is_causal: FlagPerAxis = False,
+    scale: Optional[float] = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+) -> Any:
+    """Neighborhood attention of samples of different sizes, packed token after token: one call for all of them.
+
+    query: [1, tokens, H, D].  key: [1, tokens, Hkv, D].  value: [1, tokens, Hkv, Dv]; Hkv divides H.
+    layouts: the lengths of the axes of each sample, such as [(14, 14), (20, 30)]; all have 1, 2 or 3 axes. Their tokens
+        follow each other in this order, the last axis fastest, and are all there are. Samples may have none. They are static: a
+        program is compiled for them.
+    kernel_size, stride, dilation: of all samples, one value for all axes or one per axis; stride and dilation are 1 by default.
+    kernel_sizes, strides, dilations: of each sample, instead.
+    is_causal: one value for all axes, or one per axis.
+    scale: any finite number; None: D ** -0.5.
+
+    Returns out [1, tokens, H, Dv]; with return_lse, out and the log-sum-exp of the logits [1, tokens, H].
+
+    COMMON_PARAGRAPHS
+
+    An illegal sample is named by its index, with axis, value and limit.
+    """
+    table = table_of(layouts, kernel_size, kernel_sizes, stride, strides, dilation, dilations, is_causal)
+    members = Packed(table.shape[1], table.tobytes())
+    wanted = (True, flag(return_lse, "return_lse"))
+    request = GroupRequest(FORWARD, None if scale is None else number(scale, "scale"), 0, wanted, members)
+    return _compute(request, (query, key, value, None, None, None), deterministic)
+
+
+neighborhood_attention_varlen.__doc__ = (neighborhood_attention_varlen.__doc__ or "").replace(
+    "COMMON_PARAGRAPHS", _COMMON_PARAGRAPHS
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from .._layouts import Layout, packed_strides, wrong_dtype
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation, Tensor
 from .._plans import Request
 from . import _target
+from ._members import GroupRequest
 from ._partition import is_spread, needs_devices, partitioned
 
 _TO_DTYPE = {jnp.dtype(getattr(jnp, name)): number for number, name in c.DTYPE_NAMES.items()}
@@ -29,15 +30,18 @@ _FROM_DTYPE = {number: dtype for dtype, number in _TO_DTYPE.items()}
 Given = tuple[bool, ...]
 
 
+Asked = Union[Request, GroupRequest]
+
+
 def inputs_of(operation: Operation, given: Given) -> list[Tensor]:
     return [tensor for tensor, there in zip(operation.inputs, given) if there]
 
 
-def outputs_of(request: Request) -> list[Tensor]:
+def outputs_of(request: Asked) -> list[Tensor]:
     return [tensor for tensor, want in zip(request.operation.outputs, request.wanted) if want]
 
 
-def _layouts(request: Request, given: Given, arrays: Sequence[Any]) -> tuple[Optional[Layout], ...]:
+def layouts_of(request: Asked, given: Given, arrays: Sequence[Any]) -> tuple[Optional[Layout], ...]:
     there = iter(arrays)
     layouts: list[Optional[Layout]] = []
     for tensor, is_there in zip(request.operation.inputs, given):
@@ -54,7 +58,7 @@ def _layouts(request: Request, given: Given, arrays: Sequence[Any]) -> tuple[Opt
 
 def describe(request: Request, given: Given, arrays: Sequence[Any]) -> tuple[bytes, list[tuple[tuple[int, ...], Any]]]:
     """The text of the problem, and shape and dtype of the wanted results. arrays: anything with shape and dtype."""
-    text, outputs = _plans.describe(request, _layouts(request, given, arrays))
+    text, outputs = _plans.describe(request, layouts_of(request, given, arrays))
     return text, [(output[0], _FROM_DTYPE[output[1]]) for output in outputs if output]
 
 
@@ -115,7 +119,7 @@ def _abstract(*avals: Any, request: Request, given: Given) -> list[Any]:
 # Lowering
 
 
-def _ordinal(platform: str) -> int:
+def ordinal_of(platform: str) -> int:
     """Of the device to plan for while nobody knows where the program will run: JAX wants all devices of a program alike."""
     return -1 if platform == "cpu" else jax.local_devices(backend=platform)[0].local_hardware_id
 
@@ -123,16 +127,18 @@ def _ordinal(platform: str) -> int:
 def call(platform: str, request: Request, given: Given, *arrays: Any) -> list[Any]:
     """The call of the library's handler, with arrays as they are on one device."""
     text, outputs = describe(request, given, arrays)
-    _, workspace_bytes = _target.plan_of(text, _ordinal(platform))
+    _, workspace_bytes = _target.plan_of(text, ordinal_of(platform))
     results = [jax.ShapeDtypeStruct(*output) for output in outputs]
     size = workspace_bytes + _target.WORKSPACE_ALIGNMENT if workspace_bytes else 0
     results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
-    slots = [
-        ",".join(str(tensor.slot) for tensor in tensors)
-        for tensors in (inputs_of(request.operation, given), outputs_of(request))
-    ]
     handler = jax.ffi.ffi_call(_target.NAME, results)
-    return handler(*arrays, problem=text.decode(), tensors=">".join(slots))[:-1]
+    return handler(*arrays, problem=text.decode(), tensors=slots_of(request, given))[:-1]
+
+
+def slots_of(request: Asked, given: Given) -> str:
+    """Which tensor of the library's each array is, arguments > results."""
+    sides = (inputs_of(request.operation, given), outputs_of(request))
+    return ">".join([",".join([str(tensor.slot) for tensor in tensors]) for tensors in sides])
 
 
 def _lowering(platform: str) -> Any:
@@ -145,7 +151,7 @@ def _lowering(platform: str) -> Any:
     return rule
 
 
-def _refuse(context: Any, *values: Any, request: Request, given: Given) -> Any:
+def refuse(context: Any, *values: Any, request: Request, given: Given) -> Any:
     platforms = ", ".join(context.module_context.platforms)
     raise NotImplementedError(f"nhood has no kernels for platform {platforms}, but for cpu and cuda")
 
@@ -180,7 +186,7 @@ def _batch_rule(operation: Operation, arrays: Sequence[Any], dims: Sequence[Any]
     if by_heads and request.kv_heads is not None:
         request = request._replace(kv_heads=request.kv_heads * size)
     folded = [join(*each) for each in zip(arrays, dims, inputs)]
-    results = primitives[operation].bind(*folded, request=request, given=given)
+    results = primitives[Request, operation].bind(*folded, request=request, given=given)
     places = [place(tensor) for tensor in outputs_of(request)]
     split = [
         array.reshape(*array.shape[:at], size, array.shape[at] // size, *array.shape[at + 1 :])
@@ -195,22 +201,23 @@ def _primitive(operation: Operation, name: str) -> Primitive:
     primitive.def_impl(partial(xla.apply_primitive, primitive))
     primitive.def_abstract_eval(_abstract)
     needs_devices(primitive)
-    mlir.register_lowering(primitive, _refuse)
+    mlir.register_lowering(primitive, refuse)
     for platform in ("cpu", "cuda"):
         mlir.register_lowering(primitive, _lowering(platform), platform=platform)
     batching.primitive_batchers[primitive] = partial(_batch_rule, operation)
     return primitive
 
 
-primitives = {
-    operation: _primitive(operation, f"nhood_{name}")
+primitives: dict[tuple[type, Operation], Primitive] = {
+    (Request, operation): _primitive(operation, f"nhood_{name}")
     for operation, name in ((FORWARD, "na"), (BACKWARD, "na_backward"), (QK, "qk"), (AV, "av"), (IN, "in"))
 }
+"""By the type of request. _groups.py adds those of groups."""
 
 
-def bind(request: Request, *inputs: Optional[Any]) -> list[Any]:
+def bind(request: Asked, *inputs: Optional[Any]) -> list[Any]:
     """The wanted results of a request on arrays or tracers in the order of the operation's inputs, None for one that is not
     there."""
     given = tuple(array is not None for array in inputs)
     present = vary_alike([array for array in inputs if array is not None])
-    return primitives[request.operation].bind(*present, request=request, given=given)
+    return primitives[type(request), request.operation].bind(*present, request=request, given=given)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from jax.interpreters import ad, batching, mlir, xla
 from .._library import FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK
 from .._plans import Request
+from ._groups import LETTERS, Apart, apart
+from ._members import GroupRequest
 from ._ops import Given, bind, inputs_of, primitives, vary_alike
 
 Flags = tuple[bool, ...]
@@ -212,8 +214,27 @@ def _scale_of(request: Request, query: Any) -> float:
     return query.shape[-1] ** -0.5 if request.scale is None else request.scale
 
 
-def _unfused_attention(request: Request, inputs: Sequence[Any]) -> tuple[Any, Any]:
+def _member_by_member(
+    request: GroupRequest, function: Callable[..., tuple[Any, Any]], *of_inputs: Sequence[Any]
+) -> tuple[Any, Any]:
+    """What function(request, *of_inputs) gives of each member by itself, joined. of_inputs: arrays in the order of the inputs."""
+    query, key, value = of_inputs[0][:3]
+    group: Apart = apart(request, query, key)
+    pad = [None] * (len(of_inputs[0]) - len(LETTERS))
+    found = [
+        function(member.request, *[[*map(member.cut, arrays, LETTERS), *pad] for arrays in of_inputs])
+        for member in group.members
+    ]
+    empty = jnp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+    like = empty, jnp.zeros(query.shape[:-1], _accumulator(query.dtype))
+    out, lse = [group.join("q", [pair[i] for pair in found], like[i]) for i in (0, 1)]
+    return out, lse
+
+
+def _unfused_attention(request: Union[Request, GroupRequest], inputs: Sequence[Any]) -> tuple[Any, Any]:
     """out and lse, with the attention weights in memory."""
+    if isinstance(request, GroupRequest):
+        return _member_by_member(request, _unfused_attention, inputs)
     query, key, value, bias, keys, values = inputs
     logits = _logits(request, query, key, bias, keys, _scale_of(request, query))
     logits, empty = _without_empty_rows(logits.astype(_accumulator(query.dtype)))
@@ -222,9 +243,11 @@ def _unfused_attention(request: Request, inputs: Sequence[Any]) -> tuple[Any, An
     return _weighted_sum(request, weights, value, values), jnp.where(empty, -jnp.inf, lse)[..., 0]
 
 
-def _push_forward(request: Request, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def _push_forward(request: Union[Request, GroupRequest], inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Tangents of out and lse: with logit tangents t and weights p, t_lse = sum(p t) and
     t_out = sum(p (t - t_lse) value + p t_value)."""
+    if isinstance(request, GroupRequest):
+        return _member_by_member(request, _push_forward, inputs, tangents)
     dtype = _accumulator(inputs[0].dtype)
     exact = [None if x is None else x.astype(dtype) for x in inputs]
     query, key, value, bias, keys, values = exact
@@ -326,11 +349,12 @@ def _backward_jvp(primals: Any, tangents: Any, *, request: Request, given: Given
     return gradients, _jvp_of(partial(_gradients, request=request, given=given), primals, of_inputs)
 
 
-ad.primitive_jvps[primitives[FORWARD]] = _attention_jvp
-ad.primitive_jvps[primitives[BACKWARD]] = _backward_jvp
-ad.primitive_jvps[primitives[QK]] = _qk_jvp
-ad.primitive_jvps[primitives[AV]] = _product_jvp
-ad.primitive_jvps[primitives[IN]] = _product_jvp
-ad.primitive_transposes[primitives[QK]] = _qk_transpose
-ad.primitive_transposes[primitives[AV]] = _av_transpose
-ad.primitive_transposes[primitives[IN]] = _in_transpose
+for _kind in (Request, GroupRequest):
+    ad.primitive_jvps[primitives[_kind, FORWARD]] = _attention_jvp
+    ad.primitive_jvps[primitives[_kind, BACKWARD]] = _backward_jvp
+ad.primitive_jvps[primitives[Request, QK]] = _qk_jvp
+ad.primitive_jvps[primitives[Request, AV]] = _product_jvp
+ad.primitive_jvps[primitives[Request, IN]] = _product_jvp
+ad.primitive_transposes[primitives[Request, QK]] = _qk_transpose
+ad.primitive_transposes[primitives[Request, AV]] = _av_transpose
+ad.primitive_transposes[primitives[Request, IN]] = _in_transpose

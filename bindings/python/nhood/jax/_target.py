@@ -14,6 +14,8 @@ import jax
 from .. import _cuda
 from .. import _library as c
 from .. import _plans
+from .._groups import GroupPlan
+from . import _members
 
 NAME = "nhood"
 WORKSPACE_ALIGNMENT = 64
@@ -28,7 +30,7 @@ _Find = ctypes.CFUNCTYPE(c_void_p, c_char_p, c_int32, POINTER(c_char), c_size_t)
 
 class _Functions(ctypes.Structure):
     _fields_ = [
-        (name, c_void_p) for name in ("execute", "release", "workspace_bytes", "last_error", "parse", "elements")
+        (name, c_void_p) for name in ("execute", "execute_group", "release", "workspace_bytes", "last_error", "parse", "elements")
     ] + [("find", _Find)]
 
 
@@ -43,10 +45,16 @@ def plan_of(problem: bytes, ordinal: int) -> tuple[Any, int]:
         return _plans.find_plan_of_text(_plans.current_context(), _device(ordinal), problem)
 
 
+def group_plan_of(text: bytes, ordinal: int) -> GroupPlan:
+    """As plan_of, of a group (_members.py)."""
+    with _cuda.on_device(ordinal) if ordinal >= 0 else contextlib.nullcontext():
+        return _members.plan_of_text(_plans.current_context(), _device(ordinal), text)
+
+
 @_Find
 def _find(problem: bytes, ordinal: int, error: Any, error_bytes: int) -> Any:
     try:
-        owner, _ = plan_of(problem, ordinal)
+        owner, *_ = (group_plan_of if problem.startswith(b"{") else plan_of)(problem, ordinal)
         c.lib.nhood_plan_retain(owner.handle)
         return owner.handle.value
     except BaseException as raised:  # nothing passes through C
@@ -68,6 +76,7 @@ _functions = _Functions(
         cast(getattr(c.lib, f"nhood_{name}"), c_void_p).value
         for name in (
             "plan_execute",
+            "plan_execute_group",
             "plan_release",
             "plan_workspace_bytes",
             "last_error",

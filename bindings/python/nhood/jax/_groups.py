@@ -1,0 +1,226 @@
+"""Groups as primitives of JAX: samples of different sizes in packed arrays, and windows by sets of heads. One call computes all
+members; what is not a plain gradient is computed member by member (_rules.py).
+
+The operands and parameters of the primitives are those of _ops.py, with a GroupRequest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Optional
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir, xla
+from jax.sharding import PartitionSpec
+
+from .. import _groups as groups
+from .. import _library as c
+from .._groups import HeadSets, parted
+from .._operations import BACKWARD, FORWARD, Operation
+from .._plans import CUDA_ALIGNMENT, Request
+from . import _members, _target
+from ._members import GroupRequest, Packed
+from ._ops import Given, inputs_of, layouts_of, ordinal_of, outputs_of, primitives, refuse, slots_of
+
+
+def _shapes(request: GroupRequest, given: Given, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
+    """Shape and dtype of the wanted results."""
+    layouts = layouts_of(request, given, arrays)
+    _members.check(request, layouts)
+    first = arrays[0]
+    if request.operation is FORWARD:
+        lse = jnp.float64 if first.dtype == jnp.float64 else jnp.float32
+        shapes = [((*first.shape[:-1], arrays[2].shape[-1]), first.dtype), (first.shape[:-1], jnp.dtype(lse))]
+    else:
+        there = iter(arrays)
+        inputs = [next(there) if is_there else None for is_there in given]
+        shapes = [(array.shape, array.dtype) if array is not None else None for array in inputs[:6]]
+    return [shape for shape, want in zip(shapes, request.wanted) if want]
+
+
+def _abstract(*avals: Any, request: GroupRequest, given: Given) -> list[Any]:
+    for tensor, aval in zip(inputs_of(request.operation, given), avals):
+        if any(entry is not None for entry in aval.sharding.spec):
+            raise ValueError(
+                f"{tensor.name} has the sharding {aval.sharding.spec}: on an explicit mesh, samples of different sizes and windows "
+                "by sets of heads want arrays that are not sharded"
+            )
+    first = avals[0]
+    return [
+        first.update(
+            shape=shape,
+            dtype=dtype,
+            weak_type=False,
+            sharding=first.sharding.update(spec=PartitionSpec(*[None] * len(shape))),
+        )
+        for shape, dtype in _shapes(request, given, avals)
+    ]
+
+
+def _call(platform: str, request: GroupRequest, given: Given, *arrays: Any) -> list[Any]:
+    """The call of the library's handler."""
+    shapes = _shapes(request, given, arrays)
+    inputs = inputs_of(request.operation, given)
+    rows = [x.shape[-1] * x.dtype.itemsize for x, of in zip(arrays, inputs) if of.shape[-1] in "DV"]
+    if platform == "cuda" and any(row % CUDA_ALIGNMENT for row in rows):  # members begin at any token or head
+        request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
+    layouts = layouts_of(request, given, arrays)
+    text = _members.text_of(request, layouts)
+    plan = _target.group_plan_of(text.encode(), ordinal_of(platform))
+    results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
+    elements = [math.prod(shape) for shape in (*[x.shape for x in arrays], *[shape for shape, _ in shapes])]
+    first = layouts[0]
+    assert first is not None  # no operation's first input is optional
+    size = plan.workspace_bytes + _target.WORKSPACE_ALIGNMENT if plan.workspace_bytes else 0
+    results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
+    handler = jax.ffi.ffi_call(_target.NAME, results)
+    places = _members.places_of(plan, first[2], elements)
+    return handler(*arrays, problem=text, tensors=slots_of(request, given), members=places)[:-1]
+
+
+# vmap: the samples of the mapped axis follow each other; of sets of heads it becomes part of the batch. A bias has none: where it
+# differs along the axis, or its gradient is asked for, there is a call for each.
+
+
+def _batch_rule(operation: Operation, arrays: Sequence[Any], dims: Sequence[Any], *, request: GroupRequest, given: Given) -> Any:
+    inputs, outputs = inputs_of(operation, given), outputs_of(request)
+    size = next(array.shape[dim] for array, dim in zip(arrays, dims) if dim is not None)
+    bind = partial(primitives[type(request), operation].bind, given=given)
+    moved = [array if dim is None else jnp.moveaxis(array, dim, 0) for array, dim in zip(arrays, dims)]
+    bias = [dim for of, dim in zip(inputs, dims) if of.slot == c.BIAS]
+    if bias and (bias[0] is not None or any(of.slot == c.D_BIAS for of in outputs)):
+        of_each = [
+            bind(*[x if dim is None else x[i] for x, dim in zip(moved, dims)], request=request) for i in range(size)
+        ]
+        return [jnp.stack(results) for results in zip(*of_each)], [0] * len(outputs)
+    at = 1 if isinstance(request.members, Packed) else 0
+    folded = []
+    for array, dim, of in zip(moved, dims, inputs):
+        if of.slot == c.BIAS:
+            folded.append(array)
+            continue
+        if dim is None:
+            array = jnp.broadcast_to(array, (size, *array.shape))
+        array = jnp.moveaxis(array, 0, at)
+        folded.append(array.reshape(*array.shape[:at], size * array.shape[at + 1], *array.shape[at + 2 :]))
+    if isinstance(request.members, Packed):
+        request = request._replace(members=_repeated(request.members, size))
+    results = bind(*folded, request=request)
+    split = [x.reshape(*x.shape[:at], size, x.shape[at] // size, *x.shape[at + 1 :]) for x in results]
+    return split, [at] * len(split)
+
+
+def _repeated(members: Packed, size: int) -> Packed:
+    rows = members.rows()
+    lengths = rows[:, groups.FIRSTS :: len(groups.AXIS)]
+    tokens = lengths.prod(axis=1).sum()
+    table = np.tile(rows, (size, 1))
+    table[:, : groups.FIRSTS] += np.repeat(np.arange(size) * tokens, len(rows))[:, None]
+    return Packed(members.words, table.tobytes())
+
+
+# Members by themselves.
+
+
+class Member(NamedTuple):
+    request: Request
+    cut: Callable[[Any, str], Any]
+    """The member's part of an array, of None None, by its letter: q for those of queries, k of keys, b for the bias."""
+
+
+LETTERS = "qkkb"
+"""of the first inputs"""
+
+
+class Apart(NamedTuple):
+    members: list[Member]
+    join: Callable[[str, list[Any], Any], Any]
+    """(letter, a member's array each, one with the axes of the whole behind its tokens) -> the whole"""
+
+
+def apart(request: GroupRequest, query: Any, key: Any) -> Apart:
+    members = request.members
+    if isinstance(members, Packed):
+        return _packed_apart(request, members)
+    return _sets_apart(request, members, query, key)
+
+
+def _of_member(request: GroupRequest, axes: Sequence[Sequence[int]], periodic: Optional[tuple[bool, ...]]) -> Request:
+    window, stride, dilation, causal = [tuple(int(value) for value in values) for values in axes]
+    flags = request.flags & ~c.FLAG_UNALIGNED
+    return Request(
+        FORWARD, window, stride, dilation, tuple(map(bool, causal)), request.scale, flags, (True, True), None, periodic
+    )
+
+
+def _packed_apart(request: GroupRequest, members: Packed) -> Apart:
+    found = []
+    rows = members.rows()
+    axes = rows[:, groups.FIRSTS :].reshape(len(rows), groups.rank_of(members.words), len(groups.AXIS))
+    for row, of_axis in zip(rows, axes):
+        first, lengths = int(row[0]), tuple(of_axis[:, 0].tolist())
+        count = math.prod(lengths)
+        if count == 0:
+            continue
+
+        def cut(x: Any, letter: str, first: int = first, count: int = count, lengths: Any = lengths) -> Any:
+            return None if x is None else x[:, first : first + count].reshape(1, *lengths, *x.shape[2:])
+
+        found.append(Member(_of_member(request, of_axis[:, 1:5].T.tolist(), None), cut))
+
+    def join(letter: str, pieces: list[Any], like: Any) -> Any:
+        if not pieces:
+            return like
+        return jnp.concatenate([x.reshape(1, -1, *like.shape[2:]) for x in pieces], axis=1)
+
+    return Apart(found, join)
+
+
+def _sets_apart(request: GroupRequest, sets: HeadSets, query: Any, key: Any) -> Apart:
+    rank = len(sets.window) // sets.count
+    kv_heads = parted(key.shape[-2], sets.count)
+    share = query.shape[-2] // key.shape[-2]
+    clamp = bool(request.flags & c.FLAG_CLAMP_WINDOW)
+    shapes = groups.bias_shapes(sets, query.shape[1:-2], [own * share for own in kv_heads], clamp)
+    ends = np.cumsum([math.prod(shape) for shape in shapes]).tolist()
+    found = []
+    for i, own in enumerate(kv_heads):
+        axes = [values[i * rank : (i + 1) * rank] for values in sets[1:5]]
+        periodic = tuple(sets.periodic[i * rank : (i + 1) * rank])
+
+        def cut(x: Any, letter: str, i: int = i, first: int = sum(kv_heads[:i]), own: int = own) -> Any:
+            if x is None:
+                return None
+            if letter == "b":
+                return x[ends[i] - math.prod(shapes[i]) : ends[i]].reshape(shapes[i])
+            step = 1 if letter == "k" else share
+            return jax.lax.slice_in_dim(x, first * step, (first + own) * step, axis=rank + 1)
+
+        found.append(Member(_of_member(request, axes, periodic if any(periodic) else None), cut))
+    return Apart(found, lambda letter, pieces, like: jnp.concatenate(pieces, axis=rank + 1))
+
+
+def _primitive(operation: Operation, name: str) -> Primitive:
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(partial(xla.apply_primitive, primitive))
+    primitive.def_abstract_eval(_abstract)
+    mlir.register_lowering(primitive, refuse)
+    for platform in ("cpu", "cuda"):
+        rule = partial(_lower, platform)
+        mlir.register_lowering(primitive, rule, platform=platform)
+    batching.primitive_batchers[primitive] = partial(_batch_rule, operation)
+    return primitive
+
+
+def _lower(platform: str, context: Any, *values: Any, request: GroupRequest, given: Given) -> Any:
+    return mlir.lower_fun(partial(_call, platform, request, given), multiple_results=True)(context, *values)
+
+
+for _operation, _name in ((FORWARD, "na_group"), (BACKWARD, "na_group_backward")):
+    primitives[GroupRequest, _operation] = _primitive(_operation, f"nhood_{_name}")

@@ -1,0 +1,95 @@
+"""Groups in JAX's programs: the text that says what a call computes, and its plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+
+from .. import _groups
+from .. import _library as c
+from .._groups import Asked, GroupPlan, HeadSets
+from .._layouts import Layout, packed_strides
+from .._operations import BACKWARD, FORWARD, Operation
+from .._plans import Context
+
+
+class Packed(NamedTuple):
+    """Samples in packed arrays: the rows of a table (nhood/_groups.py)."""
+
+    words: int
+    """of a row"""
+    table: bytes
+
+    def rows(self) -> np.ndarray:
+        return np.frombuffer(self.table, np.int64).reshape(-1, self.words)
+
+
+class GroupRequest(NamedTuple):
+    """As a Request, of a group."""
+
+    operation: Operation
+    scale: Optional[float]
+    flags: int
+    wanted: tuple[bool, ...]
+    members: Union[Packed, HeadSets]
+
+    @property
+    def windows(self) -> str:
+        """by table, as _windows.py writes them"""
+        return self.members.windows if isinstance(self.members, HeadSets) else ""
+
+    def asked(self) -> Asked:
+        return Asked(*self[:4])
+
+
+def text_of(request: GroupRequest, layouts: Sequence[Optional[Layout]]) -> str:
+    """Everything that the plan on packed arrays of these shapes and dtypes depends on."""
+    members = request.members
+    content = {
+        "operation": request.operation.code,
+        "scale": request.scale,
+        "flags": request.flags,
+        "wanted": request.wanted,
+        "arrays": [layout and (layout[0], layout[2]) for layout in layouts],
+    }
+    if isinstance(members, Packed):
+        content.update(words=members.words, table=members.rows().ravel().tolist())
+    else:
+        content.update(sets=members)
+    return json.dumps(content, separators=(",", ":"))
+
+
+def plan_of_text(context: Context, device: int, text: bytes) -> GroupPlan:
+    content = json.loads(text)
+    operation = next(of for of in (FORWARD, BACKWARD) if of.code == content["operation"])
+    asked = Asked(operation, content["scale"], content["flags"], tuple(content["wanted"]))
+    layouts = tuple(
+        None if array is None else (tuple(array[0]), packed_strides(tuple(array[0]), c.DTYPE_BYTES[array[1]]), array[1])
+        for array in content["arrays"]
+    )
+    if "sets" in content:
+        count, *axes = content["sets"][:6]
+        return _groups.heads_plan(context, device, asked, HeadSets(count, *map(tuple, axes)), layouts)
+    table = np.array(content["table"], np.int64).tobytes()
+    return _groups.packed_plan(context, device, asked, table, content["words"], layouts, True)
+
+
+def check(request: GroupRequest, layouts: Sequence[Optional[Layout]]) -> None:
+    """Raises what making the plan would, but for want of a solver."""
+    members = request.members
+    if isinstance(members, Packed):
+        _groups.check_packed(request.asked(), members.rows(), layouts, True)
+    else:
+        _groups.check_heads(request.asked(), members, layouts)
+
+
+def places_of(plan: GroupPlan, dtype: int, elements: Sequence[int]) -> str:
+    """What the handlers (native/xla.c) are told of the members: their number, the dtype, and for each array, arguments before
+    results, its elements and where the members begin in it, in bytes."""
+    words: list[Any] = [plan.count, dtype]
+    for i, count in enumerate(elements):
+        words += [count, *plan.offsets[:, i].tolist()]
+    return "".join([f"{word} " for word in words])
