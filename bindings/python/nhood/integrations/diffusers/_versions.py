@@ -20,7 +20,7 @@ def _import_decoder() -> ModuleType:
         import diffusers
     except ImportError as error:
         raise ImportError(
-            "nhood.integrations.diffusers needs diffusers 0.42.1 or later, which is not installed"
+            "nhood.integrations.diffusers needs diffusers 0.42.1 or later: pip install 'diffusers>=0.42.1'"
         ) from error
     # A development version of 0.42.1 is 0.42.1.dev0.
     version = tuple(map(int, re.findall(r"\d+", diffusers.__version__)[:3]))
