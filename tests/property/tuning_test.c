@@ -168,7 +168,8 @@ static void group_measured(void) {
         .struct_size = sizeof options, .effort = NHOOD_EFFORT_WISDOM_ONLY, .budget_s = 0.25};
     for (int i = 0; i <= MEMBERS; i++) {
         char text[64];
-        snprintf(text, sizeof text, "fwd:f32:b1h4d64:%dx40:w9x9", 40 + i % MEMBERS);
+        /* small, so that a run takes no time beside the budget, however slow the kernels are */
+        snprintf(text, sizeof text, "fwd:f32:b1h1d8:%dx10:w3x3", 10 + i % MEMBERS);
         nhood_problem_parse(text, &member[i]);
     }
     CHECK(nhood_plan_create_group(context, 0, member, MEMBERS + 1, &options, &plan) ==
@@ -191,7 +192,7 @@ static void group_measured(void) {
     for (int i = 0; i < MEMBERS; i++) {
         char description[512], line[64];
         describe(context, &member[i], NHOOD_EFFORT_WISDOM_ONLY, description);
-        snprintf(line, sizeof line, " fwd:f32:b1h4d64:%dx40:w9x9 ", 40 + i);
+        snprintf(line, sizeof line, " fwd:f32:b1h1d8:%dx10:w3x3 ", 10 + i);
         CHECK(strstr(wisdom, line) && strstr(description, "sample"), "%s: %s", line, description);
     }
     /* Measured once. */
