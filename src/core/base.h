@@ -20,6 +20,10 @@
 /* Records the thread's error text and returns status, so that callers can `return nh_error(...)`. */
 nhood_status nh_error(nhood_status status, const char *format, ...) NH_PRINTF(2, 3);
 
+/* ARGUMENT, naming the field of `what`, unless low <= value <= high. */
+nhood_status nh_check_field(const char *what, const char *field, int64_t value, int64_t low,
+                            int64_t high);
+
 /* The services that the application gave to its context, which keeps a copy of them. */
 struct nh_host {
     void *user;

@@ -170,12 +170,6 @@ static nhood_status check_region(const nhood_region *given, int index, struct nh
     return status;
 }
 
-nhood_status nh_check_range(const char *field, int64_t value, int64_t low, int64_t high) {
-    if (value >= low && value <= high) return NHOOD_OK;
-    return nh_error(NHOOD_ERR_ARGUMENT, "problem.%s = %lld is not in [%lld, %lld]", field,
-                    (long long)value, (long long)low, (long long)high);
-}
-
 static nhood_status check_scalars(const nhood_problem *given, struct nh_problem *problem) {
     const int64_t many = INT64_C(1) << 40;
     nhood_status status;

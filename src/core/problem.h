@@ -137,7 +137,10 @@ nhood_status nh_problem_check_io(const struct nh_problem *problem, const nhood_i
                                  size_t workspace_bytes);
 
 /* ARGUMENT, naming the problem's field, unless low <= value <= high. */
-nhood_status nh_check_range(const char *field, int64_t value, int64_t low, int64_t high);
+static inline nhood_status nh_check_range(const char *field, int64_t value, int64_t low,
+                                          int64_t high) {
+    return nh_check_field("problem", field, value, low, high);
+}
 
 /* Writes the strides of a tensor of the shape {batch, three axes, head, contiguous}: packed ones if all given strides are
  * zero, else the given ones, shifted behind the unit axes. Checks the number of elements, how far the strides reach, and

@@ -33,3 +33,10 @@ const char *nhood_status_name(nhood_status status) {
     default: return "unknown status";
     }
 }
+
+nhood_status nh_check_field(const char *what, const char *field, int64_t value, int64_t low,
+                            int64_t high) {
+    if (value >= low && value <= high) return NHOOD_OK;
+    return nh_error(NHOOD_ERR_ARGUMENT, "%s.%s = %lld is not in [%lld, %lld]", what, field,
+                    (long long)value, (long long)low, (long long)high);
+}

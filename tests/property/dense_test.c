@@ -1,6 +1,7 @@
 /* The reference against a different formulation: the whole matrix of scores with a mask that is built from
  * the definition of the window token by token; and against finite differences. */
 #include "case.h"
+#include "windows.h"
 
 #include <math.h>
 
@@ -32,22 +33,6 @@ static int attends(const nhood_axis *axis, int64_t i, int64_t j, int64_t *distan
 
 static int64_t keys_of(const nhood_problem *p, int a) {
     return p->windows[a].keys ? p->windows[a].keys : p->axis[a].length;
-}
-
-/* The same for windows that are not by formula. */
-static int attends_windows(const nhood_windows *w, int64_t length, int64_t keys, int64_t i,
-                           int64_t j) {
-    int64_t nearest, first;
-    if (j >= keys - w->padding) return 0;
-    switch (w->kind) {
-    case NHOOD_WINDOWS_RESAMPLED: /* the key of the middle of query i, if both grids are one unit long */
-        nearest = (int64_t)floor(((double)i + 0.5) * (double)keys / (double)length + 1e-9);
-        first = nearest - w->window / 2;
-        first = first < 0 ? 0 : first + w->window > keys ? keys - w->window : first;
-        return j >= first && j < first + w->window;
-    case NHOOD_WINDOWS_CUT: return j >= i - w->window / 2 && j < i - w->window / 2 + w->window;
-    default: return (j + w->shift) / w->window == (i + w->shift) / w->window;
-    }
 }
 
 /* In the grid, of a token of the key box or of the query box. */
@@ -88,8 +73,8 @@ static double dense_row(const struct test_case *c, int64_t b, int64_t i, int64_t
         coordinates(p, j, 1, y);
         for (int a = 0; !extra && a < p->rank; a++) {
             int64_t distance = 0;
-            seen &= p->windows[a].kind ? attends_windows(&p->windows[a], p->axis[a].length,
-                                                         keys_of(p, a), x[a], y[a])
+            seen &= p->windows[a].kind ? windows_attend(&p->windows[a], p->axis[a].length,
+                                                        keys_of(p, a), x[a], y[a])
                                        : attends(&p->axis[a], x[a], y[a], &distance);
             bias = bias * (2 * p->axis[a].window - 1) + distance + p->axis[a].window - 1;
         }

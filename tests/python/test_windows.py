@@ -296,7 +296,7 @@ def test_attention(case):
 
 @pytest.mark.parametrize("case", list(mixed_cases()))
 def test_unfused(case):
-    """Of every slot that has a key: the logit, and its share in both sums. Empty slots: -infinity or 0, and never read."""
+    """Every slot that has a key holds the logit, and has its share in both sums. Empty slots are -infinity or 0, and never read."""
     rank, named = len(case), arguments(case)
     query, key, value = made(case, batch=1)
     logits = function(rank, "_qk")(query, key, **named)

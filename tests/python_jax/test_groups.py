@@ -172,7 +172,7 @@ def test_second_derivatives(case):
 @pytest.mark.parametrize("which", ["all", "first", "others"])
 @every_case
 def test_vmap(case, which):
-    """Of samples one call serves all; of a bias that differs, there is one for each."""
+    """One call serves all samples; where a bias differs, there is a call for each."""
     got, expected, arrays = case
     mapped = [which == "all" or (which == "first") == (i == 0) for i in range(len(arrays))]
     if not any(mapped):

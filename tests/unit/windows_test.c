@@ -1,27 +1,13 @@
 /* Windows that are not by formula: generators and inverses against their definitions, every refusal by its text, plans that keep
  * their own tables, and tables that say what a formula says. */
 #include "case.h"
+#include "windows.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <time.h>
 
 enum { MOST = 40 };
-
-/* Whether query i attends key j, from the definitions in nhood.h without any rounding trick. */
-static bool attends(const nhood_windows *w, int length, int keys, int i, int j) {
-    const int k = (int)w->window, shift = (int)w->shift;
-    if (j >= keys - (int)w->padding) return false;
-    if (w->kind == NHOOD_WINDOWS_CUT) return j >= i - k / 2 && j < i - k / 2 + k;
-    if (w->kind == NHOOD_WINDOWS_BLOCKS) return (i + shift) / k == (j + shift) / k;
-    int centre = 0;
-    while ((centre + 1) * 2 * length <= (2 * i + 1) * keys)
-        centre++;
-    int first = centre - k / 2;
-    if (first > keys - k) first = keys - k;
-    if (first < 0) first = 0;
-    return j >= first && j < first + k;
-}
 
 static void check_generator(const nhood_windows *w, int length) {
     nhood_range range[MOST], inverse[MOST];
@@ -33,7 +19,7 @@ static void check_generator(const nhood_windows *w, int length) {
     for (int i = 0; !status && i < length; i++) {
         if (range[i].count > most) most = range[i].count;
         for (int j = 0; j < keys; j++) {
-            const bool seen = attends(w, length, keys, i, j);
+            const bool seen = windows_attend(w, length, keys, i, j);
             wrong += seen != (j >= range[i].first && j < range[i].first + range[i].count);
             wrong += seen != (i >= inverse[j].first && i < inverse[j].first + inverse[j].count);
         }
@@ -164,25 +150,6 @@ static void refusals(void) {
     CHECK(nhood_windows_inverse(legal, 3, 0, out) == NHOOD_ERR_ARGUMENT, "no keys");
 }
 
-static double difference(const struct test_case *one, const struct test_case *other, int tensor) {
-    double worst = 0;
-    for (int64_t i = 0; i < one->elements[tensor]; i++)
-        worst = fmax(worst, fabs(case_get(one, tensor, i) - case_get(other, tensor, i)));
-    return worst;
-}
-
-static void run(nhood_context *context, struct test_case *c, const char *solver) {
-    const nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
-    nhood_plan *plan = NULL;
-    nhood_status status = nhood_plan_create(context, 0, &c->problem, &options, &plan);
-    c->io.workspace_bytes = nhood_plan_workspace_bytes(plan);
-    c->io.workspace = test_allocate(c->io.workspace_bytes + 64);
-    if (!status) status = nhood_plan_execute(plan, &c->io);
-    CHECK(!status, "%s", nhood_last_error());
-    test_free(c->io.workspace);
-    nhood_plan_release(plan);
-}
-
 /* The ranges of a formula without dilation as tables. */
 static void like_formula(nhood_context *context, const char *text, const char *solver) {
     struct test_case formula, table;
@@ -201,10 +168,10 @@ static void like_formula(nhood_context *context, const char *text, const char *s
             (nhood_windows){.kind = NHOOD_WINDOWS_TABLE, .keys = axis->length, .range = range[a]};
         table.problem.axis[a] = (nhood_axis){axis->length, 1, 1, 1, 0, 0};
     }
-    run(context, &formula, solver);
-    run(context, &table, solver);
+    CHECK(!case_run(context, &formula, solver) && !case_run(context, &table, solver), "%s: %s",
+          text, nhood_last_error());
     for (int tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
-        worst = fmax(worst, difference(&formula, &table, tensor));
+        worst = fmax(worst, case_difference(&formula, &table, tensor));
     CHECK(worst < 1e-5, "%s with %s: off by %g", text, solver, worst);
     case_destroy(&formula);
     case_destroy(&table);
@@ -237,13 +204,13 @@ static void tables_are_kept(nhood_context *context) {
         CHECK(io.workspace_bytes <= c[i].io.workspace_bytes &&
                   !nhood_plan_execute_group(group, &io),
               "%s", nhood_last_error());
-        CHECK(difference(&alone, &c[i], NHOOD_O) == 0, "the group's member differs");
+        CHECK(case_difference(&alone, &c[i], NHOOD_O) == 0, "the group's member differs");
         free(alone.io.data[NHOOD_O]);
         test_free(c[i].io.workspace);
         nhood_plan_release(plan);
         nhood_plan_release(group);
     }
-    CHECK(difference(&c[0], &c[1], NHOOD_O) == 0, "a plan reads the caller's table later");
+    CHECK(case_difference(&c[0], &c[1], NHOOD_O) == 0, "a plan reads the caller's table later");
     case_destroy(&c[0]);
     case_destroy(&c[1]);
 }

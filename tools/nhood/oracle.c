@@ -114,16 +114,17 @@ static bool draw(const struct problem_data *given, int32_t tensor, void *image,
     const nhood_problem *problem = &given->problem;
     const struct view *view = &given->view[tensor];
     struct axis_windows windows[3];
-    bool listed = list_windows(problem, windows);
+    const bool slots = tensor == NHOOD_A;
+    const bool listed = !slots || list_windows(problem, windows);
     for (int64_t row = 0; listed && row < view->rows; row++) {
         int64_t start = view_row(view, row);
         for (int64_t c = 0; c < view->extent[VIEW_INNER]; c++) {
             double value = random_normal(random);
-            if (tensor == NHOOD_A && slot_unused(problem, windows, view, row, c)) value = NAN;
+            if (slots && slot_unused(problem, windows, view, row, c)) value = NAN;
             storage_store(tensor_dtype(problem, tensor), image, start + c, value);
         }
     }
-    free_windows(windows);
+    if (slots) free_windows(windows);
     return listed;
 }
 

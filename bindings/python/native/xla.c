@@ -164,7 +164,7 @@ static const char *read_tensors(const char *text, const char *end, struct tensor
     return text;
 }
 
-/* Of arguments and results alike, in this order. */
+/* Arguments are numbered before results. */
 static struct tensor *tensor_at(struct call_site *site, int64_t index) {
     return index < site->argument_count ? &site->arguments[index]
                                         : &site->results[index - site->argument_count];

@@ -292,7 +292,7 @@ class HeadSets(NamedTuple):
 
     @property
     def tables(self) -> tuple[Optional[Windows], ...]:
-        """Of each set and axis; () if all are by formula."""
+        """The windows of each axis of each set, None where they are by formula; () if all are."""
         return windows_of(self.windows)
 
 

@@ -54,7 +54,7 @@ _OF_QKV = (True, True, True, False, False, False)
 
 @register_formula(_ops.library, "na", 6)
 class Attention(Formula):
-    """Of out and lse. The latter is computed for the backward call where it is not asked for.
+    """Returns out and lse. The latter is computed for the backward call where it is not asked for.
 
     apply also takes the results, with lse, in the place of what computes them."""
 
