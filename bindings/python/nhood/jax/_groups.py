@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Optional
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir, xla
+from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
 from .. import _groups as groups
@@ -25,7 +24,7 @@ from .._operations import BACKWARD, FORWARD, Operation
 from .._plans import CUDA_ALIGNMENT, Request
 from . import _members, _target
 from ._members import GroupRequest, Packed
-from ._ops import Given, inputs_of, layouts_of, ordinal_of, outputs_of, primitives, refuse, slots_of
+from ._ops import Given, inputs_of, layouts_of, ordinal_of, outputs_of, primitive_of, primitives, slots_of
 
 
 def _shapes(request: GroupRequest, given: Given, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
@@ -205,22 +204,13 @@ def _sets_apart(request: GroupRequest, sets: HeadSets, query: Any, key: Any) -> 
     return Apart(found, lambda letter, pieces, like: jnp.concatenate(pieces, axis=rank + 1))
 
 
-def _primitive(operation: Operation, name: str) -> Primitive:
-    primitive = Primitive(name)
-    primitive.multiple_results = True
-    primitive.def_impl(partial(xla.apply_primitive, primitive))
-    primitive.def_abstract_eval(_abstract)
-    mlir.register_lowering(primitive, refuse)
-    for platform in ("cpu", "cuda"):
-        rule = partial(_lower, platform)
-        mlir.register_lowering(primitive, rule, platform=platform)
-    batching.primitive_batchers[primitive] = partial(_batch_rule, operation)
-    return primitive
+def _lowering(platform: str) -> Any:
+    def rule(context: Any, *values: Any, request: GroupRequest, given: Given) -> Any:
+        return mlir.lower_fun(partial(_call, platform, request, given), multiple_results=True)(context, *values)
 
-
-def _lower(platform: str, context: Any, *values: Any, request: GroupRequest, given: Given) -> Any:
-    return mlir.lower_fun(partial(_call, platform, request, given), multiple_results=True)(context, *values)
+    return rule
 
 
 for _operation, _name in ((FORWARD, "na_group"), (BACKWARD, "na_group_backward")):
-    primitives[GroupRequest, _operation] = _primitive(_operation, f"nhood_{_name}")
+    _rule = partial(_batch_rule, _operation)
+    primitives[GroupRequest, _operation] = primitive_of(f"nhood_{_name}", _abstract, _lowering, _rule)

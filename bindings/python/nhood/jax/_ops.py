@@ -195,16 +195,22 @@ def _batch_rule(operation: Operation, arrays: Sequence[Any], dims: Sequence[Any]
     return split, places
 
 
-def _primitive(operation: Operation, name: str) -> Primitive:
+def primitive_of(name: str, abstract: Any, lowering: Any, batch_rule: Any) -> Primitive:
+    """A primitive of several results. lowering: makes the rule of a platform."""
     primitive = Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(partial(xla.apply_primitive, primitive))
-    primitive.def_abstract_eval(_abstract)
-    needs_devices(primitive)
+    primitive.def_abstract_eval(abstract)
     mlir.register_lowering(primitive, refuse)
     for platform in ("cpu", "cuda"):
-        mlir.register_lowering(primitive, _lowering(platform), platform=platform)
-    batching.primitive_batchers[primitive] = partial(_batch_rule, operation)
+        mlir.register_lowering(primitive, lowering(platform), platform=platform)
+    batching.primitive_batchers[primitive] = batch_rule
+    return primitive
+
+
+def _primitive(operation: Operation, name: str) -> Primitive:
+    primitive = primitive_of(name, _abstract, _lowering, partial(_batch_rule, operation))
+    needs_devices(primitive)
     return primitive
 
 
