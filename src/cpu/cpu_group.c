@@ -140,6 +140,7 @@ static void begin(const struct cpu_group *plan, const nhood_group_io *io, int64_
     run->run = (struct nh_tile_run){
         .geometry = &tiled->geometry,
         .io = &run->io,
+        .call = nh_interruption_current(),
         .scratch = scratch,
         .scratch_reals = plan->scratch_reals,
         .bias = bias,

@@ -3,6 +3,7 @@
 #define NH_KERNELS_H
 
 #include "geometry.h"
+#include "interruption.h"
 #include "norm_rope.h"
 
 /* The work tiles of a pass, which are the tiles of each unit; a unit is one batch entry and kv head. A backward pass runs in
@@ -11,6 +12,8 @@
 struct nh_tile_run {
     const struct nh_geometry *geometry;
     const nhood_io *io;
+    struct nh_interruption
+        *call;     /* whose end a tile looks for before each block; NULL if it cannot come */
     void *scratch; /* one per worker */
     int64_t scratch_reals;
     void *bias;    /* bias tables as reals */

@@ -2,6 +2,7 @@
 #include "tiled.h"
 
 #include "dtype.h"
+#include "interruption.h"
 #include "kernels.h"
 
 struct nh_tiled_own nh_tiled_own(const struct nh_tiled *plan) {
@@ -44,6 +45,7 @@ static nhood_status tiled_run(const struct nh_operation *operation, const nhood_
     struct job job = {plan,
                       {.geometry = &plan->geometry,
                        .io = io,
+                       .call = nh_interruption_current(),
                        .scratch = scratch,
                        .scratch_reals = plan->scratch_reals,
                        .bias = bias,

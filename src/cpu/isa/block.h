@@ -119,7 +119,7 @@ static void set_places(struct block *block, int32_t fold_log, bool across, int32
 static void visit_blocks(struct tile *tile, int32_t slow, int32_t middle, int32_t places,
                          const struct nh_vector *vector, int32_t count, block_fn *visit) {
     const bool across = tile->box.query_end[1] - tile->box.query[1] == 1;
-    for (int32_t v = 0; v < count;) {
+    for (int32_t v = 0; v < count && !nh_interrupted(tile->run->call);) {
         const int32_t together =
             across ? vectors_together(vector + v, count - v, tile->geometry->rows) : 1;
         struct block block; /* blocks are made often, so unused fields are not zeroed */

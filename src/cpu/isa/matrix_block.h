@@ -83,7 +83,7 @@ static void visit_block(struct matrix *m, int32_t slow, int32_t middle, int32_t 
 static void visit_vectors(struct matrix *m, int32_t slow, int32_t middle, int32_t places,
                           const struct nh_vector *vector, int32_t count, matrix_block_fn *visit) {
     const bool across = m->tile.box.query_end[1] - m->tile.box.query[1] == 1 && !m->is_short;
-    for (int32_t v = 0, vectors; v < count; v += vectors) {
+    for (int32_t v = 0, vectors; v < count && !nh_interrupted(m->tile.run->call); v += vectors) {
         vectors = across ? next_places(m->tile.geometry, count - v) : 1;
         visit_block(m, slow, middle, places, vector + v, vectors, visit);
     }
