@@ -336,22 +336,40 @@ static nh_cu_result fake_memory_copy(nh_cu_pointer to, nh_cu_pointer from, size_
     return 0;
 }
 
+/* What a capture does not allow on any thread whose mode is not relaxed; and the default stream would wait for the
+ * capturing one, which no mode allows. */
+static bool forbidden(bool default_stream) {
+    return fake.capturing && (default_stream || capture_mode != NH_CU_CAPTURE_RELAXED);
+}
+
 static nh_cu_result fake_memory_write(nh_cu_pointer to, const void *from, size_t bytes) {
     (void)to, (void)from, (void)bytes;
     MAY_FAIL("memory_write");
+    return forbidden(true) ? FAKE_ERROR : 0;
+}
+
+static nh_cu_result fake_memory_send(nh_cu_pointer to, const void *from, size_t bytes,
+                                     nh_cu_stream stream) {
+    MAY_FAIL("memory_send");
+    if (to != FAKE_MEMORY || forbidden(!stream)) return FAKE_ERROR;
+    pthread_mutex_lock(&lock);
+    fake.sent_bytes = bytes;
+    memcpy(fake.sent, from, bytes < sizeof fake.sent ? bytes : sizeof fake.sent);
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 static nh_cu_result fake_memory_allocate(nh_cu_pointer *address, size_t bytes) {
     (void)bytes;
     MAY_FAIL("memory_allocate");
-    *address = 4096;
+    if (forbidden(false)) return FAKE_ERROR;
+    *address = FAKE_MEMORY;
     add_to(&fake.memory_open, 1);
     return 0;
 }
 
 static nh_cu_result fake_memory_free(nh_cu_pointer address) {
-    (void)address;
+    if (address != FAKE_MEMORY || forbidden(false)) return FAKE_ERROR;
     add_to(&fake.memory_open, -1);
     return 0;
 }

@@ -10,6 +10,8 @@
 #include "kernel_abi.h"
 
 enum { FAKE_DEVICES = 16, FAKE_LAUNCHES = 64, FAKE_MAPS = 16, FAKE_ERROR = 999 };
+/* where all memory is that is allocated on a device */
+enum { FAKE_MEMORY = 4096 };
 
 struct fake_launch {
     char kernel[64];
@@ -32,6 +34,9 @@ struct fake_state {
     int fail_from, fail_times, calls_of_failing;
     int libraries_loaded, libraries_open, primary_references;
     int memory_open, streams_open, events_open;
+    /* what was copied from the host last, or its beginning */
+    size_t sent_bytes;
+    unsigned char sent[4096];
     /* the application has a context of the device current; the application's thread captures a graph */
     bool context_current, capturing;
     /* the first bytes of the machine code that was loaded last, up to a zero */

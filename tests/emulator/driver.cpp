@@ -301,6 +301,9 @@ nh_cu_result cuMemcpyHtoD_v2(nh_cu_pointer to, const void *from, size_t bytes) {
     memcpy((void *)to, from, bytes);
     return NH_CU_SUCCESS;
 }
+nh_cu_result cuMemcpyHtoDAsync_v2(nh_cu_pointer to, const void *from, size_t bytes, nh_cu_stream) {
+    return cuMemcpyHtoD_v2(to, from, bytes);
+}
 nh_cu_result cuMemcpyDtoH_v2(void *to, nh_cu_pointer from, size_t bytes) {
     memcpy(to, (const void *)from, bytes);
     return NH_CU_SUCCESS;

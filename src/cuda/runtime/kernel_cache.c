@@ -163,6 +163,10 @@ nhood_status nh_kernel_cache_collect(struct nh_kernel_cache *cache) {
     return find_compiler(cache);
 }
 
+bool nh_kernel_cache_collects(const struct nh_kernel_cache *cache) {
+    return cache->collects;
+}
+
 nhood_status nh_kernel_cache_write(struct nh_kernel_cache *cache, const char *path) {
     struct nh_bundle_item *first = NULL;
     pthread_mutex_lock(&cache->lock);

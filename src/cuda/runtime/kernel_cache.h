@@ -15,6 +15,7 @@ void nh_kernel_cache_destroy(struct nh_kernel_cache *cache, const struct nh_driv
 /* From here on kernels are compiled and kept as machine code instead of loaded: the cache needs no driver, and the
  * kernels that it returns cannot be launched. Fails with COMPILE (no NVRTC). */
 nhood_status nh_kernel_cache_collect(struct nh_kernel_cache *cache);
+bool nh_kernel_cache_collects(const struct nh_kernel_cache *cache);
 /* Writes what was collected as a bundle. Fails with ARGUMENT (the file cannot be written) or MEMORY. */
 nhood_status nh_kernel_cache_write(struct nh_kernel_cache *cache, const char *path);
 

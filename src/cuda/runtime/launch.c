@@ -19,13 +19,15 @@ static nhood_status check_alignment(const struct nh_cuda_operation *operation, c
     return NHOOD_OK;
 }
 
-static void bind(const struct nh_cuda_step *step, const nhood_io *io, struct nh_cuda_args *args) {
+static void bind(const struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
+                 const nhood_io *io, struct nh_cuda_args *args) {
     *args = step->args;
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         const struct nh_cuda_binding *binding = &step->binding[slot];
         void *data = NULL;
         if (binding->from >= 0) data = io->data[binding->from];
         if (binding->from == NH_BIND_WORKSPACE) data = io->workspace;
+        if (binding->from == NH_BIND_KEPT) data = (void *)(uintptr_t)operation->memory;
         if (data) data = (void *)((uintptr_t)data + binding->offset_bytes);
         args->tensor[slot].data = data;
     }
@@ -85,7 +87,7 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
     const size_t region_bytes = step->regions ? sizeof step->region : 0;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {&arguments, map};
-    bind(step, io, &arguments.shared);
+    bind(operation, step, io, &arguments.shared);
     memcpy(arguments.rest, step->region, region_bytes);
     memcpy(arguments.rest + region_bytes, step->own.words, sizeof step->own.words);
     nhood_status status = encode(driver, step, &arguments.shared, map);
@@ -128,7 +130,9 @@ static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
 
 static void destroy(struct nh_operation *base) {
     struct nh_cuda_operation *operation = (struct nh_cuda_operation *)base;
-    if (operation) nh_release(operation->host, operation);
+    if (!operation) return;
+    nh_cuda_release_kept(operation);
+    nh_release(operation->host, operation);
 }
 
 /* The loading of an operation's kernels by several threads. Error texts are kept per thread, so they are copied. */
@@ -194,6 +198,7 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
         status = nh_cuda_add_clear_keys(created, problem);
     if (!status) status = load_kernels(created);
+    if (!status) status = nh_cuda_write_kept(created);
     if (status) {
         destroy(&created->base);
         return status;

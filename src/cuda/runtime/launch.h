@@ -22,13 +22,14 @@ enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARG
 
 /* Where a tensor slot of a step gets its memory from. */
 struct nh_cuda_binding {
-    /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace; NH_BIND_NONE */
+    /* NHOOD_Q ..: the caller's tensor; NH_BIND_WORKSPACE: the workspace; NH_BIND_KEPT: the plan's memory (nh_cuda_keep);
+     * NH_BIND_NONE */
     int32_t from;
     /* Added to that address, modulo 2^64: the way from the first token of a tensor's box to the first token of the grid
      * is negative. */
     size_t offset_bytes;
 };
-enum { NH_BIND_WORKSPACE = -1, NH_BIND_NONE = -2 };
+enum { NH_BIND_WORKSPACE = -1, NH_BIND_NONE = -2, NH_BIND_KEPT = -3 };
 
 /* A tensor map of the copy engine (TMA) of sm_90: the members are those of cuTensorMapEncodeTiled. */
 struct nh_cuda_map {
@@ -84,6 +85,10 @@ struct nh_cuda_operation {
     struct nh_cuda_step step[NH_CUDA_STEPS];
     /* what the steps' kernels are made from; unused once they are loaded */
     struct nh_kernel_spec spec[NH_CUDA_STEPS];
+    /* The plan's memory on the device, 0: it has none; and its contents until they are written there. */
+    nh_cu_pointer memory;
+    unsigned char *kept;
+    size_t kept_bytes;
 };
 
 /* `build` of every CUDA solver: makes an operation of the launches that the solver's add_steps adds, with their
@@ -93,6 +98,22 @@ nh_build_fn nh_cuda_build;
 
 /* Reports the launches of such an operation, whose kernels a cache that collects has. */
 void nh_cuda_launches(const struct nh_operation *operation, nhood_launch_fn report, void *user);
+
+/* ---- memory of the plan on the device (plan_memory.c) ---- */
+
+enum { NH_KEPT_ALIGNMENT = 256 };
+
+/* Keeps `bytes` in memory of the plan on the device, at *offset, a multiple of NH_KEPT_ALIGNMENT. The caller writes them to
+ * the memory that is returned, before the next call; when add_steps is done they are copied to the device, where kernels
+ * of every execute read them. NULL if there is no memory. */
+void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset);
+
+/* Allocates the memory and writes it, also while a stream is captured. Plans that cannot run, as their kernels are only
+ * collected, have none. MEMORY or DEVICE. */
+nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation);
+
+/* Frees it, also while a stream is captured. Waits for kernels that may read it. */
+void nh_cuda_release_kept(struct nh_cuda_operation *operation);
 
 /* ---- setting up steps (step.c) ---- */
 

@@ -1,0 +1,67 @@
+/* Memory on the device that belongs to a plan: what its kernels read besides the tensors of an execute. */
+#include "launch.h"
+
+#include <string.h>
+
+void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
+    const size_t begin = (operation->kept_bytes + NH_KEPT_ALIGNMENT - 1) & -NH_KEPT_ALIGNMENT;
+    unsigned char *kept = nh_allocate(operation->host, begin + bytes);
+    if (!kept) return NULL;
+    if (operation->kept) {
+        memcpy(kept, operation->kept, operation->kept_bytes);
+        memset(kept + operation->kept_bytes, 0, begin - operation->kept_bytes);
+        nh_release(operation->host, operation->kept);
+    }
+    operation->kept = kept;
+    operation->kept_bytes = begin + bytes;
+    *offset = begin;
+    return kept + begin;
+}
+
+/* Copies by a stream of its own: the default stream may wait for one that a graph is captured from, which fails. */
+static nhood_status copy(const struct nh_driver *driver, nh_cu_pointer to, const void *from,
+                         size_t bytes) {
+    nh_cu_stream stream = NULL;
+    nhood_status status = nh_driver_check(
+        driver, driver->stream_create(&stream, NH_CU_STREAM_NON_BLOCKING), "stream");
+    if (status) return status;
+    status = nh_driver_check(driver, driver->memory_send(to, from, bytes, stream), "copying in");
+    if (!status) status = nh_driver_check(driver, driver->stream_synchronize(stream), "copying in");
+    driver->stream_destroy(stream);
+    return status;
+}
+
+nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation) {
+    const struct nh_cuda *cuda = operation->device->cuda;
+    const struct nh_driver *driver = &cuda->driver;
+    struct nh_cuda_scope scope;
+    int mode = NH_CU_CAPTURE_RELAXED;
+    if (!operation->kept_bytes || nh_kernel_cache_collects(cuda->kernels)) return NHOOD_OK;
+    nhood_status status = nh_cuda_enter(operation->device, true, &scope);
+    if (status) return status;
+    /* As for loading kernels: in the default mode, a thread of a process that captures a graph could not allocate. */
+    driver->capture_mode(&mode);
+    if (driver->memory_allocate(&operation->memory, operation->kept_bytes) != NH_CU_SUCCESS) {
+        operation->memory = 0;
+        status = nh_error(NHOOD_ERR_MEMORY, "the device has no %zu bytes free for a plan",
+                          operation->kept_bytes);
+    }
+    if (!status) status = copy(driver, operation->memory, operation->kept, operation->kept_bytes);
+    driver->capture_mode(&mode);
+    nh_cuda_leave(operation->device, &scope);
+    nh_release(operation->host, operation->kept);
+    operation->kept = NULL;
+    return status;
+}
+
+void nh_cuda_release_kept(struct nh_cuda_operation *operation) {
+    const struct nh_driver *driver = &operation->device->cuda->driver;
+    struct nh_cuda_scope scope;
+    int mode = NH_CU_CAPTURE_RELAXED;
+    if (operation->kept) nh_release(operation->host, operation->kept);
+    if (!operation->memory || nh_cuda_enter(operation->device, true, &scope)) return;
+    driver->capture_mode(&mode);
+    driver->memory_free(operation->memory);
+    driver->capture_mode(&mode);
+    nh_cuda_leave(operation->device, &scope);
+}

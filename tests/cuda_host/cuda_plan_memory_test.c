@@ -1,0 +1,103 @@
+/* Memory that a plan has on the device: what is copied there, where launches find it, captures, faults, and its end. */
+#include "cuda_solvers.h"
+#include "device_spec.h"
+#include "fixture.h"
+#include "launch.h"
+
+#include <stdint.h>
+
+enum { FIRST_BYTES = 300, SECOND_BYTES = 5, SECOND_AT = 512 };
+
+static const char first[FIRST_BYTES] = "the first one", second[SECOND_BYTES] = "more";
+
+/* cuda.naive's steps; their slot for P, which they do not use, gets the second of two things that are kept. */
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    size_t offset = 1;
+    nhood_status status = nh_solver_cuda_naive.add_steps(operation, problem, config);
+    if (status) return status;
+    void *kept = nh_cuda_keep(operation, FIRST_BYTES, &offset);
+    if (!kept) return NHOOD_ERR_MEMORY;
+    memcpy(kept, first, FIRST_BYTES);
+    CHECK(offset == 0, "the first is kept at %zu", offset);
+    if (!(kept = nh_cuda_keep(operation, SECOND_BYTES, &offset))) return NHOOD_ERR_MEMORY;
+    memcpy(kept, second, SECOND_BYTES);
+    CHECK(offset == SECOND_AT, "the second is kept at %zu", offset);
+    operation->step[0].binding[NH_P] = (struct nh_cuda_binding){NH_BIND_KEPT, offset};
+    return NHOOD_OK;
+}
+
+static nhood_status build(const struct nh_device *device, struct nh_operation **operation,
+                          nhood_io *io) {
+    struct nh_solver solver = nh_solver_cuda_naive;
+    struct nh_problem problem;
+    solver.add_steps = add_steps;
+    read_problem("fwd:f32:b1h1d64:64:w17", &problem);
+    nhood_status status = build_first(&solver, &problem, device, operation);
+    if (!status) *io = pretended_io(&problem, *operation);
+    return status;
+}
+
+/* Plans, executes and destroys while `capturing` or not. */
+static nhood_status use(bool capturing, const char *failing, const char *what) {
+    struct fixture f;
+    struct nh_operation *operation = NULL;
+    nhood_io io;
+    fake_driver_reset(90);
+    fake.context_current = true;
+    fake.capturing = capturing;
+    fake.failing = failing;
+    fake.fail_from = 1;
+    nhood_status status = fixture_open(&f, "");
+    if (!status) status = build(&f.device[0], &operation, &io);
+    if (!status) {
+        CHECK(fake.memory_open == 1 && fake.streams_open == 0, "%s: %d allocations, %d streams",
+              what, fake.memory_open, fake.streams_open);
+        CHECK(fake.sent_bytes == SECOND_AT + SECOND_BYTES &&
+                  !memcmp(fake.sent, first, FIRST_BYTES) &&
+                  !memcmp(fake.sent + SECOND_AT, second, SECOND_BYTES),
+              "%s: %zu bytes were copied", what, fake.sent_bytes);
+        CHECK(!operation->run(operation, &io), "%s: %s", what, nhood_last_error());
+        CHECK(fake.launch[0].args.tensor[NH_P].data == (void *)(FAKE_MEMORY + SECOND_AT),
+              "%s: the launch has %p", what, fake.launch[0].args.tensor[NH_P].data);
+        operation->destroy(operation);
+    }
+    fixture_close(&f, what);
+    return status;
+}
+
+/* A plan whose kernels are only collected has no memory. */
+static void check_collected(void) {
+    struct nh_device device[NH_MOST_DESCRIBED], twin;
+    struct nh_host host = {.allocate = counted_allocate, .release = counted_release};
+    struct nh_cuda *cuda = NULL;
+    struct nh_operation *operation = NULL;
+    int32_t count = 0;
+    nhood_io io;
+    const nhood_context_options options = {
+        .struct_size = sizeof options, .cache = "", .nvrtc = FAKE_NVRTC};
+    fake_driver_reset(90);
+    CHECK(!nh_cuda_describe("sm_90", &host, device, &count) && count > 0, "%d GPUs", (int)count);
+    CHECK(!nh_cuda_collect_open(&options, &host, &cuda), "%s", nhood_last_error());
+    CHECK(!nh_cuda_collect_twin(cuda, &device[0], &twin) && !build(&twin, &operation, &io), "%s",
+          nhood_last_error());
+    CHECK(fake.memory_open == 0, "%d allocations", fake.memory_open);
+    if (operation) operation->destroy(operation);
+    nh_release(&host, twin.backend);
+    nh_cuda_close(cuda, NULL, 0);
+    CHECK(atomic_load(&blocks_live) == 0, "%d blocks kept", atomic_load(&blocks_live));
+}
+
+int main(void) {
+    static const char *const calls[] = {"memory_allocate", "stream_create", "memory_send",
+                                        "stream_synchronize"};
+    CHECK(!use(false, NULL, "a plan"), "%s", nhood_last_error());
+    CHECK(!use(true, NULL, "a plan while capturing"), "%s", nhood_last_error());
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        const nhood_status status = use(false, calls[i], calls[i]);
+        CHECK(status == (i ? NHOOD_ERR_DEVICE : NHOOD_ERR_MEMORY), "%s failing: %d, %s", calls[i],
+              (int)status, nhood_last_error());
+    }
+    check_collected();
+    return test_result();
+}
