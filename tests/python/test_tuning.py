@@ -150,6 +150,17 @@ def test_overlapping_blocks_of_tuning():
     assert description(lambda: nhood.na2d(*arrays(), 5)).endswith("by estimate")
 
 
+def test_groups_are_tuned_member_by_member():
+    group = "fwd:f32:b1h2d16; 12x12:w5x5;9x7:w3x3 ; b2h1d8:12x12:w5x5; 9x7:w3x3"
+    lines = nhood.tune(group, budget=0.02)
+    members = [PROBLEM, "fwd:f32:b1h2d16:9x7:w3x3", "fwd:f32:b2h1d8:12x12:w5x5"]
+    assert [line.split(" on ")[0] for line in lines] == members
+    assert nhood.tune(*members, budget=0.02) == lines and nhood.tune(group, budget=0.02) == lines
+    known = len(nhood.export_wisdom().splitlines()) - 1
+    nhood.tune("pn:f32:b1h1d8:40:w5", budget=0.02)
+    assert nhood.forget_wisdom(group) == known and nhood.forget_wisdom() > 0
+
+
 def test_an_interrupted_tune_keeps_what_it_measured(own_cache):
     code = f"""if True:
         import nhood, sys
@@ -256,6 +267,9 @@ def test_threads_tune_at_once():
         (lambda: nhood.tune(PROBLEM, budget=float("nan")), "budget = nan"),
         (lambda: nhood.import_wisdom("no wisdom"), "does not start with the line"),
         (lambda: nhood.forget_wisdom("nonsense"), "column 1"),
+        (lambda: nhood.tune("fwd:f32:b1h2d16; 12x12:w5x5; 4x4:w5x5"), "member 1: axis[0].window = 5 exceeds length 4"),
+        (lambda: nhood.tune("fwd:f32:b1h2d16;"), "member 0: "),
+        (lambda: nhood.tune(f"{PROBLEM}; 9x7:w3x3"), "the head of a group is <op>:<dtype>:b<B>h<H>"),
     ],
 )
 def test_errors(call, text):

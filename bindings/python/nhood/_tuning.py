@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Optional
@@ -17,16 +18,19 @@ from ._plans import Context, PlanOwner, clear_cache, current_context, plan_optio
 
 def tune(*problems: str, device: str = "cpu", budget: float = 1.0) -> list[str]:
     """Times the candidates of problems that are not known yet, and remembers, also for other processes and later
-    ones. Returns a line per problem: what plans will use, how long it takes, and by how many samples.
+    ones. Returns a line per problem, and per different member of a group: what plans will use, how long it takes, and by how
+    many samples.
 
-    problems: texts, "fwd:f32:b1h4d32:56x56:w7x7"; `nhood --help` and nhood.h explain them.
+    problems: texts, "fwd:f32:b1h4d32:56x56:w7x7"; `nhood --help` and nhood.h explain them. That of a group is a head with
+        members behind it, "fwd:f32:b1h4d32; 14x14:w7x7; 20x30:w7x7:d2x2"; a member with a batch or heads of its own begins
+        with them.
     device: a name in devices().
     budget: seconds per problem, more or less; 0: until every candidate has been timed well.
     """
     context = current_context()
     options = plan_options(context, c.EFFORT_MEASURE, _seconds(budget))
     where = _device_number(context, device)
-    parsed = [_parse(text) for text in problems]
+    parsed = [problem for text in problems for problem in _parse_all(text)]
     try:
         return [_plan_line(context, where, problem, options) for problem in parsed]
     finally:  # what was measured before an error or an interrupt is kept
@@ -79,13 +83,14 @@ def import_wisdom(text: str) -> int:
 
 
 def forget_wisdom(problem: Optional[str] = None) -> int:
-    """Drops what this process knows of a problem on any device, None: everything; returns how many lines. Files stay
-    as they are."""
-    handle, forgotten = current_context().handle, ctypes.c_int64()
-    parsed = None if problem is None else ctypes.byref(_parse(problem))
-    c.check(c.lib.nhood_wisdom_forget(handle, c.ANY_DEVICE, parsed, ctypes.byref(forgotten)))
+    """Drops what this process knows of a problem, or of each member of a group, on any device, None: everything; returns how
+    many lines. Files stay as they are."""
+    handle, forgotten, total = current_context().handle, ctypes.c_int64(), 0
+    for parsed in [None] if problem is None else map(ctypes.byref, _parse_all(problem)):
+        c.check(c.lib.nhood_wisdom_forget(handle, c.ANY_DEVICE, parsed, ctypes.byref(forgotten)))
+        total += forgotten.value
     clear_cache()
-    return forgotten.value
+    return total
 
 
 def _seconds(budget: float) -> float:
@@ -100,6 +105,27 @@ def _device_number(context: Context, name: str) -> int:
     if name not in names:
         raise ValueError(f"device = {name!r} is not one of {', '.join(names)}")
     return names.index(name)
+
+
+_GROUP_HEAD = re.compile(r"[^:;]*:[^:;]*(:[^:;]*)?")
+
+
+def _parse_all(text: str) -> list[c.Problem]:
+    """The problem of a text, or the different members of a group's."""
+    if not isinstance(text, str) or ";" not in text:
+        return [_parse(text)]
+    head, *members = [part.strip() for part in text.split(";")]
+    if not _GROUP_HEAD.fullmatch(head):
+        raise ValueError(f"{text}: the head of a group is <op>:<dtype>:b<B>h<H>[k<Hkv>]d<D>[v<Dv>], before the first ';'")
+    dtype_end = ":".join(head.split(":")[:2])
+    whole = [f"{head if member[:1].isdigit() else dtype_end}:{member}" for member in members]
+    found = []
+    for i, member in enumerate(whole):
+        try:
+            found.append(_parse(member))
+        except ValueError as error:
+            raise ValueError(f"{text}: member {i}: {error}") from None
+    return [problem for i, problem in enumerate(found) if whole[i] not in whole[:i]]
 
 
 def _parse(text: str) -> c.Problem:
