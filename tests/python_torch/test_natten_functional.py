@@ -13,6 +13,7 @@ import natten  # noqa: E402
 import natten.functional  # noqa: E402
 from natten.backends import get_compatible_backends, get_compatible_fmha_backends  # noqa: E402
 from natten import varlen_attention  # noqa: E402
+from nhood.compat.natten import _v017  # noqa: E402
 from natten.utils.varlen import generate_varlen_parameters  # noqa: E402
 
 FUNCTIONS = {1: natten.na1d, 2: natten.na2d, 3: natten.na3d}
@@ -152,6 +153,24 @@ def test_tensors_refused(words, tensors):
 def test_arguments_refused(words, arguments):
     with pytest.raises(ValueError, match=words):
         natten.na2d(*qkv((8, 8)), **arguments)
+
+
+@pytest.mark.parametrize("moved", ((0, 1, 2), (0,), (1,), (2,)))
+def test_heads_before_the_grid(moved):
+    right = qkv((9, 8), heads=2)
+    wrong = [t.movedim(-2, 1) if i in moved else t for i, t in enumerate(right)]
+    name, others = ("query", "key", "value")[moved[0]], ", and so in the other tensors" * (len(moved) > 1)
+    hint = rf"; if {name} is \[B, H, X0, X1, D\], with the heads before the grid, move its axis 1 to -2{others}$"
+    with pytest.raises(ValueError, match=("exceeds the length 2" if 0 in moved and others else "differ") + ".*" + hint):
+        natten.na2d(*wrong, 3)
+    if others:
+        with pytest.raises(RuntimeError, match="exceeds the length 2.*" + hint):
+            _v017.na2d(*wrong, 3)
+        with pytest.raises(ValueError, match=r"length 2 .*query is \[B, H, X0, D\]"):
+            natten.na1d(*[t.movedim(-2, 1) for t in qkv((9,), heads=2)], 3)
+    with pytest.raises(ValueError) as caught:  # it would not help here
+        natten.na2d(*wrong, 10)
+    assert "heads before the grid" not in str(caught.value)
 
 
 def test_additional_tokens_refused():

@@ -29,7 +29,7 @@ def na(
         raise NotImplementedError("fused neighborhood attention does not take nested tensors")
     if query.dim() in (4, 5, 6):
         axes = checks.check_all_args(query.dim() - 3, kernel_size, 1, dilation, is_causal)
-        checks.check_args_against_input(query, *axes, error=RuntimeError)
+        checks.with_heads_last(lambda query, *_: checks.check_args_against_input(query, *axes, error=RuntimeError), query, key, value)
     return functional.neighborhood_attention_generic(  # type: ignore[return-value]
         query,
         key,

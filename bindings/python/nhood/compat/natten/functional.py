@@ -164,14 +164,16 @@ def neighborhood_attention_generic(
 
     Returns out [B, X.., H, Dv]; with return_lse, the log-sum-exp [B, X.., H] too.
     """
-    checks.na_tensor_checks(query, key, value)
-    checks.additional_kv_tensor_checks(query, key, value, additional_keys, additional_values)
     schedule = checks.check_kernel_schedule(kernel_schedule)
-    na_dim = query.dim() - 3
-    kernel_size, stride, dilation, is_causal = checks.check_all_args(
-        na_dim, kernel_size, stride, dilation, is_causal
-    )
-    checks.check_args_against_input(query, kernel_size, stride, dilation, is_causal)
+
+    def check(query: Tensor, key: Tensor, value: Tensor) -> Any:
+        checks.na_tensor_checks(query, key, value)
+        checks.additional_kv_tensor_checks(query, key, value, additional_keys, additional_values)
+        axes = checks.check_all_args(query.dim() - 3, kernel_size, stride, dilation, is_causal)
+        checks.check_args_against_input(query, *axes)
+        return axes
+
+    kernel_size, stride, dilation, is_causal = checks.with_heads_last(check, query, key, value)
     if rpb is not None and any(is_causal):
         raise NotImplementedError("rpb is not defined with causal axes")
 

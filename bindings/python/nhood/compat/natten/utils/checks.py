@@ -3,7 +3,7 @@ raises them, or logs them where it only asks whether a backend can run."""
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional, Tuple, Type
 
 from torch import Tensor
@@ -205,6 +205,27 @@ def check_args_against_input(
             raise error(f"kernel_size * dilation = {k} * {d} exceeds the length {length} of axis {axis}")
         if s > k:
             raise ValueError(f"stride = {s} exceeds kernel_size = {k} on axis {axis}")
+
+
+def with_heads_last(check: Callable[..., Any], *tensors: Tensor) -> Any:
+    """check(*tensors), of query, key and value. What it raises has a word on tensors whose heads come before the grid, if it takes
+    them once these are behind it."""
+    try:
+        return check(*tensors)
+    except (ValueError, RuntimeError) as error:
+        refusal = error
+    for moved in ((0, 1, 2), (0,), (1,), (2,)):
+        if all(tensors[i].dim() in (4, 5, 6) for i in moved):
+            try:
+                check(*[t.movedim(1, -2) if i in moved else t for i, t in enumerate(tensors)])
+            except (ValueError, RuntimeError):
+                continue
+            name, axes = ("query", "key", "value")[moved[0]], ", ".join(f"X{i}" for i in range(tensors[moved[0]].dim() - 3))
+            others = ", and so in the other tensors" if len(moved) > 1 else ""
+            raise type(refusal)(
+                f"{refusal}; if {name} is [B, H, {axes}, D], with the heads before the grid, move its axis 1 to -2{others}"
+            )
+    raise refusal
 
 
 def get_num_na_weights(kernel_size: DimensionType) -> int:
