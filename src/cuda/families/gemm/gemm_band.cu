@@ -1,13 +1,10 @@
-/* Sums of rows weighted by a band of A, as products of a gathered block of weights with chunks of rows on tensor cores.
- * nn computes O[i] = scale * sum over n of A[i, n] V[N(i, n)]; in, BY_KEYS, the sum of A[i, n] V[i] over the
- * queries i that attend key j, of all heads of its group. NH_V is the slot of the rows, and NH_O that of the sums, in
- * either case.
+/* Sums of rows weighted by a band of A, as products of a gathered block of weights with chunks of rows on tensor cores:
+ * nn O[i] = scale * sum over n of A[i, n] V[N(i, n)]; in, BY_KEYS, the sum of A[i, n] V[i] over the queries i that
+ * attend key j, of all heads of its group. The rows are NH_V, and the sums NH_O, in either case.
  *
  * Weights of the next chunk are read into registers, with lanes along the slots, while this chunk is multiplied: 16-bit
  * weights start at any even address, from which asynchronous copies cannot read. Weights outside a window are zero.
- *
- * Zero times NaN is NaN, so a row that is not finite spoils sums that do not contain it. Such tiles are recognized by
- * their sums, which are then computed again one product at a time. */
+ * Zero times NaN is NaN, so tiles whose sums are not finite are computed again, one product at a time. */
 #include "gemm_sums.cuh"
 #include "overlap.cuh"
 
@@ -31,8 +28,7 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
     sum_offset[row] = exists ? nh_tile_offset(tile, args, NH_O, position, tile.head) : NH_NONE;
 }
 
-/* Fills in the columns of chunk number `step`. With BY_KEYS, every head of the group goes over the box, one after
- * the other. */
+/* Fills in the columns of chunk number `step`. BY_KEYS, every head of the group goes over the box in turn. */
 NH_DEVICE void set_columns(const nh_cuda_args &args, int step, int chunks) {
     int chunk = step % chunks;
     int head = BY_KEYS ? tile.head * nh_group_heads(args) + step / chunks : nh_key_head(args, tile.head);
@@ -75,8 +71,7 @@ NH_DEVICE void weights_init(weights *w, const nh_cuda_args &args) {
 
 /* ---- by keys ---- */
 
-/* Reads weights with lanes along keys: lane % 16 is the row; half of a warp reads even columns, the other half odd
- * ones. */
+/* Reads weights with lanes along keys: lane % 16 is the row; half of a warp reads even columns, the other odd ones. */
 NH_DEVICE void gather_by_keys(weights *w, const nh_cuda_args &args, int step, int chunks) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
     int column = step % chunks * C.columns, half = (int)threadIdx.x % 32 / 16;
@@ -170,8 +165,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS) gemm_band(const __grid_
     float sum[C.width / 8][4] = {};
     weights_init(&w, args);
     set_rows(args);
-    /* A software pipeline of three stages, one step apart: locating a chunk's rows, copying them and their weights,
-     * multiplying. */
+    /* A software pipeline of three stages, one step apart: rows are located, copied with their weights, multiplied. */
     for (int step = -1; step <= steps; step++) {
         bool here = step >= 0 && step < steps;
         if (here) {

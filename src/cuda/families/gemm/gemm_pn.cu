@@ -1,7 +1,6 @@
-/* A[i, n] = scale * q_i . k_N(i,n) (+ bias), as products of a tile of queries with chunks of the box of all their keys
- * on tensor cores. Each warp owns 16 queries. Its 16 x C.columns block of scores goes through shared memory, so that
- * consecutive lanes write consecutive slots of A. Scores outside windows are ignored, and chunks without keys of the
- * warp's queries are skipped. */
+/* A[i, n] = scale * q_i . k_N(i,n) (+ bias): a tile of queries, 16 per warp, times chunks of the box of all their keys,
+ * on tensor cores. A warp's 16 x C.columns scores go through shared memory, so that consecutive lanes write consecutive
+ * slots of A. Scores outside windows are ignored, and chunks without keys of the warp's queries are skipped. */
 #include "gemm_scores.cuh"
 #include "overlap.cuh"
 
@@ -34,8 +33,7 @@ NH_DEVICE void set_keys(const nh_cuda_args &args, int chunk) {
     }
 }
 
-/* The result of a product, before it is known whether the key exists: for a key that does not, the first bias entry is
- * read. */
+/* The result of a product, before it is known whether the key exists: if not, the first bias entry is read. */
 NH_DEVICE float score_of(const nh_cuda_args &args, const nh_query &query, int n, nh_digits digits, bool exists,
                          float product) {
     float score = product * (float)args.scale;
@@ -75,8 +73,7 @@ struct nh_lookup {
     int chunk;
 };
 
-/* Writes the scores of some of the warp's queries, of each those of keys [first, end), at most 32. There are no
- * branches; lanes without a key compute, but do not write. */
+/* Writes the scores of some of the warp's queries with keys [first, end), at most 32. Only lanes with a key write. */
 NH_DEVICE void write(const nh_cuda_args &args, const nh_lookup &lookup, const float *stage, const elem *q,
                      const elem *k, int some, int first, int end) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;

@@ -42,8 +42,7 @@ NH_DEVICE void nh_sums_add(float sum[C.width / 8][4], const elem *block, int blo
     }
 }
 
-/* Computes one sum again, product by product, over exactly the pairs in a window. Not inlined, as it is rare and
- * long. */
+/* Computes one sum again, product by product, over exactly the pairs in a window. Not inlined: it is rare and long. */
 static __device__ __noinline__ float nh_repair_sum(const nh_tile &tile, const nh_cuda_args &args, const int position[3],
                                                    int c) {
     const elem *a = (const elem *)args.tensor[NH_A].data, *rows = (const elem *)args.tensor[NH_V].data;

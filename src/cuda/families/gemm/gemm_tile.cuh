@@ -1,9 +1,7 @@
-/* The geometry of a banded product: a tile of queries (or keys, BY_KEYS) with the box of all keys (queries) that
- * share a window with any of its tokens, in chunks of C.columns.
- *
- * A tile lies inside one dilation group per axis. In positions of the group, windows are therefore ranges, and a window
- * is a box inside the opposite box. Columns, and the keys of a window, are both numbered row-major, so that the keys of
- * a chunk are a range of a window's. */
+/* The geometry of a banded product: a tile of queries (or keys, BY_KEYS) with the box of all keys (queries) that share
+ * a window with any of its tokens, in chunks of C.columns. It lies inside one dilation group per axis. In positions of
+ * the group a window is a box inside the opposite box. Columns, and the keys of a window, are both numbered row-major,
+ * so that the keys of a chunk are a range of a window's. */
 #pragma once
 
 /* 32 bits are enough for positions, as the host refuses larger problems. This must come before window.h is included. */
@@ -24,8 +22,7 @@ enum {
     NH_WARPS = NH_ROWS / 16,
     NH_THREADS = 32 * NH_WARPS,
     NH_FIRST_AXIS = 3 - C.rank,
-    /* The start of the window of a query that does not exist, where no key is. Keys that do not exist are as far on the
-     * other side. */
+    /* Where the window of a query that does not exist starts. Keys that do not exist are as far on the other side. */
     NH_NOWHERE = 0x40000000
 };
 /* The offset of a row that does not exist. */
@@ -41,8 +38,7 @@ NH_DEVICE int nh_key_head(const nh_cuda_args &args, int head) {
     return head / nh_group_heads(args);
 }
 
-/* Division of unsigned numbers by multiplication: the estimate, with 2^32 over the divisor, is at most one too
- * small. */
+/* Division of unsigned numbers by multiplication: the estimate, by 2^32 over the divisor, is at most one too small. */
 struct nh_divisor {
     unsigned divisor, inverse;
 };
@@ -99,8 +95,7 @@ struct __align__(16) nh_query : nh_counts<C.causal> {
     int begin[3];
     /* the query's part of an index into a head's bias table */
     int bias;
-    /* offset of slot 0 in A; with BY_KEYS, the offset that slot 0 would have if it were the key with coordinates
-     * 0 */
+    /* offset of slot 0 in A; BY_KEYS, that which slot 0 would have if it were the key with coordinates 0 */
     long long weights;
 };
 
@@ -302,8 +297,7 @@ NH_DEVICE int nh_slot_of(const nh_query &query, const nh_cuda_args &args, int n,
     return C.causal ? nh_renumber(query, args, n, digits, (int)args.axis[1].window, (int)args.axis[2].window) : n;
 }
 
-/* The widths of the opposite box, kept in registers: otherwise the compiler would read them again after each store to
- * global memory, which might alias shared memory. */
+/* The widths of the opposite box, in registers: else they would be read again after each store to memory. */
 struct nh_spans {
     int line, plane;
 };

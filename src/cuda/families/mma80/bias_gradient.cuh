@@ -1,9 +1,7 @@
-/* Gradient of the relative bias beside dQ, without atomics.
- *
- * A block keeps to one head, takes every n-th of its query tiles, and adds up a table of its own in memory. For each
- * key tile the warps write dS to shared memory; then each thread owns some of the distances from query to key that
- * occur in the tile, and adds up the pairs at those. bias_sum.cu adds up the blocks' tables. All orders are fixed, so
- * that results are bit-equal in every run. */
+/* Gradient of the relative bias beside dQ, without atomics. A block keeps to one head, takes every n-th of its query
+ * tiles, and adds up a table of its own in memory. For each key tile the warps write dS to shared memory; then each
+ * thread owns some of the distances from query to key that occur in the tile, and adds up the pairs at those.
+ * bias_sum.cu adds up the tables. All orders are fixed: results are bit-equal in every run. */
 #pragma once
 
 #include "tile_scores.cuh"

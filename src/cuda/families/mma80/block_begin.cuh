@@ -20,8 +20,7 @@ enum {
     NH_ROWS2 = NH_ROWS * NH_PITCH_K
 };
 
-/* Sets up the tables, starts the copies of the block's own rows, and returns the start of the loop. Called by the whole
- * block. */
+/* Sets up the tables, starts to copy the block's own rows, and returns the loop's start. Called by the whole block. */
 NH_DEVICE nh_kv_loop nh_block_begin(const nh_cuda_args &args, nh_block &block, nh_shared &shared) {
     nh_mask_tables_fill(args, block, shared.tables.masks);
     if (C.biased) nh_bias_columns_fill(args, shared.tables.bias);

@@ -50,9 +50,8 @@ NH_DEVICE void nh_add_values(nh_softmax &state, nh_scores &scores, const elem *v
     nh_accumulate<NH_DIM_V_PADDED, NH_PITCH_V>(output, scores, values);
 }
 
-/* Stores LSE, and the warp's rows, divided by their sums: they replace its queries in shared memory. Rows are
- * repaired that a masked NaN has reached, whose scores are far from 0, or whose sums overflow because values are near
- * the largest number. */
+/* Stores LSE, and the warp's rows, divided by their sums, in place of its queries. Rows are repaired that a masked NaN
+ * has reached, whose scores are far from 0, or whose sums overflow because values are near the largest number. */
 NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const nh_block &block, const nh_softmax &state,
                               const nh_output &output, int first_row, elem *rows) {
     const nh_cuda_tensor &lse = args.tensor[NH_LSE];

@@ -1,9 +1,7 @@
-/* The KV loop: over a halo in whole tiles of columns. It starts at the halo's first position, so that every tile is
- * needed by some row. Extra tokens follow as tiles after the last one. Where rows are keys, the loop goes over the
- * halo once for each query head that shares the key head.
- *
- * A thread copies the same places of each tile: it keeps a pointer per tensor, which the next tile moves by one of
- * a few distances that depend on how many axes start over. */
+/* The KV loop: over a halo in whole tiles of columns, from its first position, so that every tile is needed by some
+ * row; then over tiles of extra tokens. Where rows are keys, it goes over the halo once for each query head that shares
+ * them. A thread copies the same places of each tile: it keeps a pointer per tensor, which the next tile moves by one
+ * of a few distances that depend on how many axes start over. */
 #pragma once
 
 #include "tile_mask.cuh"
@@ -98,9 +96,8 @@ struct nh_kv_loop {
     const char *at[NH_LOOP_TENSORS];
 };
 
-/* How threads share the rows of one of the first two tensors. If 16 bytes are copied at a time, the number of lanes
- * per row is a power of two that divides its units: what a thread adds to its pointer is then a constant, or the
- * same for all threads. */
+/* How threads share the rows of one of the first two tensors. If 16 bytes are copied at a time, the lanes per row are a
+ * power of two that divides its units: what a thread adds to its pointer is then a constant, or the same for all. */
 template <int TENSOR> struct nh_share {
     enum {
         REGULAR = NH_UNIT_BYTES == 16,
@@ -152,8 +149,7 @@ NH_DEVICE void nh_next(nh_kv_loop &loop, const nh_block &block, const nh_loop_ta
 
 /* ---- on periodic axes ---- */
 
-/* How many laps a position of the halo is ahead of the lap in which the loop starts; a halo is at most two laps
- * long. */
+/* How many laps a position of the halo is ahead of the lap in which the loop starts; a halo has at most two laps. */
 NH_DEVICE int nh_laps_ahead(const auto &block, int axis, int position) {
     const int ahead = position - block.lap[axis], length = block.grid[axis];
     return (ahead >= length) + (ahead >= 2 * length);

@@ -1,5 +1,4 @@
-/* The configuration that a kernel of this family is compiled with, and numbers that follow from it: tiles, and
- * their rows in shared memory. */
+/* The configuration of a kernel of this family, and what follows from it: tiles, and their rows in shared memory. */
 #pragma once
 #define NH_POSITION int /* window.h */
 #include "mma.cuh"

@@ -1,9 +1,7 @@
-/* Softmax over successive tiles (online softmax), in base 2.
- *
- * The state of a row is its largest score so far, scaled, and its sum of exponentials relative to that. It starts with
- * the lowest number for a maximum, and masked scores are -infinity: a row that has seen no key yet needs no special
- * case, as its first key scales down to zero what came before. A scaled score is rounded in the same way in the maximum
- * and in the exponent, so that the rounding of large scores cancels. */
+/* Softmax over successive tiles (online softmax), in base 2. The state of a row is its largest score so far, scaled,
+ * and its sum of exponentials relative to that. It starts with the lowest number for a maximum, and masked scores are
+ * -infinity: a row's first key scales down to zero what came before. A scaled score is rounded in the same way in the
+ * maximum and in the exponent, so that the rounding of large scores cancels. */
 #pragma once
 
 #include "lanes.cuh"
@@ -39,8 +37,7 @@ NH_DEVICE void nh_softmax_raise(nh_softmax &state, const nh_scores &scores, floa
     }
 }
 
-/* Scales earlier sums to the raised maximum. If no row's maximum changed there is nothing to do, which soon is the
- * common case. */
+/* Scales earlier sums to the raised maximum. Soon, no row's maximum changes in most tiles: there is nothing to do. */
 NH_DEVICE void nh_softmax_shrink(nh_softmax &state, nh_output &output, const float (&shrink)[2 * NH_BLOCKS]) {
     bool moved = false;
 #pragma unroll

@@ -1,14 +1,12 @@
 /* Backward pass of sm_80 and later, without atomics: one kernel source for three launches. Rows are queries, for dQ, or
- * with NH_INVERSE keys, for dK and dV, or with NH_EXTRA_ROWS as well extra tokens, for their gradients.
- *
- * In each case a block owns a box of rows and loops over the box of columns that it needs, the keys of its queries or
- * the queries of its keys, as the forward pass does over its halo. Per tile, with rows a, columns b and their second
- * tensors a', b' (dO for queries, V for keys):
+ * with NH_INVERSE keys, for dK and dV, or with NH_EXTRA_ROWS as well extra tokens, for their gradients. A block owns a
+ * box of rows and loops over the box of columns that it needs, the keys of its queries or the queries of its keys. Per
+ * tile, with rows a, columns b and their second tensors a', b' (dO for queries, V for keys):
  *
  *     P = exp(scale a b^T + bias - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', if V, += P b'
  *
- * A key is multiplied with the query heads that share it one after the other. Sums are in a fixed order, so that
- * results are bit-equal in every run. */
+ * A key is multiplied with the query heads that share it in turn. Orders are fixed: results are bit-equal in every
+ * run. */
 #include "bias_gradient.cuh"
 #include "block_begin.cuh"
 #include "long_sums.cuh"
@@ -75,8 +73,7 @@ NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const nh_block &block, n
     nh_copy_commit();
 }
 
-/* Calls change(p, d_p, query) for the thread's scores p and their gradients, with LSE and delta of their query.
- * columns: statistics of the tile's columns. */
+/* Calls change(p, d_p, query) for the thread's scores and gradients. columns: statistics of the tile's columns. */
 NH_DEVICE void nh_for_pairs(const nh_own_rows &own, const nh_stats *columns, nh_scores &p, nh_scores &d_p,
                             const auto &change) {
 #pragma unroll
@@ -87,12 +84,10 @@ NH_DEVICE void nh_for_pairs(const nh_own_rows &own, const nh_stats *columns, nh_
                    NH_INVERSE ? columns[i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2] : own.stats[r]);
 }
 
-/* Makes dS of P, and adds dS b to the first gradient.
- *
- * If values are mostly alike, dP is nearly delta, and dS is their small difference, which the truncation of dP by
- * tensor cores would spoil. With C.long_sums sums therefore run from -delta / 2 to delta / 2, so that most
- * truncation errors cancel. For a pair without weight, dP may be a NaN from outside the row's window, and dS has to
- * be 0: the row itself would be repaired, but not the bias's gradient. */
+/* Makes dS of P, and adds dS b to the first gradient. If values are mostly alike, dP is nearly delta, and truncation by
+ * tensor cores would spoil their small difference dS. With C.long_sums sums therefore run from -delta / 2 to delta / 2,
+ * so that most truncation errors cancel. For a pair without weight, dP may be a NaN from outside the row's window, and
+ * dS has to be 0: the row itself would be repaired, but not the bias's gradient. */
 NH_DEVICE void nh_add_first(const nh_own_rows &own, nh_backward_shared &shared, int stage, bool biased, nh_scores &p,
                             nh_gradients &sums) {
     const nh_stats *columns = shared.stats[stage];
@@ -134,8 +129,7 @@ NH_DEVICE void nh_finish(const nh_tiled_args &args, unsigned work_tile, const nh
         bad |= nh_stage<NH_DIM_PADDED, NH_PITCH_K>(
             sums.first, [&](int) { return (float)args.scale; }, NH_INFINITY, own.rows);
     if (C.sum_second)
-        bad |= nh_stage<NH_DIM_V_PADDED, NH_PITCH_V>(
-            sums.second, [](int) { return 1.f; }, NH_INFINITY, own.rows2);
+        bad |= nh_stage<NH_DIM_V_PADDED, NH_PITCH_V>(sums.second, [](int) { return 1.f; }, NH_INFINITY, own.rows2);
     if (!NH_EXTRA_ROWS)
         nh_repair_rows(bad, [&](int row) {
             nh_repair_gradient(args, work_tile, own.first_row + row, own.rows + row * NH_PITCH_K,
@@ -206,8 +200,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     split80_backward(const __grid_constant__ nh_tiled_args args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_backward_shared &shared = *(nh_backward_shared *)nh_shared_memory;
-    /* Blocks that own keys only need the statistics, not the other results of earlier launches, as in
-     * split90_key.cu. */
+    /* Blocks that own keys need the statistics, but no other results of earlier launches, as in split90_key.cu. */
     if (!NH_INVERSE) nh_wait_for_launches();
     nh_let_next_begin();
     if (NH_BIAS_GRADIENT)

@@ -1,7 +1,6 @@
-/* Copies of tiles of rows from anywhere in memory to shared memory: asynchronous, NH_UNIT elements each.
- *
- * Addresses are kept from tile to tile so that a step of the loop takes a few additions (kv_loop.cuh). Nothing is read
- * from shared memory between copies, as the compiler puts three dummy loads between such a load and the next copy. */
+/* Copies of tiles of rows from anywhere in memory to shared memory: asynchronous, NH_UNIT elements each. Addresses are
+ * kept from tile to tile (kv_loop.cuh). Nothing is read from shared memory between copies, as the compiler puts three
+ * dummy loads between such a load and the next copy. */
 #pragma once
 
 #include "kv_loop.cuh"
@@ -28,8 +27,7 @@ NH_DEVICE void nh_store_unit(elem *global, const elem *shared) {
         *global = *shared;
 }
 
-/* Zeros the columns from `width` to `padded`, which take part in products. Once is enough, as copies never touch
- * them. */
+/* Zeros the columns from `width` to `padded`, which take part in products. Once is enough: copies never touch them. */
 NH_DEVICE void nh_zero_padding(elem *tile, int rows, int pitch, int width, int padded) {
     int pad = padded - width;
     for (int i = (int)threadIdx.x; i < rows * pad; i += NH_THREADS)
@@ -73,8 +71,7 @@ NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
 }
 
 /* Columns whose coordinate on some axis is at least `count` are past the halo's end. A byte of nh_limits less a
- * coordinate keeps its top bit if and only if the coordinate is below the count, so that one subtraction tests all
- * axes. */
+ * coordinate keeps its top bit only if the coordinate is below the count: one subtraction tests all axes. */
 NH_DEVICE unsigned nh_limits(const nh_halo &halo, const nh_cursor &tile) {
     unsigned limits = 0;
 #pragma unroll

@@ -1,8 +1,7 @@
-/* The two kinds of product on one warp's rows: scores = A B^T, as Q K^T, and output += weights B, as P V.
- *
- * Matrix loads move 16 bytes per row whatever the type, so for A B^T rows of f32 are loaded as those of 16 bits are,
- * with half the elements per step. For weights B they cannot transpose rows of f32: there, lane t loads keys 2t and 2t
- * + 1, for which it already holds P, as keys may be summed in any order. */
+/* The two products of a warp's rows: scores = A B^T, as Q K^T, and output += weights B, as P V. Matrix loads move 16
+ * bytes per row whatever the type, so for A B^T rows of f32 are loaded as those of 16 bits are, with half the elements
+ * per step. They cannot transpose rows of f32: for weights B lane t loads keys 2t and 2t + 1, for which it already
+ * holds P, as keys may be summed in any order. */
 #pragma once
 
 #include "mma80.cuh"
@@ -38,8 +37,7 @@ NH_DEVICE void nh_product(float c[4], const unsigned a[4], const unsigned b[2]) 
 }
 
 /* Multiplies the warp's rows a with columns b, both of DEPTH elements. ONTO: adds to the scores, which else start at 0.
- * Operands are loaded one step ahead of the products that use them; left to itself, the compiler loads most of them
- * right before. */
+ * Operands are loaded a step ahead, as the compiler would load most of them right before the products that use them. */
 template <int DEPTH, int PITCH_A, int PITCH_B, bool ONTO = false>
 NH_DEVICE void nh_multiply(nh_scores &scores, const elem *a_rows, const elem *b_rows) {
     const int steps = NH_COLUMNS / 16;

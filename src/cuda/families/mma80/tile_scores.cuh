@@ -1,7 +1,6 @@
-/* Scale, relative bias and masks of scores, between the product and the softmax.
- *
- * The index into the bias table is linear in the key's and in the query's position, so it is a sum of three numbers:
- * one per box, one per column of the box, and one per row. */
+/* Scale, relative bias and masks of scores, between the product and the softmax. The index into the bias table is
+ * linear in the key's and in the query's position: a sum of a number per box, one per column of the box, and one per
+ * row. */
 #pragma once
 
 #include "tile_product.cuh"
@@ -36,8 +35,7 @@ NH_DEVICE long long nh_bias_entries(const nh_cuda_args &args) {
     return nh_bias_stride(args, 0) * (2 * args.axis[0].window - 1);
 }
 
-/* Points to the bias of a query head's row and the column at a box's origin. This may be outside of the table,
- * unlike what is read. */
+/* Points to the bias of a query head's row and the column at a box's origin, which may be outside of the table. */
 NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const nh_block &block, int head, const nh_cursor &tile,
                                   int row) {
     long long offset = head * nh_bias_entries(args);

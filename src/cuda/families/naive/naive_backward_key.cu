@@ -1,5 +1,4 @@
-/* dK and dV: one group of lanes per key or, with tiles, one thread, so that nothing is added atomically and results are
- * bit-equal in every run. */
+/* dK and dV: one group of lanes per key or, with tiles, one thread: without atomics, and bit-equal in every run. */
 #include "naive_tile.cuh"
 
 #include "naive_backward_key.cuh"

@@ -1,5 +1,4 @@
-/* delta = rowsum(dO * O) - dLSE, which is stored for the other gradients, and dQ: one group of lanes per query or, with
- * tiles, one thread. */
+/* delta = rowsum(dO * O) - dLSE, stored for other gradients, and dQ: a group of lanes or, with tiles, a thread each. */
 #include "naive_tile.cuh"
 
 #include "naive_backward_query.cuh"

@@ -1,5 +1,4 @@
-/* o_i = sum over n of A[i, n] v_N(i,n): one group of lanes per query and chunk of columns or, with tiles, one thread
- * per query. */
+/* o_i = sum over n of A[i, n] v_N(i,n): a group of lanes per query and chunk or, with tiles, a thread per query. */
 #include "naive_tile.cuh"
 
 namespace nh_naive {

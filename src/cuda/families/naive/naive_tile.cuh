@@ -1,9 +1,8 @@
 /* Tiles in the naive family: a block takes a tile of queries, one per thread, and copies the rows of the keys that they
- * see to shared memory. Memory is then read once per tile and not once per query, and, as a thread holds whole rows,
- * products need no shuffles. Windows and head dims must be small. With ROW.by_keys, keys are owned and the queries that
- * attend them are staged. Without tiles (ROW.tiled) a group of lanes has a row, and nothing is staged.
- *
- * The tile is the owned tile of boxes.cuh; loop tiles are single rows. */
+ * see to shared memory. Memory is then read once per tile, and products need no shuffles, as a thread holds whole rows.
+ * Windows and head dims must be small. With ROW.by_keys, keys are owned and the queries that attend them are staged.
+ * Without tiles (ROW.tiled) a group of lanes has a row, and nothing is staged. The tile is the owned tile of boxes.cuh;
+ * loop tiles are single rows. */
 #pragma once
 #include "row_of_config.cuh"
 
@@ -140,8 +139,7 @@ NH_DEVICE void nh_for_tile(const Args &args, bool staged, const Visit &visit) {
     nh_move_weights<true>(args, work_tile, second);
 }
 
-/* The same for the queries of a group of lanes or, with tiles, of the block. FIRST, SECOND: tensors with key heads; -1:
- * none. */
+/* The same for the queries of a group of lanes or, with tiles, of the block. FIRST, SECOND: of key heads; -1: none. */
 template <int FIRST, int SECOND, nh_weights_use USE, class Args, class Visit>
 NH_DEVICE void nh_for_queries(const Args &args, bool staged, const Visit &visit) {
     if constexpr (ROW.tiled) {

@@ -1,14 +1,13 @@
-/* RMS norm and rotary positions: what forward and backward pass share.
+/* RMS norm and rotary positions: what forward and backward pass share. C.group lanes share a row, that is, the channels
+ * of one norm: those of a head (a warp then has several rows) or of a whole token (with more than 32 lanes, the block
+ * has one row). A lane holds C.units units of C.pairs pairs of channels, lane l the units l, l + C.group, ..; both
+ * channels of a pair are in the same lane. A unit is one run of channels if pairs are interleaved and two if they are
+ * halves, and is moved by loads of C.vector elements. Cosines and sines of a lane's pairs are read once per token for
+ * all of its heads, C.table pairs at a time, which belong to one axis; C.rows heads are in flight at once.
+ * norm_rope_config.h has the rest.
  *
- * C.group lanes share a row, that is, the channels of one norm: those of a head (a warp then has several rows) or of a
- * whole token (with more than 32 lanes, the block has one row). A lane holds C.units units of C.pairs pairs of
- * channels, lane l the units l, l + C.group, ..; both channels of a pair are in the same lane. A unit is one run of
- * channels if pairs are interleaved and two if they are halves, and is moved by loads of C.vector elements. Cosines
- * and sines of a lane's pairs are read once per token for all of its heads, C.table pairs at a time, which belong to
- * one axis; C.rows heads are in flight at once. norm_rope_config.h has the rest.
- *
- * If a block has one long row (LAZY), weights and tables are read when they are needed, after the barriers of the
- * sums: keeping them in registers would leave room for fewer blocks, and so for fewer loads in flight. */
+ * If a block has one long row (LAZY), weights and tables are read when they are needed, after the barriers of the sums:
+ * keeping them in registers would leave room for fewer blocks, and so for fewer loads in flight. */
 #pragma once
 #include "lanes.cuh"
 #include "norm_rope_args.h"
@@ -20,8 +19,7 @@ namespace nh_norm_rope {
 constexpr norm_rope_config C = NH_CONFIG;
 constexpr bool LAZY = norm_rope_shared_row(&C);
 
-/* Runs of a unit, channels per run, loads of a unit, parts of a unit that belong to one axis, reals per load of a
- * table. */
+/* Runs of a unit, channels per run, loads of a unit, chunks of a unit (of one axis each), reals per load of a table. */
 constexpr int RUNS = C.halves ? 2 : 1, RUN = 2 * C.pairs / RUNS, LOADS = 2 * C.pairs / C.vector,
               CHUNKS = C.pairs / C.table, TABLE_BYTES = 2 * C.table * (int)sizeof(real),
               TABLE_REALS = C.unaligned        ? 1

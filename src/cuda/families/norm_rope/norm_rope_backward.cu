@@ -68,8 +68,7 @@ NH_DEVICE void nh_rows_backward(const nh_norm_rope_args &args, const nh_unit uni
     }
 }
 
-/* Sums over the block's rows, which the first lanes of the last warp get: over the groups of a warp by shuffles, then
- * warp after warp. */
+/* Sums over the block's rows, which the first lanes of the last warp get: over a warp's groups, then over warps. */
 template <int LANES> NH_DEVICE void nh_add_groups(real d_weight[C.units][2 * C.pairs]) {
     __shared__ real total[LANES * C.units * 2 * C.pairs];
 #pragma unroll

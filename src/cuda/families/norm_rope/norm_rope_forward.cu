@@ -42,8 +42,7 @@ NH_DEVICE void nh_rows_forward(const nh_norm_rope_args &args, const nh_unit unit
     }
 }
 
-/* A block has one row at a time. The next row is loaded before the sums of this one are computed: after their barriers,
- * no loads would be in flight. */
+/* A block has one row at a time. The next is loaded before the barriers of its sums, to have loads in flight. */
 NH_DEVICE void nh_one_by_one(const nh_norm_rope_args &args, const nh_unit unit[C.units], const nh_factors &factors) {
     long long index = nh_first_item();
     nh_token token, next;

@@ -3,20 +3,15 @@
  *
  * A dilation group is all tokens of one batch entry and key head that can ever attend each other: those with the same
  * remainders by the dilations, without dilation all of them. A work tile is as many groups as its rows have room for.
- * Each group has a slot of as many rows as the longest group has tokens, one slot after the other. Key heads are
- * numbered fastest, so the groups of a work tile mostly lie side by side in memory.
- *
- *     rows   0 .. N - 1      positions of the first group, the last axis fastest
- *            N .. 2N - 1     of the second, ..
- *
- * Query and key of a token have the same row. Rows are padding where a group is shorter than the work tile's longest,
- * and after the last group: they are zeros, no query sees them, and nothing is stored for them.
+ * Each group has a slot of as many rows as the longest group has tokens: rows 0 .. N - 1 are positions of the first
+ * group, the last axis fastest, N .. 2N - 1 those of the second, .. Key heads are numbered fastest, so the groups of a
+ * work tile mostly lie side by side in memory. Query and key of a token have the same row. Rows are padding where a
+ * group is shorter than the work tile's longest, and after the last group: they are zeros, no query sees them, and
+ * nothing is stored for them.
  *
  * Which keys a query sees is two words (nh_visibility), and a key is one: they have a field for each coordinate inside
- * the group, the first of which counts on from slot to slot, each with a guard bit above it that a subtraction borrows
- * from.
- *
- * What a kernel is compiled for is C, see short_config.h. Extents, windows, slots and rows are arguments of the
+ * the group, the first of which counts on from slot to slot, each with a guard bit above it that subtractions borrow
+ * from. C (short_config.h) is what a kernel is compiled for. Extents, windows, slots and rows are arguments of the
  * launch. */
 #pragma once
 
@@ -68,8 +63,7 @@ NH_DEVICE int nh_unit_offset(int width, int row, int unit) {
 
 /* ---- where rows belong ---- */
 
-/* Division of numbers below 2^10 by a divisor of at most 2^10, as a multiplication. A quotient of floats is accurate
- * enough for the factor. */
+/* Division of numbers below 2^10 as a multiplication, for which a quotient of floats is accurate enough. */
 struct nh_ratio {
     int base;
     unsigned factor;
@@ -275,8 +269,7 @@ NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &exte
     }
 }
 
-/* What a row sees as a query: the word of its first key, that of its last key plus twice the guard bits, and the rows
- * of these two keys. */
+/* What a row sees as a query: the words of its first and last key, the latter plus twice the guard bits; their rows. */
 struct nh_visibility {
     unsigned begin, last;
     int first_row, last_row;

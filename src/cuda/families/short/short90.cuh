@@ -102,8 +102,7 @@ NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     return group;
 }
 
-/* Splits a work tile's number into digits. With SHORT_BOXES residues are the slowest digits, so that work tiles of one
- * kind follow each other. */
+/* Splits a work tile's number into digits. With SHORT_BOXES residues are slowest: tiles of a kind follow each other. */
 NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     nh_place place = {};
     unsigned rest = (unsigned)number;

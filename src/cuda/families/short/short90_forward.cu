@@ -72,8 +72,7 @@ NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsign
     }
 }
 
-/* Calls visit(scores, row, both) for the rows that the warp tile sees, 32 at a time; at the end perhaps 16, without
- * `both`. */
+/* Calls visit(scores, row, both) for the rows that the warp tile sees, 32 or, at the end without `both`, 16. */
 template <typename Visit>
 NH_DEVICE void nh_for_scores(const nh_short_args &args, const nh_ring &ring, int stage, const nh_warp_tile &warp_tile,
                              const float (&reference)[2], const Visit &visit) {
@@ -145,15 +144,13 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &w
     return nh_lse_of(state);
 }
 
-/* A thread's rows g and g + 8: their LSE, and whether their sums are out of range although weights are relative to the
- * row's largest score. */
+/* A thread's rows g and g + 8: LSE, and whether sums are out of range with weights relative to the largest score. */
 struct nh_weighed {
     float2 lse;
     bool repair[2];
 };
 
-/* Computes the warp tile again with such weights. This is a function of its own so that it takes no registers from the
- * common case. */
+/* Computes the warp tile again with such weights. Not inlined, so that it takes no registers from the common case. */
 static __device__ __noinline__ nh_weighed nh_weigh_by_largest(const nh_short_args &args, int stage, int row) {
     const nh_ring ring = nh_ring_of(args);
     nh_warp_tile warp_tile;
@@ -242,9 +239,8 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
     for (int number = (int)blockIdx.x + stage * blocks; number < work_tiles;) {
         if (C.order == SHORT_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
         /* A parity tells a round from the next one, but not from the one after that. Other warps may still be at the
-         * stage's previous round. Once they have released it, the barrier of copies is at this round: it cannot be
-         * further behind, as the previous round was fetched no later than the warp's last work tile (see `useful` in
-         * short90.c). */
+         * stage's previous round. Once they have released it, the barrier of copies is at this round, and not further
+         * behind: the previous round was fetched no later than the warp's last work tile (`useful` in short90.c). */
         nh_barrier_wait(ring.free + 8 * stage, parity ^ 1);
         nh_barrier_wait(ring.full + 8 * stage, parity);
         const int kind = ring.places[stage].kind;

@@ -1,7 +1,6 @@
 /* Backward pass of whole dilation groups, in one launch and without atomics. A block holds Q, K, V, O and dO of its
- * work tile in shared memory, computes delta of its queries, and then warp tiles of 16 queries, for dQ, and of 16 keys,
- * for dK and dV. Scores are computed twice, and sums are in a fixed order. Several blocks may share a work tile: see
- * short_tile.cuh. */
+ * work tile, or its share of one (short_tile.cuh), in shared memory, computes delta of its queries, and then warp tiles
+ * of 16 queries, for dQ, and of 16 keys, for dK and dV. Scores are computed twice, and sums are in a fixed order. */
 #include "short_repair_gradient.cuh"
 #include "short_shares.cuh"
 #include "short_warp_tile.cuh"
@@ -84,8 +83,7 @@ NH_DEVICE void nh_finish(const nh_block &block, int member, int warp_tile, const
                           [&](int row) { nh_repair_gradient<BY_KEYS>(block.args, member, 16 * warp_tile + row); });
 }
 
-/* Adds the sums of the other warps of a warp tile to those of the first. Called by all threads when the tile's tensors
- * are no longer needed. */
+/* Adds the other warps' sums of a warp tile to the first's. Called by all threads when tensors are no longer needed. */
 template <int SUMS> NH_DEVICE void nh_add_turns(float (&sums)[SUMS][4], float4 *shares, int turn) {
     __syncthreads();
     if (turn > 0) nh_share_write(nh_share_at(shares, SUMS, turn), sums);

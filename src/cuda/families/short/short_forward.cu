@@ -1,10 +1,8 @@
 /* Forward pass of whole dilation groups. A block takes one work tile after the other, whose keys and values lie in
- * shared memory. A warp takes 16 queries at a time and multiplies them with the rows that these see, 32 or 16 at a
- * time. If there are more multiprocessors than work tiles, each is divided into parts of its queries, with the keys
- * that these see. See short.cuh.
- *
- * With two stages, the next work tile is copied while this one is computed. With C.split, warps share 16 queries, each
- * with a part of the rows: then every warp has at most one warp tile. */
+ * shared memory. A warp multiplies 16 queries at a time with the rows that these see, 32 or 16 at a time. If there are
+ * more multiprocessors than work tiles, each is divided by its queries, with the keys that these see. With two stages,
+ * the next work tile is copied while this one is computed. With C.split, warps share 16 queries, each with some of the
+ * rows: then every warp has at most one warp tile. See short.cuh. */
 #include "short_shares.cuh"
 #include "short_queries.cuh"
 
@@ -42,8 +40,7 @@ NH_DEVICE nh_work_tile nh_work_tile_of(const nh_short_args &args, int number) {
     return work_tile;
 }
 
-/* A work tile and its memory. Rows take one of C.stages places, work tiles and their groups one of C.stages + 1.
- * Outputs overwrite queries. */
+/* A work tile and its memory: C.stages places for rows, C.stages + 1 for all else. Outputs overwrite queries. */
 struct nh_work {
     const nh_short_args &args;
     nh_work_tile work_tile;
@@ -76,8 +73,7 @@ NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int round) {
     return work;
 }
 
-/* Fills in the work tile of a round and its groups, if the block has one. Called by all threads; a barrier must
- * follow. */
+/* Fills in a round's work tile and groups, if the block has one. Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_work_tile_fill(const nh_short_args &args, int round) {
     const int number = (int)blockIdx.x + round * (int)gridDim.x;
     if (number >= args.tiling.work_tiles || (int)threadIdx.x >= args.tiling.groups) return;
@@ -176,8 +172,7 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_til
     });
 }
 
-/* Adds the sums of the other warps that share a warp tile to those of its first. Called by all threads; `some`: the
- * warp has a warp tile. */
+/* Adds the other warps' sums of a warp tile to its first's. Called by all threads; `some`: the warp has a warp tile. */
 NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, float (&output)[NH_SUMS_V][4]) {
     const int rank = (int)threadIdx.x / 32 % C.split;
     if (some && rank) {

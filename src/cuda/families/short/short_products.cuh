@@ -50,8 +50,7 @@ NH_DEVICE int nh_lane_elements(void) {
     return (int)(threadIdx.x % 4) * 8;
 }
 
-/* Stores the lane's sums of row g or, with half 1, g + 8, if it exists. to: the lane's first elements; they are eight
- * of every 32. */
+/* Stores the lane's sums of row g or, with half 1, g + 8, if it exists. to: the first of the lane's 8 of 32. */
 template <int WIDTH, int SUMS>
 NH_DEVICE void nh_store_row(elem *to, bool exists, const float (&sums)[SUMS][4], int half, float factor) {
 #pragma unroll

@@ -19,8 +19,7 @@ NH_DEVICE nh_lane_rows nh_key_rows(const nh_block &block, const nh_token &token)
     return nh_lane_rows_load(nh_token_row(block, NH_K, 0, token), nh_token_row(block, NH_V, 0, token));
 }
 
-/* -LSE in base 2 and delta of a query with these rows. They are computed again because shared memory has those of one
- * member only. */
+/* -LSE in base 2 and delta of a query with these rows, computed again: shared memory has those of one member only. */
 NH_DEVICE float2 nh_repair_statistics(const nh_block &block, int member, const nh_token &token,
                                       const nh_lane_rows &query) {
     const elem *output = nh_token_row(block, NH_O, member, token);

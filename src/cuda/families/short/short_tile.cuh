@@ -33,9 +33,8 @@ struct nh_tile {
 static_assert(sizeof(nh_query) == SHORT_QUERY_BYTES && sizeof(nh_reach) == SHORT_REACH_BYTES,
               "the host's count of shared memory");
 
-/* A block's share of its work tile: warp tiles [begin, end), with those of queries numbered before those of keys, and
- * the rows of queries and of keys that these need. Blocks that share a work tile have warp tiles of only one kind
- * each. */
+/* A block's share of its work tile: warp tiles [begin, end), those of queries numbered before those of keys, and the
+ * rows of queries and keys that these need. Blocks that share a work tile have warp tiles of one kind each. */
 struct nh_part {
     nh_reach warp_tiles, queries, keys;
 };

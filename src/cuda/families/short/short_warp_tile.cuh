@@ -25,8 +25,7 @@ struct nh_own {
     unsigned column[2];
 };
 
-/* Turns scores into weights, and gradients of weights into those of scores. Pairs that are not seen give 0, even if
- * they are NaN. */
+/* Turns scores into weights, and gradients of weights into those of scores: 0 for pairs not seen, be they NaN. */
 template <bool BY_KEYS>
 NH_DEVICE void nh_weigh(const nh_tile &tile, const nh_own &own, int first_column, float scale, float (&weights)[2][4],
                         float (&d_scores)[2][4]) {
@@ -60,8 +59,7 @@ NH_DEVICE void nh_add_weighted(float (&sums)[SUMS][4], const float (&weights)[2]
     nh_add_columns(sums, operand, across, nh_rows_of_pair(column), true);
 }
 
-/* Adds what the warp tile's columns contribute; sums_v only by keys. turn: of the C.split warps that share the warp
- * tile. */
+/* Adds what the warp tile's columns contribute; sums_v only by keys. turn: of the C.split warps that share it. */
 template <bool BY_KEYS>
 NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, nh_sums &sums, nh_sums_v &sums_v) {
     const nh_tile &tile = block.tile;

@@ -5,16 +5,14 @@
  * All columns that these rows see lie in a box too, the halo, which is copied to shared memory as a whole. A warp takes
  * 16 rows at a time, again a box (a warp tile), and gathers the box of their columns out of the halo by the row
  * addresses of its matrix loads: hardly more is multiplied than what the rows see. All positions are those of one
- * dilation group.
- *
- * Lines of the halo are spaced so that consecutive columns of a warp tile's box are consecutive rows modulo 8, also
- * from the end of one line to the start of the next: with the swizzle, the eight rows of a matrix load fall into
- * different banks.
+ * dilation group. Lines of the halo are spaced so that consecutive columns of a warp tile's box are consecutive rows
+ * modulo 8, also from one line to the next: with the swizzle, the eight rows of a matrix load fall into different
+ * banks.
  *
  * C.pipeline says how halos get there: threads copy them (SMALL_COPIES, SMALL_TURNS), or on sm_90 the copy engine
  * fetches them as boxes (SMALL_BOXES: see small_boxes.cuh). A block may then take work tiles that follow each other
- * along the first axis, and fetch only the part of each halo that the one before did not have (SMALL_LINES,
- * SMALL_PLANES: see small_roll.cuh). */
+ * along the first axis, and fetch only what of each halo the one before did not have (SMALL_LINES, SMALL_PLANES: see
+ * small_roll.cuh). */
 #pragma once
 
 #include "lanes.cuh"
@@ -29,8 +27,7 @@ namespace nh_small {
 /* Copies a box of X x Y x Z rows of WIDTH elements to lines of shared rows with room for ROOM elements; rows from
  * `count` on are zeros. A thread keeps its place in a line and goes from line to line. */
 template <int WIDTH, int ROOM, int X, int Y, int Z, int LINE, int PLANE>
-NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const int (&count)[3],
-                           char *to) {
+NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const int (&count)[3], char *to) {
     const unsigned units = nh_units(WIDTH), span = Z * units;
     const int teams = span < NH_THREADS ? NH_THREADS / span : 1, lines = X * Y;
     const unsigned thread = nh_thread_again(), team = teams > 1 ? thread / span : 0;
@@ -56,8 +53,7 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
     }
 }
 
-/* Copies the work tile's halo of a column tensor, `ahead` elements from its first head, if it has a seam: all threads
- * look up each position. */
+/* Copies a work tile's halo with a seam, `ahead` elements from its first head: all threads look up each position. */
 template <int WIDTH>
 NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, long long ahead,
                             char *to) {

@@ -76,8 +76,7 @@ NH_DEVICE unsigned nh_two_ones(unsigned places) {
     return ((places & 1) | (places & 2) << 15) * one;
 }
 
-/* The places of a row for its coordinate on one axis. SMALL_STARTS: as ones, a word for each of the four lanes of
- * a row; 2: as bits. */
+/* The places of a row for its coordinate on one axis: bits or, with SMALL_STARTS, ones, a word for each lane. */
 struct alignas(C.mask == SMALL_STARTS ? 16 : 4) nh_places {
     unsigned word[C.mask == SMALL_STARTS ? 4 : 1];
 };

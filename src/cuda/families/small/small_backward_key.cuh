@@ -1,7 +1,6 @@
-/* dK and dV of small windows. Rows are keys, columns the queries that attend them (a box of varying size), so that
- * nothing is added atomically and results are bit-equal in every run. Weights come from the given LSE, delta from the
- * launch by queries. A warp keeps the sums of its warp tile in registers while it loops over the query heads that share
- * the key head. See small.cuh. */
+/* dK and dV of small windows. Rows are keys, columns the queries that attend them (a box of varying size): without
+ * atomics, and bit-equal in every run. Weights come from the given LSE, delta from the launch by queries. A warp keeps
+ * the sums of its warp tile in registers while it loops over the query heads that share the key head. See small.cuh. */
 #pragma once
 
 #include "small_kinds.cuh"
@@ -33,9 +32,8 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int war
     nh_clear(sums.d_values);
 }
 
-/* Turns the scores of a pair's queries, of its first block only unless `both`, which are shifted by their LSE,
- * into weights, and gradients of weights, less delta, into gradients of scores. Scores are transposed: a thread's
- * columns are 2t and 2t + 1 of each 8. */
+/* Turns the scores of a pair's queries, shifted by their LSE, into weights, and gradients of weights, less delta, into
+ * gradients of scores; of the first block only unless `both`. A thread's columns are 2t and 2t + 1 of each 8. */
 NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float (&weights)[2][4],
                         float (&d_scores)[2][4], bool both) {
 #pragma unroll
@@ -103,8 +101,7 @@ NH_DEVICE void nh_find_chunk(const nh_block &block, const nh_tile_info &info, co
 NH_DEVICE void nh_differentiate_pair(const nh_block &block, const nh_key_tile &tile, nh_query_chunk &chunk, int p,
                                      nh_key_sums &sums) {
     const nh_column_tables &columns = block.tables.columns;
-    /* -LSE / scale is larger than most scores: if it came first, f32 products added to it would lose their lower
-     * bits */
+    /* -LSE / scale is larger than most scores: f32 products added to it would lose their lower bits */
     const bool shifts_last = NH_DTYPE == NH_F32, both = 2 * p + 1 < NH_BLOCKS;
     float weights[2][4] = {}, d_scores[2][4] = {};
     nh_weights operand;
@@ -164,8 +161,7 @@ NH_DEVICE void nh_differentiate(const nh_block &block, const nh_kinds &kinds, co
 NH_DEVICE void nh_finish(const nh_tiled_args &args, const nh_work_tile &work_tile, int warp_tile,
                          const nh_key_sums &sums, char *keys, char *values) {
     nh_results_begin();
-    nh_stage_rows<C.dim>(keys, sums.d_keys, (float)args.scale, (float)args.scale,
-                                    warp_tile);
+    nh_stage_rows<C.dim>(keys, sums.d_keys, (float)args.scale, (float)args.scale, warp_tile);
     nh_stage_rows<C.dim_v>(values, sums.d_values, 1.f, 1.f, warp_tile);
     const bool repair[2] = {nh_needs_repair(sums.d_keys, 0) | nh_needs_repair(sums.d_values, 0),
                             nh_needs_repair(sums.d_keys, 1) | nh_needs_repair(sums.d_values, 1)};

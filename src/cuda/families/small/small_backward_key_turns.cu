@@ -30,8 +30,7 @@ NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_s
     }
 }
 
-/* Shifts scores by LSE and masks them. LSE is larger than most scores: if it came before their products, these would
- * lose their lower bits. */
+/* Masks scores and shifts them by LSE, which is larger than most: added first, it would cost products lower bits. */
 NH_DEVICE void nh_shift(nh_scores &scores, const nh_shared &shared, const nh_tile_info &info, int warp_tile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, info.visibility.places, warp_tile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];

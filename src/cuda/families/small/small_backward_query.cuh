@@ -31,8 +31,7 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<C.dim_v> &d_out
     sum[1] = __shfl_sync(~0u, g % 2 ? c[1][3] : c[1][2], holder);
 }
 
-/* Turns the scores of a pair, of its first block only unless `both`, into their gradients. d_weights: gradients of
- * weights, less delta. */
+/* Turns a pair's scores (the first block's unless `both`) into gradients. d_weights: of weights, less delta. */
 NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
                                   const float (&lse)[2], const unsigned (&seen)[2], int pair, bool both) {
 #pragma unroll

@@ -1,10 +1,9 @@
-/* Gradient of the relative bias, from the score gradients of small_backward_query.cuh, without atomics.
- *
- * A warp writes the score gradients of its warp tile to shared memory and gathers them by entries of the bias table:
- * away from borders by tensor cores (small_bias_products.cuh); at borders each lane owns some entries, and adds up over
- * the 16 rows the columns at that distance. A warp keeps its sums per head and writes them when the head changes, which
- * is why heads are the slowest digit of this kernel's work tiles. bias_sum.cu adds up the warps' sums. All orders are
- * fixed, so that results are bit-equal in every run. */
+/* Gradient of the relative bias, from the score gradients of small_backward_query.cuh, without atomics. A warp writes
+ * the score gradients of its warp tile to shared memory and gathers them by entries of the bias table: away from
+ * borders by tensor cores (small_bias_products.cuh); at borders each lane owns some entries, and adds up over the 16
+ * rows the columns at that distance. A warp keeps its sums per head and writes them when the head changes: so heads are
+ * the slowest digit of this kernel's work tiles. bias_sum.cu adds up the warps' sums. Orders are fixed: results are
+ * bit-equal in every run. */
 #pragma once
 
 #include "small_bias_products.cuh"
@@ -41,8 +40,7 @@ NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
         *(unsigned *)&sums.d_scores[i / 64][i / 4 % 16][NH_COLUMNS + i % 4 * 2] = 0u;
 }
 
-/* Writes score gradients of a pair's columns as they were packed for a product. Unless `both`, those of the second
- * block are zeros, which only products read. */
+/* Writes a pair's score gradients as packed for a product; zeros, for products only, of the second unless `both`. */
 NH_DEVICE void nh_bias_lay(nh_bias_sums &sums, int column, const auto &packed, bool both) {
     const int lane = (int)(threadIdx.x % 32);
     elem(*rows)[NH_LAID_COLUMNS] = sums.d_scores[threadIdx.x / 32];

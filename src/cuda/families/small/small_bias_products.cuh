@@ -1,10 +1,9 @@
-/* The bias gradient of warp tiles away from the borders, on tensor cores, in 16 bits.
- *
- * There, the number of a column in the box less the row's own number, which is fixed, too, tells the entry of the table
- * to which the pair belongs. If each row of the score gradients were shifted by its number, sums down the columns would
- * be the entries' sums. Matrix loads shift by whole units of 8 columns, each row by as many as it needs. The rest of a
- * row's shift, 0 .. 7, is resolved later: sum[x][rest] adds up, at x, the rows with that rest, by a product with ones.
- * The entries are diagonals of this matrix, which are added up when the head changes. */
+/* The bias gradient of warp tiles away from the borders, on tensor cores, in 16 bits. There, the number of a column in
+ * the box less the row's own number, which is fixed, too, tells the entry of the table to which the pair belongs. If
+ * each row of the score gradients were shifted by its number, sums down the columns would be the entries' sums. Matrix
+ * loads shift by whole units of 8 columns, each row by as many as it needs. The rest of a row's shift, 0 .. 7, is
+ * resolved later: sum[x][rest] adds up, at x, the rows with that rest, by a product with ones. The entries are
+ * diagonals of this matrix, which are added up when the head changes. */
 #pragma once
 
 #include "small_visibility.cuh"

@@ -1,5 +1,5 @@
 /* Small windows on sm_90: the copy engine fetches halos and rows as boxes, and stores results. SMALL_BOXES, SMALL_LINES
- * and SMALL_PLANES are one kernel, which differs in what of a halo is fetched.
+ * and SMALL_PLANES are one kernel, which differs in what of a halo is fetched. Keys and values have the same head dim.
  *
  * The block is a pipeline of C.stages stages, one work tile each. A barrier per stage tells that its boxes have landed.
  * Another tells that the stage is free: all its warp tiles are done or, if the halo rolls and more work tiles are held
@@ -8,13 +8,10 @@
  * compute one. So several producers prepare work tiles in parallel, before a stage is free. The other warps, any number
  * of them, are consumers, and take the warp tiles of all work tiles in turn.
  *
- * At barriers every lane arrives for what it has read or written itself. In the forward pass, one lane of a consumer
- * warp arrives for all of them, behind a __syncwarp.
- *
- * Phases of a barrier are told apart by parity, so nobody may be two phases ahead. A stage becomes full only after the
- * one before: whoever has seen one work tile full knows that all before it have been.
- *
- * Keys and values have the same head dim. */
+ * At barriers every lane arrives for what it has read or written itself; in the forward pass, one lane of a consumer
+ * warp for all of them, behind a __syncwarp. Phases of a barrier are told apart by parity, so nobody may be two phases
+ * ahead. A stage becomes full only after the one before: who has seen one work tile full knows that all before it have
+ * been. */
 #pragma once
 #include "small_seam.cuh"
 #include "small_visibility.cuh"
@@ -58,8 +55,7 @@ NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned n) {
     return ring.info[n % NH_TILE_INFOS];
 }
 
-/* Where halos roll: the first work tile of this block, or of the one `ahead` blocks later, counted among those of one
- * head. */
+/* Where halos roll: the first work tile of this block, or of the one `ahead` blocks later, among those of one head. */
 NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
     const unsigned block = blockIdx.x / C.near_heads + ahead, blocks = gridDim.x / C.near_heads;
     return (unsigned)((unsigned long long)args.tiling.work_tiles / C.near_heads * block / blocks);
@@ -67,10 +63,9 @@ NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
 
 static_assert(!NH_PLANES || C.near_heads == 1, "blocks next to each other work for neighboring sweeps of one head");
 
-/* Deals out sweeps: adjacent blocks take adjacent sweeps at the same time, so that they share in the L2 what their
- * halos have in common. The last sweeps, fewer than there are blocks, are divided evenly among all blocks. Sets the
- * number of the block's work tiles, the number of those in whole sweeps, and where its share of the last sweeps begins.
- * Called by one thread. */
+/* Deals out sweeps: adjacent blocks take adjacent sweeps at the same time, to share in the L2 what their halos have in
+ * common. The last sweeps, fewer than blocks, are divided evenly among all. Sets the number of the block's work tiles,
+ * of those in whole sweeps, and where its share of the last sweeps begins. Called by one thread. */
 NH_DEVICE void nh_deal_sweeps(const nh_tiled_args &args, nh_ring &ring) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
     const unsigned tiles = (unsigned)args.tiling.work_tiles, rounds = tiles / (length * blocks);
@@ -80,8 +75,7 @@ NH_DEVICE void nh_deal_sweeps(const nh_tiled_args &args, nh_ring &ring) {
     ring.own = ring.dealt + (unsigned)(rest * (block + 1) / blocks) - ring.rest;
 }
 
-/* The index of the n-th work tile of this block. Sets its number for the block's ring of slots, and whether the halo
- * begins anew with it. */
+/* The index of the n-th work tile of this block. Sets its number for the ring of slots, and whether a halo begins. */
 NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned n,
                            int &number, bool &first) {
     const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
@@ -129,8 +123,7 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
     nh_barrier_init_done();
 }
 
-/* A warp arrives at a barrier for what all its lanes have read: one lane for all of them behind a __syncwarp, or each
- * lane for itself. */
+/* A warp arrives at a barrier for what lanes have read: one lane for all behind a __syncwarp, or each for itself. */
 NH_DEVICE void nh_warp_arrive(unsigned barrier) {
     if (NH_ARRIVALS == 1) __syncwarp();
     if (NH_ARRIVALS == 32 || threadIdx.x % 32 == 0) nh_barrier_arrive(barrier);
@@ -147,8 +140,7 @@ NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned done) {
     if (NH_PASSES) nh_warp_arrive(done + ahead);
 }
 
-/* Sets the five coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or of
- * columns. */
+/* Sets the coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or columns. */
 template <int LAYOUT>
 NH_DEVICE void nh_box_at(int (&at)[5], const auto &args, const nh_work_tile &work_tile,
                          const int (&position)[3], int head, int heads, bool columns) {
@@ -241,8 +233,7 @@ NH_DEVICE nh_halo_line nh_halo_line_of(const auto &work_tile, int number) {
     return line;
 }
 
-/* A warp fetches the halos of two tensors that have a seam, line by line: along a line, the copy engine goes around the
- * last axis. */
+/* A warp fetches two tensors' halos with a seam by lines, along which the copy engine goes around the last axis. */
 NH_DEVICE void nh_fetch_lines(const auto &args, const auto &work_tile, const nh_tensor_map (&maps)[2], unsigned barrier,
                               char *first, char *second, int head, int lane) {
     const nh_cuda_region &region = args.region[0];
@@ -284,10 +275,9 @@ NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work
     nh_copy_box(nh_shared_address(to), &map, barrier, at);
 }
 
-/* A warp stores its warp tile's results, which are ready. Where axes are dilated, rows have gaps between them and
- * threads store them: a tensor map with element strides can only be used for fetching. Threads also store warp tiles
- * that begin before the first row, as stores of the copy engine must not. LAST: nothing else is left to do for the warp
- * tile, whose barrier is `done`. */
+/* A warp stores its warp tile's results, which are ready. Dilated rows have gaps between them, and threads store them:
+ * a tensor map with element strides can only fetch. Threads also store warp tiles that begin before the first row, as
+ * stores of the copy engine must not. LAST: nothing else is left to do for the warp tile, whose barrier is `done`. */
 template <int LAYOUT, bool LAST = false>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                                 int tensor, int warp_tile, const char *results, int heads, unsigned done = 0) {
@@ -345,9 +335,8 @@ NH_DEVICE void nh_wait_for_room(nh_ring &ring, const auto &roll, unsigned n) {
 
 /* The loop of a producer warp. A work tile is fetched for each of `members` heads that share its rows. fetch(work_tile,
  * stage, member, barrier) is called by one lane, and starts all copies to the stage: HALO_BYTES per box of the halo,
- * and ROWS_BYTES for the rows. If the halo has a seam, the warp copies what its boxes lack itself: copy_seam(work tile,
- * stage, member, lane, landed). With C.seam_lines, copy_seam has lines fetched instead; only LANES_BYTES of each box
- * are then copied by lanes. */
+ * and ROWS_BYTES for the rows. What the boxes of a halo with a seam lack the warp copies: copy_seam(work tile, stage,
+ * member, lane, landed). With C.seam_lines, lines are fetched; lanes copy only LANES_BYTES of each box. */
 template <int HALO_BYTES, int ROWS_BYTES, int LANES_BYTES = 0, typename Fetch, typename CopySeam>
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {

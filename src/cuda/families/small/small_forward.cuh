@@ -25,8 +25,7 @@ struct nh_warp_tile {
     const nh_queries &queries;
 };
 
-/* Whether the scores of a pair are multiplied ahead of the softmax of the pair before. This is done in chunks of other
- * sizes. */
+/* Whether a pair's scores are multiplied ahead of the softmax of the pair before: so in chunks of other sizes. */
 enum { NH_AHEAD = C.chunk_blocks != SMALL_MASK_BLOCKS };
 static_assert(!NH_AHEAD || NH_ADDS_MASK, "chunks of other sizes have additive masks");
 
@@ -40,8 +39,7 @@ struct nh_score_start {
     const float *table;
 };
 
-/* Scores of the p-th pair of a chunk; row: halo row of this lane's column of the pair; seen: bits, if masks are
- * bits. */
+/* Scores of the p-th pair of a chunk; row: halo row of this lane's column; seen: bits, if masks are bits. */
 NH_DEVICE void nh_pair_scores(float (&scores)[2][4], const nh_warp_tile &warp_tile, const nh_score_start &start,
                               const unsigned (&seen)[2], int row, int chunk, int p) {
     const nh_tables &tables = warp_tile.tables;
@@ -59,9 +57,8 @@ NH_DEVICE void nh_pair_scores(float (&scores)[2][4], const nh_warp_tile &warp_ti
     }
 }
 
-/* Visits the scores of a chunk, the first pair of which are given. The scores of the next pair, at the end those of the
- * next chunk's first, are multiplied ahead of visit() for a pair. row: halo rows of the chunk's pairs; set to those of
- * the next chunk. */
+/* Visits the scores of a chunk, the first pair of which are given. The scores of the next pair, at the end of the next
+ * chunk's first, are multiplied ahead of visit() for a pair. row: halo rows of pairs; set to the next chunk's. */
 template <bool LAST, typename Visit, typename Passed>
 NH_DEVICE void nh_visit_chunk(const nh_warp_tile &warp_tile, const nh_score_start &start, int wrap, int chunk,
                               int (&row)[4 * NH_GATHERS], float (&scores)[2][4], const Visit &visit,
@@ -129,10 +126,9 @@ NH_DEVICE void nh_visit_in_order(const nh_warp_tile &warp_tile, const nh_score_s
     }
 }
 
-/* Calls visit(scores, both, rows) for each 16 columns of the warp tile. Scores are scaled if there is a bias, and minus
- * infinity or less where a row does not see a column. The second eight columns count only if `both`; rows: halo rows of
- * this lane's columns in products that run over them. Calls passed() when the first plane is no longer needed
- * (NH_PASSES). */
+/* Calls visit(scores, both, rows) for each 16 columns of the warp tile; the second eight count only if `both`. Scores
+ * are scaled if there is a bias, and minus infinity or less where a row does not see a column. rows: halo rows of this
+ * lane's columns in products over them. Calls passed() when the first plane is no longer needed (NH_PASSES). */
 template <typename Visit, typename Passed>
 NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit, const Passed &passed) {
     const nh_tile_info &info = warp_tile.info;
@@ -192,8 +188,7 @@ NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, f
 }
 
 /* Writes outputs to shared memory; returns LSE of rows g and g + 8. */
-NH_DEVICE float2 nh_finish(int warp_tile, char *results, const nh_state &state,
-                           const float (&output)[NH_SUMS_V][4]) {
+NH_DEVICE float2 nh_finish(int warp_tile, char *results, const nh_state &state, const float (&output)[NH_SUMS_V][4]) {
     nh_results_begin();
     nh_stage_rows<NH_WIDEST>(results, output, nh_factor(state, 0), nh_factor(state, 1), warp_tile);
     return nh_lse_of(state);
@@ -225,10 +220,9 @@ NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, false> &queries, const nh_t
     nh_load_rows<NH_WIDEST>(queries, places, warp_tile);
 }
 
-/* The fallback if nh_attend fails: weights relative to their row's largest score, and pair by pair for rows whose sums
- * are out of range even so: something is not finite, scores are far from 0, or values near the largest number. With
- * stages, the queries' places may hold others by now. This is a function of its own so that it takes no registers from
- * the common case. */
+/* The fallback if nh_attend fails, as something is not finite, scores are far from 0, or values near the largest
+ * number: weights relative to their row's largest score, and pair by pair for rows whose sums are out of range even so.
+ * With stages, the queries' places may hold others by now. Not inlined, to take no registers from the common case. */
 static __device__ __noinline__ float2 nh_repair_attention(const nh_tiled_args &args, const nh_tile_info &info,
                                                       const nh_tables &tables, const nh_additive_masks &additive_masks,
                                                       const nh_key_halo &halo, int number, char *results) {
@@ -264,10 +258,9 @@ struct nh_attention {
     float output[NH_SUMS_V][4];
 };
 
-/* Computes the sums of a warp tile with weights relative to 1. Calls taken() when the queries may be overwritten (where
- * threads copy, this warp tile's are still used for its results), and passed() when its first plane may be.
- *
- * Returns false if a row's sums are out of range. */
+/* Computes the sums of a warp tile with weights relative to 1; false if a row's are out of range. Calls taken() when
+ * the queries may be overwritten (where threads copy, this warp tile's are still used for its results), and passed()
+ * when its first plane may be. */
 template <typename Taken, typename Passed>
 NH_DEVICE bool nh_attend(const nh_block &block, const nh_tile_info &info, const nh_key_halo &halo, const nh_rows &rows,
                          int number, nh_attention &result, const Taken &taken, const Passed &passed) {

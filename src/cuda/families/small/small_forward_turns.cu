@@ -1,5 +1,4 @@
-/* Forward pass of small windows in f32, if the rows of wide heads fill shared memory: it holds a work tile's keys, then
- * its values. See small_turns.cuh. */
+/* Forward pass of small windows in f32 with wide heads: shared memory holds a work tile's keys, then its values. */
 #include "small_repair.cuh"
 #include "small_state.cuh"
 #include "small_turns.cuh"

@@ -1,20 +1,17 @@
-/* SMALL_KINDS: masks by the tensor cores where what a row sees depends on the border, as with inverse
- * neighborhoods.
- *
+/* SMALL_KINDS: masks by the tensor cores where what a row sees depends on the border, as with inverse neighborhoods.
  * There is a place for each coordinate of a warp tile's rows on each axis, 8 at most. A row has ones at its own
  * coordinates, the same in every warp tile; a column has the negative number at coordinates of rows that do not see it.
  * On an axis without strides this depends only on how far the warp tile is from either border, of the grid or of what
  * tensors have, and not at all if that is more than a window. So warp tiles at the front, at the back and between them
- * are of a few kinds, and each kind has a table. Where tensors end so that more rows are near a border, the host asks
- * for other masks. */
+ * are of a few kinds, each with a table. Where tensors end so that more rows are near a border, the host asks for other
+ * masks. */
 #pragma once
 
 #include "small_additive_mask.cuh"
 
 namespace nh_small {
 
-/* The number of kinds at the front: of warp tiles with a row that is nearer to it than a window. At the back there may
- * be one more. */
+/* The kinds at the front: of warp tiles with a row nearer to it than a window. At the back there may be one more. */
 NH_DEVICE constexpr int nh_front_kinds(int axis) {
     constexpr int first = small_front_kinds(&C, 0), second = small_front_kinds(&C, 1), last = small_front_kinds(&C, 2);
     return nh_by_axis(axis, first, second, last);
@@ -35,8 +32,7 @@ struct nh_kinds {
     /* the rows' operand by lane: places of rows g and g + 8 */
     uint2 rows[32];
     /* The columns' operand for the two blocks of a pair, for the lanes that hold places of the kind's axis: eight
-     * columns by pairs of places. Those of the upper lanes are shifted by eight entries, so that they fall into other
-     * banks. */
+     * columns by pairs of places. Those of the upper lanes are shifted by eight entries, into other banks. */
     uint2 columns[NH_KINDS][NH_KIND_PAIRS][16];
     /* for each row coordinate of a kind: the columns of the box that it sees along the axis */
     nh_range seen[NH_KINDS][C.mask == SMALL_KINDS ? 4 : 1];
@@ -53,8 +49,7 @@ NH_DEVICE int nh_warp_tile_count(int axis, int length) {
     return (length + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
 }
 
-/* Where the box of the warp tile at a position begins, on an axis of which all dilation groups have the same rows and
- * columns. length: the position behind the last row. */
+/* Where the box of the warp tile at a position begins; all dilation groups are alike. length: behind the last row. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, const nh_group &group, int length, int position) {
     if (C.slots && axis == NH_FIRST_AXIS) return nh_roll_box(args, group, length, position).begin;
     const int first = nh_group_first(group) - nh_axis_shift(axis), rows = nh_axis_rows(axis);
@@ -134,8 +129,7 @@ NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &addit
     }
 }
 
-/* The lane's words of the columns' operand for a warp tile; pairs are 16 entries apart. kind: per coordinate of a work
- * tile's rows. */
+/* The lane's words of a warp tile's columns' operand; pairs are 16 entries apart. kind: by coordinate of rows. */
 NH_DEVICE const uint2 *nh_kind_columns(const nh_kinds &kinds, const nh_places *kind, int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32), t = lane % 4;
     int number = 0, entry = 0;

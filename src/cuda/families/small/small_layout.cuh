@@ -26,9 +26,8 @@ enum {
     NH_BITS = C.mask == SMALL_BITS,
     NH_ADDS_MASK = small_adds_mask(&C),
     NH_SHIFTED = C.shift[1] > 0 || C.shift[2] > 0,
-    /* Whether a plane is free as soon as the last warp tile that begins with it has passed it. If that warp tile then
-     * needs repair, it reads columns from memory. Forward in f16, whose sums overflow earlier, that is not rare
-     * enough. */
+    /* Whether a plane is free as soon as the last warp tile that begins with it has passed it. If that then needs
+     * repair, it reads columns from memory: in f16's forward pass, whose sums overflow earlier, not rare enough. */
     NH_PASSES = NH_PLANES && (C.pass != SMALL_FORWARD || NH_DTYPE != NH_F16),
     /* Whether warp tiles stop at the last line that any of their rows sees. */
     NH_STOPS = C.pass != SMALL_FORWARD && C.pipeline != SMALL_TURNS,
@@ -178,8 +177,7 @@ NH_DEVICE int nh_row_number(int warp_tile, int row) {
            nh_row_at(warp_tile, row, 2);
 }
 
-/* The number of that row's result in shared memory: the copy engine stores warp tiles; without it, results replace
- * rows. */
+/* The number of that row's result in shared memory: the copy engine stores warp tiles; else, results replace rows. */
 NH_DEVICE int nh_result_number(int warp_tile, int row) {
     return C.stages ? row : nh_row_number(warp_tile, row);
 }

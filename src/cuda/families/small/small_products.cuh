@@ -22,8 +22,7 @@ NH_DEVICE void nh_multiply_pair(float (&scores)[2][4], const nh_row_operand<WIDT
         nh_multiply_block(scores[0], rows, start, ahead);
 }
 
-/* sum += weights times the columns of a pair; of its first block only, unless `both`. start, ahead: the same
- * columns, as nh_multiply_pair takes them. */
+/* sum += weights times the columns of a pair (the first block unless `both`), which start and ahead tell, as above. */
 template <int WIDTH, int SUMS, int STEPS>
 NH_DEVICE void nh_add_pair(float (&sum)[SUMS][4], const nh_weights &weights, const nh_across<WIDTH> &across,
                            const nh_pair_rows &rows, const unsigned (&start)[STEPS], int ahead, bool both) {

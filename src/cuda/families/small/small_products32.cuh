@@ -47,8 +47,7 @@ NH_DEVICE void nh_add_block(float (&sum)[SUMS][4], const nh_weights &weights, co
     nh_add_columns(sum, weights, across, rows, false);
 }
 
-/* Writes two packed weights: those in columns 2t and 2t + 1 of row g (of row g + 8 if i is odd), in the second eight
- * columns if i > 1. */
+/* Writes two packed weights: columns 2t and 2t + 1 of row g (g + 8 if i is odd), of the second eight if i > 1. */
 NH_DEVICE void nh_lay_two(elem *to, const nh_weights &packed, int i) {
     const nh_left &step = packed.step[i / 2];
 #pragma unroll

@@ -1,5 +1,4 @@
-/* Repair of a row of the forward pass: a whole warp computes it key by key over exactly its window (see
- * repair_key.cuh). */
+/* Repair of a row of the forward pass: a warp computes it key by key over exactly its window (see repair_key.cuh). */
 #pragma once
 
 #include "small_visibility.cuh"
@@ -8,9 +7,8 @@
 
 namespace nh_small {
 
-/* Calls write(row, i, element) for the row's output; returns its LSE. Everything is read from memory, as shared memory
- * may hold other work tiles by now. (`write` is passed by value: by reference, what it captures would lie in local
- * memory even if no row is repaired.) */
+/* Calls write(row, i, element) for the row's output; returns its LSE. Reads memory alone: shared memory may hold other
+ * work tiles by now. (`write` by reference would keep its captures in local memory even if no row is repaired.) */
 template <typename Write>
 static __device__ __noinline__ float nh_repair_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile,
                                                   int row, Write write) {

@@ -1,6 +1,5 @@
-/* Repair in the backward pass: a whole warp computes the gradients of one row pair by pair, of a query or, with
- * NH_INVERSE, of a key and its value. This is for rows that a NaN or infinity outside their windows has reached, as in
- * small_repair.cuh; everything is read from memory. */
+/* Repair in the backward pass: a whole warp computes the gradients of a query or, with NH_INVERSE, of a key and its
+ * value, pair by pair from memory, if a NaN or infinity outside its window has reached them. */
 #pragma once
 
 #include "small_visibility.cuh"

@@ -3,20 +3,16 @@
  *
  * A slot has as many positions on the first axis as a work tile has rows there. A sweep is the work tiles of one head
  * and dilation group that differ on the first axis alone. Its slots are numbered like its work tiles, and the numbers
- * go on with the next sweep: slot n is the ring's n % C.slots. It is not overwritten while an unfinished work tile
- * uses it. The host provides enough slots for C.held - 1 work tiles anywhere and, away from the ends of sweeps, for
- * C.held. A warp tile's box may go on at the start of the ring: there is a table of its columns' rows for each line at
- * which this may happen.
- *
- * Where work tiles are planes of a volume (NH_PLANES) there are slots for C.held work tiles of one sweep; sweeps are
- * dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
+ * go on with the next sweep: slot n is the ring's n % C.slots. It is not overwritten while an unfinished work tile uses
+ * it. The host provides enough slots for C.held - 1 work tiles anywhere and, away from the ends of sweeps, for C.held.
+ * A warp tile's box may go on at the start of the ring: there is a table of its columns' rows for each line at which
+ * this may happen. Where work tiles are planes of a volume (NH_PLANES) there are slots for C.held work tiles of one
+ * sweep; sweeps are dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
  *
  * With NH_REGIONS a sweep's slots begin C.lines_before positions before the first row that tensors have, and there are
  * C.slots_around more of them than work tiles (either may be negative): boxes never reach beyond them. Slots beyond
- * what tensors have are zeros; on a periodic axis, which work tiles divide, they are those at the other end.
- *
- * Adjacent blocks compute C.near_heads heads at the same time that are adjacent in memory, as their rows share lines
- * of the L2. */
+ * what tensors have are zeros; on a periodic axis, which work tiles divide, they are those at the other end. Adjacent
+ * blocks compute C.near_heads heads, adjacent in memory, at the same time, as their rows share lines of the L2. */
 #pragma once
 
 #include "small_region.cuh"
@@ -39,14 +35,12 @@ struct nh_line_roll {
 struct nh_plane_roll {
     int first;
     nh_range fresh;
-    /* a bit for each of the C.held - 1 work tiles before, the oldest first: whether it must be done, or past its first
-     * plane, before the fetch */
+    /* a bit for each of the C.held - 1 work tiles before, the oldest first: must it be done, or past its first plane */
     unsigned late, passing;
 };
 typedef nh_choose<NH_PLANES, nh_plane_roll, nh_line_roll>::type nh_roll;
 
-/* The lines of its box that a warp tile multiplies if its rows see `seen` lines: columns come in pairs of 8. At least
- * one. */
+/* The lines of its box, at least one, that a warp tile multiplies if its rows see `seen`: columns come in 16s. */
 NH_DEVICE int nh_roll_touched(int seen) {
     if (NH_REGIONS && seen < 1) seen = 1;
     if (C.plane_chunks) return seen;
@@ -112,9 +106,8 @@ NH_DEVICE nh_line_roll nh_roll_of_lines(const nh_tiled_args &args, const nh_grou
     return roll;
 }
 
-/* The same if slots are planes. Called by one warp: lane 1 computes what the work tile before needs, and lanes
- * from 2 on what the C.held - 1 work tiles before need, from the oldest, which may be in the sweep before, which is as
- * long. */
+/* The same if slots are planes: lane 1 computes what the work tile before needs, and lanes from 2 on what the C.held -
+ * 1 before need, from the oldest, which may be in the sweep before, which is as long. */
 NH_DEVICE nh_plane_roll nh_roll_of_planes(const nh_tiled_args &args, const nh_group &group, int length, int row,
                                           int number, bool first, int &begin) {
     const int lane = (int)(threadIdx.x % 32), tile = row - nh_group_first(group);

@@ -6,9 +6,8 @@
 
 namespace nh_small {
 
-/* Computes -LSE in base 2, as nh_near_lse() makes it, and delta of rows g and g + 8, and the statistics that launches
- * by keys need of them, which lanes 0 and 1 of a row's four store. delta: on entry rowsum(dO * O); the gradient of LSE
- * is subtracted. */
+/* Computes of rows g and g + 8 -LSE in base 2, as nh_near_lse() makes it, delta, and the statistics that launches by
+ * keys need, which lanes 0 and 1 of a row's four store. delta: on entry rowsum(dO * O), without LSE's gradient. */
 NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &info, float shift, int warp_tile,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;

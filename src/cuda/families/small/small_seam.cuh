@@ -51,8 +51,7 @@ NH_DEVICE nh_seam nh_seam_of(const auto &work_tile) {
     return seam;
 }
 
-/* A column of the halo: the box of its slot, its position in the box, and how far it is in the tensors from the halo's
- * first column. */
+/* A column of the halo: the box of its slot, its position there, and how far tensors have it from the halo's first. */
 struct nh_seam_column {
     int box, within[3], at[3];
     bool there; /* tensors have it */

@@ -1,9 +1,7 @@
 /* The statistics of a query that launches by keys need, in 16 bytes: -LSE / scale and -delta, each as a sum of three
- * bf16.
- *
- * The tensor cores add them to the products that they shift. A column's parts are a column of the second operand of a
- * product of depth 8; the first operand has ones at the parts of one of the two. This takes no additional registers and
- * no additions. Parts of the two alternate, as packed conversions make them from a query's pair of numbers. */
+ * bf16. The tensor cores add them to the products that they shift, without registers or additions of their own: a
+ * column's summands are a column of the second operand of a product of depth 8; the first operand has ones at those of
+ * one of the two. They alternate, as packed conversions make them from a query's pair of numbers. */
 #pragma once
 
 #include "small.cuh"
@@ -64,8 +62,7 @@ NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2])
     nh_mma_bf16_shallow(d_weights, part, ones);
 }
 
-/* Adds -LSE / scale of a block's columns to its scores; with SMALL_KINDS the same product adds masks of up to 8
- * places. */
+/* Adds -LSE / scale of a block's columns to its scores; with SMALL_KINDS that product adds masks of up to 8 places. */
 NH_DEVICE void nh_add_shifts(float (&scores)[4], unsigned columns, uint2 places, unsigned additive_masks) {
     if (C.mask == SMALL_KINDS) {
         const unsigned rows[4] = {places.x, places.y, 0x3f80, 0x3f80}, both[2] = {additive_masks, columns};

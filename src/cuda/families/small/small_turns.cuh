@@ -22,8 +22,7 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of shared memory");
 
-/* Locates the block's first work tile, and starts to copy its first tensor. Called by all threads, which have started
- * the tables. */
+/* Locates the block's first work tile, and starts to copy its first tensor. Called by all, after the tables. */
 template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int tensor, int warp) {
     __syncthreads();
     if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
@@ -34,8 +33,7 @@ template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_share
 /* Scores per block of 8 columns, rounded up to pairs. */
 typedef float nh_scores[2 * NH_PAIRS][4];
 
-/* Blocks of 8 columns whose score gradients are computed at a time, while the scores are in registers: all of them
- * would take as many registers again. */
+/* Blocks of 8 columns whose score gradients are computed at a time: all would take as many registers as scores. */
 enum { NH_PART = 4 };
 
 /* Rows g and g + 8 in memory, from the lane's first unit; null for padding rows. */
@@ -62,9 +60,8 @@ NH_DEVICE uint4 nh_own_unit(const nh_own_rows &own, int half, int u) {
 }
 
 /* scores += rows times `blocks` blocks of columns from block `first` on, which lie in shared memory. A lane reads the
- * same units of its column, g, as of its own rows: 2t and 2t + 1 of each 8. Loads of neighboring columns, whose rows
- * differ in parity, then fall into different banks. (A product may run over elements in any order that is the same for
- * both.) */
+ * same units of its column, g, as of its own rows: 2t and 2t + 1 of each 8, as products may run over elements in any
+ * order. Loads of neighboring columns, whose rows differ in parity, then fall into different banks. */
 template <int WIDTH>
 NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const nh_own_rows &own,
                                const nh_tile_info &info, const nh_tables &tables, const char *columns, int warp_tile) {

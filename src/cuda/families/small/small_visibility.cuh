@@ -1,9 +1,8 @@
-/* Which columns of its warp tile's box a row sees, as bits, and the bias between the two.
- *
- * A thread holds columns 2t and 2t + 1 of each block of 8 columns (t = lane % 4): bits 2j and 2j + 1 for block j of a
- * chunk. What a row sees is a box, so its bits are the AND of one word per axis, which depends on the row's coordinate
- * on that axis alone. These words are computed once per work tile and coordinate, from prefixes that are made once per
- * block of threads. This covers borders, strides and causal axes alike. */
+/* Which columns of its warp tile's box a row sees, as bits, and the bias between the two. A thread holds columns 2t and
+ * 2t + 1 of each block of 8 columns (t = lane % 4): bits 2j and 2j + 1 for block j of a chunk. What a row sees is a
+ * box, so its bits are the AND of one word per axis, which depends on the row's coordinate on that axis alone. These
+ * words are computed once per work tile and coordinate, from prefixes that a block makes once, for borders, strides and
+ * causal axes alike. */
 #pragma once
 
 #include "small_kinds.cuh"
@@ -20,12 +19,10 @@ struct nh_visibility {
      * sees of the box, as places of additive masks or as the warp tile's kind, and below as bits. */
     int begin[NH_AXIS_ROWS];
     nh_places places[NH_AXIS_ROWS];
-    /* per coordinate on the first axis: the columns of the warp tile's box up to the last line that any of its rows
-     * sees */
+    /* per coordinate on the first axis: columns of the warp tile's box up to the last line that any of its rows sees */
     int reach[NH_AXIS_ROWS];
     int seen[NH_REGIONS ? NH_AXIS_ROWS : 1]; /* the number of columns that the row sees on the axis */
-    /* per coordinate on the rolling axis: the line of the ring at which the warp tile's box begins, and which tables it
-     * uses */
+    /* per coordinate on the rolling axis: the line of the ring at which the warp tile's box begins, and its tables */
     int line[C.slots ? NH_SLOT_LINES : 1], wrap[C.slots ? NH_SLOT_LINES : 1];
     unsigned bits[NH_BITS ? NH_AXIS_ROWS : 1][NH_CHUNKS][4];
 };
@@ -53,8 +50,7 @@ static_assert(sizeof(nh_tile_info) == small_info_bytes(&C), "the host's count");
 
 enum { NH_GATHERS = small_gathers(&C) };
 
-/* What depends on a column of the box alone: its row in the halo and its entry in the bias table, relative to the box's
- * first column. */
+/* What depends on a column of the box alone: its row in the halo and its bias entry, relative to the first column's. */
 struct nh_column_tables {
     /* Rows by column of a pair and by pair, in the order in which matrix loads need them, for boxes with 1 .. NH_WRAPS
      * lines before the end of the ring; with C.plane_chunks for any plane. */
@@ -91,8 +87,7 @@ NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables
     }
 }
 
-/* Halo rows of a lane's columns in products that run over columns: those of all pairs of a chunk, or in f32 of four
- * pairs. */
+/* Halo rows of a lane's columns in products that run over columns: of a chunk's pairs, or in f32 of four of them. */
 struct nh_across_rows {
     uint4 column[4];          /* in f32 */
     int pair[4 * NH_GATHERS]; /* in 16 bits */
@@ -125,8 +120,7 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
 }
 
 /* Called by all threads; a barrier must follow. */
-NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
-                              nh_column_tables &columns) {
+NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes, nh_column_tables &columns) {
 #pragma unroll
     for (int a = NH_BITS ? NH_FIRST_AXIS : 3; a < 3; a++)
         for (int i = (int)threadIdx.x; i < 4 * NH_CHUNKS * (nh_axis_columns(a) + 1); i += NH_THREADS) {
@@ -162,8 +156,7 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes,
     }
 }
 
-/* Called by `threads` threads for each work tile; a barrier must follow. A box that would reach beyond the halo begins
- * earlier. */
+/* Called by `threads` threads for each work tile; a barrier must follow. A box ends with the halo, if not before. */
 NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_prefixes &prefixes,
                                   nh_visibility &visibility, int thread, int threads) {
     const int copies = NH_BITS ? 4 : 1, before = nh_rows_before(NH_FIRST_AXIS);
@@ -288,8 +281,7 @@ NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_visibility &visibilit
 
 /* ---- bias ---- */
 
-/* Copies a head's table, by `threads` threads; a barrier must follow. Entries are in base 2, or divided by the scale if
- * scores begin with them. */
+/* Copies a head's table, in base 2, or divided by the scale if scores begin with it. A barrier must follow. */
 NH_DEVICE void nh_bias_fill(const nh_tiled_args &args, int head, float *table, int thread, int threads) {
     const elem *from = (const elem *)args.tensor[NH_BIAS].data + (long long)head * C.bias_count;
     for (int i = thread; i < C.bias_count; i += threads)
@@ -373,9 +365,8 @@ NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_
     nh_tables_fill(args, tables.prefixes, tables.columns);
 }
 
-/* Copies one number per row of a work tile, the last axis fastest. When the threads' copies have landed, padding rows
- * are zeros. `threads` is a multiple of 32; as many of them as a line has rows, or the next power of two, go from line
- * to line. */
+/* Copies one number per row of a work tile, the last axis fastest; zeros for padding rows. `threads` is a multiple of
+ * 32; as many of them as a line has rows, or the next power of two, go from line to line. */
 NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, float *to,
                                int thread, int threads) {
     const int span = C.rows[2] > 16 ? 32 : C.rows[2] > 8 ? 16 : C.rows[2] > 4 ? 8 : 4;
@@ -416,8 +407,7 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
 NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
                              int thread, int threads) {
     nh_visibility_fill(args, info.work_tile, tables.prefixes, info.visibility, thread, threads);
-    /* Most work tiles of a block are of one head. Where threads copy, there is no barrier between reading and writing
-     * bias_head. */
+    /* Most work tiles of a block are of one head. Where threads copy, bias_head is read and written without barrier. */
     if (C.bias_count && (!C.stages || info.bias_head != head)) {
         nh_bias_fill(args, head, info.bias + NH_BIAS_MARGIN, thread, threads);
         if (C.stages) __syncwarp();

@@ -90,8 +90,7 @@ NH_DEVICE const nh_group &nh_group_of(const auto &work_tile, int a) {
         return work_tile.length[a];
 }
 
-/* Whether tensors have the position `at` after the halo's first one. Adjusts `at` to where they have it on a periodic
- * axis. */
+/* Whether tensors have the position `at` after the halo's first; on a periodic axis `at` is moved there. */
 NH_DEVICE bool nh_halo_position(const auto &work_tile, int a, int &at) {
     if constexpr (NH_REGIONS) {
         const nh_covered_group &covered = work_tile.covered[a];

@@ -1,8 +1,7 @@
 /* Relative bias of scores. A pair of tiles only needs a small box of its head's table: an entry for every distance
  * between an owned row and a row of the loop. The helper warps copy that box to shared memory as f32, into a stage of a
- * ring for each loop tile. The entry of an owned row and a column is at the column's place less the row's place, and
- * the former is a compile-time constant. The table is indexed from query to key: if owned rows are keys, the box is
- * written in reverse. Heads that share a tile have a box each, one after the other. */
+ * ring for each loop tile. The entry of a pair is at the column's place, a compile-time constant, less the row's.
+ * Tables go from query to key: if owned rows are keys, boxes are reversed. Heads that share a tile have one each. */
 #pragma once
 #include "fused90_kv_loop.cuh"
 
@@ -11,9 +10,8 @@ namespace nh_wgmma90 {
 constexpr int BIAS_X = wgmma90_bias_extent(&C, 0), BIAS_Y = wgmma90_bias_extent(&C, 1),
               BIAS_Z = wgmma90_bias_extent(&C, 2), BIAS_ENTRIES = BIAS_X * BIAS_Y * BIAS_Z, BIAS_WARPS = 3;
 
-/* Lanes of the helpers and of the consumers. At barriers for data that lanes read and write on their own, all lanes
- * arrive: if one lane arrived for its warp after a __syncwarp, that would be slower, and compute-sanitizer's racecheck
- * could not follow it. */
+/* Lanes of the helpers and of the consumers. At barriers for what lanes read and write on their own, all arrive: one
+ * for its warp after a __syncwarp would be slower, and compute-sanitizer's racecheck could not follow it. */
 constexpr int BIAS_LANES = 32 * BIAS_WARPS, CONSUMER_LANES = 128 * C.warpgroups;
 
 /* Entries that a thread copies, and how many of them it loads before it stores the first. */
@@ -24,21 +22,18 @@ __device__ constexpr int bias_batch(int most) {
     return (BIAS_ROUNDS + batches - 1) / batches;
 }
 
-/* Without heads that share a tile, a thread's two rows are of one head and have most of their entries at the same
- * places. */
+/* Unless heads share a tile, a thread's two rows are of one head and have most of their entries at the same places. */
 constexpr bool BIAS_PAIRED = C.own_heads == 1;
 static_assert(!C.biased || !BIAS_PAIRED || WARPGROUP_Z % 16 == 0 || (WARPGROUP_Z == 8 && WARPGROUP_Y % 2 == 0),
               "a warp's rows are two runs of 8 along z, a step apart along z or y");
 
-/* A box is stored twice, the second time shifted by one place, so that two consecutive entries can be loaded at once
- * wherever they start. */
+/* A box is stored twice, the second time shifted by one place: any two consecutive entries can be loaded at once. */
 constexpr int BIAS_LINE = wgmma90_bias_line(&C), BIAS_COPY = wgmma90_bias_copy(&C),
               BIAS_HEAD_BYTES = wgmma90_bias_head_bytes(&C), BIAS_BYTES = wgmma90_bias_bytes(&C);
 
-/* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is
- * one step from the first, along z or y, so that its distances are those of the first run shifted by one. So instead of
- * twice the runs of columns there are PARTS, one more along that axis than runs. If heads share a tile, both runs have
- * the same distances. */
+/* Rows and columns are runs of 8 along z, and entries depend on the distance of runs. A warp's second run of rows is a
+ * step from the first, along z or y, so its distances are the first's shifted by one: instead of twice the runs of
+ * columns there are PARTS, one more along that axis than runs. If heads share a tile, both have the same. */
 constexpr int PAIRED_Z = wgmma90_paired_z(&C), PAIRED_Y = wgmma90_paired_y(&C), PART_Y = C.loop[1] + PAIRED_Y,
               PART_Z = RUNS + PAIRED_Z, PARTS = C.loop[0] * PART_Y * PART_Z;
 
@@ -77,8 +72,7 @@ __device__ __forceinline__ bias_box bias_box_of(const nh_tiled_args &args, const
     return box;
 }
 
-/* The entry of a head's table at a place of the box (of BIAS_ENTRIES, z fastest); negative if the table does not have
- * it. */
+/* The entry of a head's table at a place of the box (of BIAS_ENTRIES, z fastest); negative if there is none. */
 __device__ __forceinline__ int bias_entry(const nh_tiled_args &args, const bias_box &box, int place) {
     const int at[3] = {place / (BIAS_Z * BIAS_Y), place / BIAS_Z % BIAS_Y, place % BIAS_Z};
     bool inside = true;

@@ -1,12 +1,11 @@
 /* Gradient of the relative bias beside dQ: each entry of the table gets the sum of dS over the pairs at its distance,
- * without atomics, whose order could vary. A block adds to a table of its own head by head; bias_sum.cu adds up the
- * tables of all blocks.
- *
- * Rows and columns of a tile are runs of 8 along z, so dS consists of 8x8 matrices, each for a run of rows and a run of
- * columns. The matrices at the same distance of runs are added up, and then the diagonals of their sum:
+ * without atomics, whose order could vary. A block adds to a table of its own head by head; bias_sum.cu adds up those
+ * of all blocks. Rows and columns of a tile are runs of 8 along z, so dS consists of 8x8 matrices, each for a run of
+ * rows and a run of columns. The matrices at the same distance of runs are added up, and then the diagonals of their
+ * sum:
  *     consumer warp   has two runs of rows, one step apart along z or y, and so one or two matrices per distance. It
  *                     writes their sums to shared memory, PARTS per warp, each lane's two elements side by side
- *     helpers         add up the parts of all warps, matrix by matrix, to `lines`: the matrices of a line of runs side
+ *     helpers         add up those of all warps, matrix by matrix, to `lines`: the matrices of a line of runs side
  *                     by side. Then a thread per entry adds up the 8 elements of its diagonal, for the table
  * There are two sets of lines, used alternately, so that the helpers synchronize once per tile. */
 #pragma once
@@ -155,8 +154,7 @@ __device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const layo
 
 /* Adds the m-th tile to the table. No two threads add to the same entry, and all have synchronized since the last tile,
  * so that the order is always the same. */
-__device__ __forceinline__ void add_tile(const nh_tiled_args &args, const layout &s, const bias_box &box,
-                                         unsigned m) {
+__device__ __forceinline__ void add_tile(const nh_tiled_args &args, const layout &s, const bias_box &box, unsigned m) {
     enum { AT_ONCE = bias_batch(3) };
     unsigned lines = s.lines + m % 2 * LINES_BYTES;
     float *table = bias_table(args, box.head);

@@ -1,7 +1,6 @@
-/* Clusters that share work tiles, if a launch has fewer work tiles than the device has multiprocessors. Each block
- * loops over its share of the tiles. At the end each adds up, for its share of the rows, the sums of all blocks, in the
- * order of the blocks, from their shared memory. So sums are always in the same order, and nothing passes through
- * global memory. */
+/* Clusters that share work tiles, if a launch has fewer of them than the device has multiprocessors. Each block loops
+ * over its share of the tiles. At the end each adds up, for its share of the rows, the sums of all blocks, in the order
+ * of the blocks, from their shared memory: always in the same order, and nothing passes through global memory. */
 #pragma once
 #include "wgmma90.cuh"
 
@@ -83,9 +82,8 @@ __device__ __forceinline__ void store_four(elem *to, const float4 &sum, float fa
     *(uint2 *)to = make_uint2(nh_pack(sum.x * factor, sum.y * factor), nh_pack(sum.z * factor, sum.w * factor));
 }
 
-/* Adds up the sums of two rows over all blocks and stores them, if the tensor is asked for. Returns zero, or NaN if a
- * sum is not finite. After the last of these calls the cluster synchronizes once more: no block may exit while its sums
- * are still read. */
+/* Adds up the sums of two rows over all blocks and stores them, if the tensor is asked for. Returns zero, or NaN if one
+ * is not finite. Then the cluster synchronizes once more: no block may exit while its sums are read. */
 template <int DIM>
 __device__ __forceinline__ float finish_shared_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot,
                                                     unsigned sums, int row, const float *sum, bool counts,

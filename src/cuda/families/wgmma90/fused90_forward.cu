@@ -7,9 +7,8 @@
  * some query of a warpgroup does not see all of it, and skipped if no query of the warpgroup sees any of it
  * (fused90_skipping.cuh); a warp skips the weights of planes of which its 16 queries see nothing.
  *
- * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. No product is issued
- * under an if, as ptxas would then serialise all of them; so the first scores and the last values are outside
- * the loop. */
+ * Inside a warpgroup the values of tile t - 1 are multiplied while the softmax of tile t runs. As ptxas serialises all
+ * products if one is issued under an if, the first scores and the last values are outside the loop. */
 #include "fused90_cluster.cuh"
 #include "fused90_keys.cuh"
 #include "fused90_repair.cuh"
@@ -87,8 +86,7 @@ struct queries {
     unsigned held[C.q_in_registers ? C.dim / 4 : 1];
 };
 
-/* Loads queries into registers. Lane l addresses row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of the first 8
- * columns, then of the next. */
+/* Loads queries. Lane l addresses row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of 8 columns, twice. */
 __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warpgroup) {
     int lane = threadIdx.x & 31, row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
     int turn = chunk_bytes(C.dim) == 128 ? row & 7 : row >> 1 & 3; /* of the swizzle */
@@ -131,9 +129,8 @@ __device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsig
     nh_wgmma_commit();
 }
 
-/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. It is infinite, so that
- * the row is repaired, if scores are so large that their rounding is worth more than a weight can hold: even the sum of
- * weights may then be 0. */
+/* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. Infinite, so that the
+ * row is repaired, if scores are so large that their rounding outweighs all weights, whose sum may then be 0. */
 __device__ __forceinline__ float factor_of_sum(float shift, float sum) {
     if (NH_REGIONS && shift == UNSET) return 0;
     return fabsf(shift) > NH_FAR_SCORE ? NH_INFINITY : 1.0f / sum;
@@ -167,8 +164,7 @@ __device__ __forceinline__ float finish_row(const nh_tiled_args &args, const nh_
     return inside ? doubt_of(largest * factor) : 0;
 }
 
-/* Sets the factors that bring a row's sums of all blocks to the least shift. Returns that shift and the sum of
- * weights. */
+/* Sets the factors that bring a row's sums of all blocks to the least shift. Returns it and the sum of weights. */
 __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor[C.cluster]) {
     float2 part[C.cluster], all = {UNSET, 0};
 #pragma unroll
@@ -246,8 +242,7 @@ struct place_in_loop {
     unsigned n, before;
 };
 
-/* A thread's registers for its two rows: the scores, and then weights, of a tile; weights as an operand; the output's
- * sums; the state of the softmax. */
+/* A thread's registers for its two rows: a tile's scores, then weights, also as an operand; output; softmax. */
 struct accumulators {
     float score[SCORES], out[OUTS];
     unsigned weight[LOOP_DEPTH / 4];
@@ -268,8 +263,7 @@ __device__ __forceinline__ void begin_work_tile(const nh_tiled_args &args, const
     kv_loop_begin(args, work_tile, my.warpgroup, my.row, at.loop);
     take_share(work_tile, at.loop);
     if (SKIPS_PLANES) {
-        /* A warp's rows lie in one plane or, in 2-D, in two lines, one for each half, so its lanes see the same planes
-         * or lines. The shuffles tell the compiler. */
+        /* A warp's rows lie in one plane or, in 2-D, in a line for each half: shuffles tell the compiler so. */
 #pragma unroll
         for (int half = 0; half <= ROWS_APART; half++) {
             nh_visible_box &visible = at.loop.visible[half];
@@ -348,8 +342,7 @@ __device__ __forceinline__ void issue_values_before(const layout &s, const place
     issue_values(a.out, a.weight, v_tile_at(s, at.before));
 }
 
-/* Multiplies tiles until so many have to be passed over that no stage is left for them. The first scores, and the last
- * values, are outside the loop. */
+/* Multiplies tiles until no stage is left for those to pass over. First scores and last values are outside the loop. */
 __device__ __forceinline__ void take_tiles(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
                                            consumer &my, place_in_loop &at, accumulators &a) {
     while (outside_part(at.loop, at.mine))

@@ -118,8 +118,7 @@ __device__ __forceinline__ void issue_d_k(float *d_k, unsigned *d_s, unsigned lo
 }
 
 /* Address of the statistics of this lane's columns, the first two of each group of 8. The addition is hidden from the
- * compiler: from the alignment of the stages it would make a bitwise or for each column, and keep all of these in
- * registers. */
+ * compiler, which would else make a bitwise or for each column, and keep all of these in registers. */
 __device__ __forceinline__ unsigned own_stats(unsigned stats) {
     unsigned own;
     asm volatile("add.u32 %0, %1, %2;" : "=r"(own) : "r"(stats), "r"(32 * (threadIdx.x & 3)));

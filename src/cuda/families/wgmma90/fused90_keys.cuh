@@ -47,8 +47,7 @@ __device__ __forceinline__ void release_pair(const layout &s, unsigned n) {
     release_warp(s.v_free + 8 * slot(n));
 }
 
-/* Fetches this block's share of the KV loop of a work tile; n counts the tiles of all loops. map: of K, V, and
- * those of the extra tokens. */
+/* Fetches this block's share of a work tile's KV loop; n counts all tiles. map: of K, V, and of the extra tokens'. */
 __device__ __forceinline__ void fetch_loop(const nh_tiled_args &args, const layout &s, const nh_tensor_map *map,
                                            const nh_work_tile &work_tile, unsigned &n) {
     int window_tiles = window_tiles_of(work_tile), tile[3], token[C.loop_boxes][3];

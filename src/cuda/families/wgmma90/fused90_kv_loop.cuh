@@ -11,8 +11,7 @@ static_assert(C.mask == WGMMA90_MASK_PRODUCT || ((C.loop[2] % 8 == 0 || (C.loop[
               "loop tiles are runs of 8 rows, an even number of them, unless a step of the product masks scores");
 static_assert(C.loop_boxes == 1 || (C.rank == 3 && C.cluster == 1), "lines that share tiles fill a plane of one block");
 
-/* The place in shared memory of a block's n-th owned tile, and the parity of the number of times that it was used
- * before. */
+/* The place in shared memory of a block's n-th owned tile, and the parity of how often it was used before. */
 __device__ __forceinline__ unsigned own_place(unsigned work_tiles) {
     return work_tiles % C.own_places;
 }
@@ -61,9 +60,8 @@ __device__ __forceinline__ void end_line(const nh_work_tile &work_tile, int tile
         next_line(work_tile.tiles[LOOP_SECOND], tile);
 }
 
-/* Moves to the next tile. A tile has a box of each of C.loop_boxes lines, and is identified by that of the first.
- * Several small boxes make up a tile where a large one would mostly be outside the window. After the last line come
- * boxes of which no row sees anything. */
+/* Moves to the next tile: a box of each of C.loop_boxes lines, the first of which identifies it. Several small boxes
+ * make up a tile where a large one would mostly be outside the window. After the last line no row sees anything. */
 __device__ __forceinline__ void next_tile(const nh_work_tile &work_tile, int tile[3]) {
     tile[LOOP_FIRST]++;
     end_line(work_tile, tile);

@@ -6,15 +6,14 @@
  *
  * A and B are bf16, also in kernels of f16. A row of A says what masks this query, and B which keys that hides: B is 0
  * for a key that stays and else LEAST, which is below every score that is finite. Along an axis the windows of N
- * adjacent rows begin at up to N places. A has a one in the row's place, and there B hides the keys that are not in a
- * window which begins at this place.
+ * adjacent rows begin at up to N places. A has a one in the row's place, where B hides the keys outside the window from
+ * there.
  *     3-D, warpgroup tiles of 4 x 4 x 4 rows: places along y, and places along z.
  *     2-D, warpgroup tiles of 8 x 8 rows: places along z. Along y, the axis of the loop, A has a one for each line of
  *     the tile that the row does not see, and there B hides the keys of this line.
  * B depends on extents alone, so a block makes it once. A warp skips a plane, or a tile of lines, of which its rows see
- * nothing (SKIPS_PLANES).
- *
- * A score that is not finite stays so, though a row may not see its key: such rows are repaired. */
+ * nothing (SKIPS_PLANES). Scores that are not finite stay so, even of keys that a row does not see: such rows are
+ * repaired. */
 #pragma once
 #include "fused90_skipping.cuh"
 

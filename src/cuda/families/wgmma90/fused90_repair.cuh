@@ -1,8 +1,7 @@
-/* Repair of rows that are not finite because something outside their windows is not.
- *
- * Products include masked pairs with a weight of zero, and zero times NaN or infinity is NaN. So a warp that has stored
- * a sum which is not finite goes over the rows of all its work tiles once more after the last one, where it does not
- * disturb the products, and computes those that are not finite again as cuda.naive does: from exactly their windows. */
+/* Repair of rows that are not finite because something outside their windows is not: products include masked pairs with
+ * a weight of zero, and zero times NaN or infinity is NaN. A warp that has stored a sum which is not finite goes over
+ * the rows of all its work tiles once more after the last one, where it does not disturb the products, and computes
+ * those that are not finite again as cuda.naive does: from exactly their windows. */
 #pragma once
 #include "wgmma90.cuh"
 #include "naive.cuh"

@@ -6,14 +6,12 @@
 
 namespace nh_wgmma90 {
 
-/* Blocks that share a work tile have few key tiles each: their warpgroups skip none, so that each has at least one to
- * multiply. */
+/* Blocks that share a work tile have few key tiles each: their warpgroups skip none, so that each multiplies one. */
 constexpr bool PASSES_OVER = C.skipping != WGMMA90_SKIP_NOTHING;
 constexpr bool SKIPS_PLANES = C.skipping == WGMMA90_SKIP_PLANES;
 static_assert(!PASSES_OVER || C.cluster == 1, "blocks of a cluster skip nothing");
 
-/* The tiles of the window that a warpgroup multiplies: those in [begin, end) along that axis. last: the number of the
- * last one, extra tokens included. */
+/* The tiles of the window that a warpgroup multiplies, [begin, end) along that axis. last: with extra tokens. */
 struct part {
     int begin, end, last;
 };
@@ -55,8 +53,7 @@ __device__ __forceinline__ bool stays_in_line(kv_loop &loop, const nh_work_tile 
     return false;
 }
 
-/* Moves to the next tile. True if it is in the same line of the part, so that nothing is skipped and the loop goes
- * on. */
+/* Moves to the next tile. True if it is in the same line of the warpgroup's tiles: nothing is skipped. */
 __device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
     if (PASSES_OVER && loop.tile[C.stack] + 1 < p.end && of_window(loop)) {
         step(loop);

@@ -1,5 +1,4 @@
-/* Masks and online softmax of a tile's scores in registers. Only the first tile in which a row sees a key is searched
- * for its largest score. */
+/* Masks and online softmax of scores in registers. Only a row's first tile with a key is searched for the largest. */
 #pragma once
 #include "fused90_mask_step.cuh"
 #include "lanes.cuh"
@@ -18,9 +17,8 @@ struct rows {
 
 /* ---- masks ---- */
 
-/* With WGMMA90_MASK_PLACES, masks along z cost four additions per place and no selection per score: columns that are 8
- * apart have the same place in a line, and what the softmax subtracts is infinite for places that a row does not see.
- * Each box of a tile has its own places. */
+/* With WGMMA90_MASK_PLACES, masks along z cost four additions per place and no selection per score: columns 8 apart
+ * have the same place in a line, each box has its own, and the softmax subtracts infinity where a row sees nothing. */
 constexpr bool BY_PLACES = C.mask == WGMMA90_MASK_PLACES;
 constexpr int PLACES = BY_PLACES ? C.loop_boxes * RUNS : 1;
 __device__ constexpr int place_of(int group) {
@@ -39,8 +37,7 @@ constexpr int WHOLE_BEGIN = C.own[1] - 1, WHOLE_END = C.window_y;
 __device__ constexpr bool line_is_whole(int group) {
     return SKIPS_PLANES && !MASK_STEP && group / RUNS >= WHOLE_BEGIN && group / RUNS < WHOLE_END;
 }
-/* In 2-D key tiles are lines, and a warp has rows of two lines: its threads' two rows are at different places of the
- * stacking axis. */
+/* In 2-D key tiles are lines, and a warp has rows of two: a thread's are at different places of the stacking axis. */
 constexpr bool ROWS_APART = C.rank == 2;
 
 /* What a thread's two rows see of the even and odd columns at each place, as bits: of the tile, and of its line; and,
@@ -138,9 +135,8 @@ __device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_
  * that later tiles are not searched for their largest score. Results differ by rounding only, and do not depend on
  * other rows. If a row's scores grow by more than f32 can represent, about 2^120 in weight, it is not finite. */
 constexpr float MOST = 256;
-/* The shift of a row that has seen no key: the weights of keys that it does not see are zero even then. In 2-D a row
- * may see nothing of its warp's first tile, all of which a step of the product then masks: times a scale of at least
- * 2^-64 (fused90.c), such scores are below -1.8e19. */
+/* The shift of a row that has seen no key: the weights of keys that it does not see are zero even then. In 2-D a tile
+ * may be masked by a step of the product: times a scale of at least 2^-64 (fused90.c), scores are below -1.8e19. */
 constexpr float UNSET = MASK_STEP && C.rank == 2 ? 1e19f : 3e38f;
 /* Groups of 8 columns of a tile. */
 constexpr int GROUPS = LOOP_COLUMNS / 8;
@@ -185,8 +181,7 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
     }
 }
 
-/* The n-th group of 8 columns whose scores become weights. Lines that are not masked come first, so that the others are
- * masked meanwhile. */
+/* The n-th group of 8 columns whose scores become weights: lines that are not masked first, while others are masked. */
 __device__ constexpr int group_of(int n) {
     return SKIPS_PLANES && !MASK_STEP ? (n + WHOLE_BEGIN * RUNS) % GROUPS : n;
 }
@@ -240,11 +235,10 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
     }
 }
 
-/* In kernels that skip planes the online softmax has two parts, soften_first() and soften_last(). Between them the
- * kernel waits for the values of the tile before, whose weights are in the registers that the second part packs weights
- * into. Selections for masks and packing then stand between exponentials, of which a scheduler issues one in 8 clocks,
- * and take hardly any time of their own. The first part is a third of the tile: fewer groups would wait for those
- * values, more would leave weights to pack behind the last exponential. */
+/* In kernels that skip planes the online softmax has two steps, soften_first() and soften_last(). Between them the
+ * kernel waits for the values of the tile before, whose weights are in the registers that the second packs weights
+ * into. Selections and packing then stand between exponentials, of which a scheduler issues one in 8 clocks, and take
+ * hardly any time. The first is a third: less would wait for those values, more leave weights to pack. */
 constexpr int GROUPS_FIRST = (GROUPS + 2) / 3;
 
 __device__ __forceinline__ void soften_first(const kv_loop &loop, float *score, seen_bits &seen, rows &r, float scale,
@@ -271,8 +265,7 @@ __device__ __forceinline__ void soften_last(float *score, float *out, unsigned *
     r.sum[1] += sum[1];
 }
 
-/* Weights of zero. The additions are hidden from the compiler, which would make the zeros for all warps, before it is
- * known whether they see the tile. */
+/* Weights of zero, by additions hidden from the compiler: it would make the zeros early, and for all warps. */
 __device__ __forceinline__ void clear_weights(unsigned *weight) {
 #pragma unroll
     for (int i = 0; i < LOOP_COLUMNS / 4; i++)

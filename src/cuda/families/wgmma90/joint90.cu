@@ -1,28 +1,24 @@
-/* dQ, dK and dV of the backward pass for sm_90 with five products: those of fused90_key.cuh, and from the same dS
- *     dQ += dS K
- * for the queries of the loop. Each warpgroup writes dS of its keys to shared memory; the tile's dQ, a sum over the
- * keys of both, is divided between them. dQ goes through shared memory to the copy engine, which adds it to f32 sums of
- * all blocks, in no fixed order, so that results differ in rounding from run to run.
+/* dQ, dK and dV of the backward pass for sm_90 with five products: those of fused90_key.cuh, and from the same dS dQ +=
+ * dS K for the queries of the loop. Each warpgroup writes dS of its keys to shared memory; the tile's dQ, a sum over
+ * the keys of both, is divided between them. dQ goes through shared memory to the copy engine, which adds it to f32
+ * sums of all blocks, in no fixed order, so that results differ in rounding from run to run.
  *
  * Sums: [B H, X', Y', Z', columns]. An axis holds the queries of one dilation group after the other, each as long as
  * the longest, so that a loop tile is a box; it may reach into the groups beside, to which it adds zeros. A loop that
  * goes around a periodic axis may start before it. There the axis has additional room for a tile less one row, since
  * boxes that the copy engine adds must not start at negative coordinates, unlike boxes that it fetches. Columns of a
- * row are permuted (store_d_q): see joint90_convert.cu.
- */
+ * row are permuted (store_d_q): see joint90_convert.cu. */
 #include "fused90_key.cuh"
 #include "overlap.cuh"
 #include "work_queue.cuh"
 
 namespace nh_wgmma90 {
 
-/* Columns of dQ that are computed, and the number of parts into which they are cut: the two warpgroups share 64
- * queries, or have 64 each. */
+/* Columns of dQ that are computed, and D_Q_PARTS: whether the two warpgroups share 64 queries, or have 64 each. */
 constexpr int D_Q_COLUMNS = wgmma90_d_q_columns(&C), D_Q_PARTS = 128 / LOOP_ROWS, D_Q_N = D_Q_COLUMNS / D_Q_PARTS;
 static_assert(C.warpgroups == 2 && LOOP_ROWS % 64 == 0, "64 or 128 queries between two warpgroups");
 
-/* dS: rows are queries, chunks the 64 keys of one warpgroup. There are two buffers: one is read while the next is
- * written. */
+/* dS: rows are queries, chunks the 64 keys of one warpgroup. One buffer is read while the other is written. */
 constexpr int D_S_BYTES = wgmma90_d_s_bytes(&C), D_S_CHUNK = D_S_BYTES / C.warpgroups;
 /* dQ: rows are queries, chunks are 32 columns. */
 constexpr int D_Q_CHUNK = LOOP_ROWS * 128, D_Q_CHUNKS = D_Q_COLUMNS / 32;
@@ -51,8 +47,7 @@ __device__ __forceinline__ void init_barriers(const layout &s) {
 
 /* ---- the thread that adds dQ to the sums ---- */
 
-/* The start of the loop along an axis of the sums. For a part of a grid, this is an offset to add to positions of the
- * work tile's dilation group. */
+/* The start of the loop along an axis of the sums or, for a part of a grid, what to add to positions of its group. */
 template <class Args, class WorkTile>
 __device__ __forceinline__ int sums_start(const Args &args, const WorkTile &work_tile, int a) {
     const nh_cuda_axis &axis = args.axis[a];

@@ -1,7 +1,6 @@
 /* dQ = scale * its f32 sums, with columns put in order. In joint90.cu, lane t of four held columns 2t, 2t + 1, 2t + 8
- * and 2t + 9 of each 16, and wrote them to every other unit of four columns, the even or the odd ones (store_d_q
- * there). Here each lane has a unit. It exchanges two columns with the lane of the next t, so that each of them has
- * four columns that follow each other, and 8 lanes store 32. */
+ * and 2t + 9 of each 16, and wrote them to every other unit of four columns (store_d_q). Here each lane has a unit, and
+ * swaps two columns with the lane of the next t: each has four that follow each other, and 8 lanes store 32. */
 #include "row_of_config.cuh"
 
 #include "overlap.cuh"

@@ -1,6 +1,5 @@
-/* For launches that repair rows after launches that have noted some. Products include masked pairs with a weight of
- * zero, and zero times NaN or infinity is NaN. Rows that are not finite are computed as cuda.naive does, from exactly
- * their windows. */
+/* For launches that repair rows after launches that have noted some (fused90_repair.cuh says why): rows that are not
+ * finite are computed as cuda.naive does, from exactly their windows. */
 #pragma once
 #include "naive.cuh"
 #include "overlap.cuh"

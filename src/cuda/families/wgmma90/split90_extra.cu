@@ -1,10 +1,9 @@
 /* Gradients of the extra tokens for sm_90. Blocks own tiles of extra tokens and loop over a share of the queries, all
- * of which attend them: the products of fused90_key.cuh without masks or windows. Parts of a box outside the grid are
- * zeros in Q, dO and the statistics, so that they add nothing. The sums of a share go to the workspace;
- * split90_extra_sum.cu adds the shares up.
- *
- * NH_P and NH_D_S hold the sums of dK and of dV, f32, [share, batch, head, token, dim]: strides axis[0], batch, head,
- * axis[2]. tiling: tiles of the grid per axis, extra_tiles, and work_tiles, one per share of a tile of extra tokens. */
+ * of which attend them: the products of fused90_key.cuh without masks or windows. What of a box is outside the grid is
+ * zeros in Q, dO and the statistics, and adds nothing. The sums of a share go to the workspace; split90_extra_sum.cu
+ * adds them up. NH_P and NH_D_S hold the sums of dK and of dV, f32, [share, batch, head, token, dim]: strides axis[0],
+ * batch, head, axis[2]. tiling: tiles of the grid per axis, extra_tiles, and work_tiles, one per share of a tile of
+ * extra tokens. */
 #include "fused90_key.cuh"
 #include "overlap.cuh"
 

@@ -50,8 +50,7 @@ __device__ __forceinline__ void help(const nh_tiled_args &args, const layout &s)
 }
 
 /* Skips tile n, which must have landed: otherwise a stage that is free already could be released again. */
-__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop,
-                                          unsigned &n) {
+__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop, unsigned &n) {
     nh_barrier_wait(s.full + 8 * slot(n), phase(n));
     release_warp(s.free + 8 * slot(n));
     n = next(n);
@@ -145,8 +144,7 @@ __device__ __forceinline__ void take_head(const nh_tiled_args &args, const layou
     while (loop.t <= loop.last)
         pass_over(s, work_tile, loop, n);
 }
-/* Stores a work tile's sums, of which each block of the cluster has a part. Returns zero, or NaN if one is not
- * finite. */
+/* Stores a work tile's sums, which the cluster's blocks share. Returns zero, or NaN if one is not finite. */
 __device__ __forceinline__ float finish_shared_keys(const nh_tiled_args &args, const nh_work_tile &work_tile,
                                                     unsigned sums, int row, const key_rows &r, bool counts) {
     float zero = 0;
@@ -168,8 +166,7 @@ __device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, con
     }
 }
 
-/* The consumers where warpgroups skip tiles: work tiles come from the producer. Returns zero, or NaN if a sum is not
- * finite. */
+/* The consumers where warpgroups skip tiles; work tiles come from the producer. Returns zero, or NaN as above. */
 __device__ __forceinline__ float consume_lines(const nh_tiled_args &args, const layout &s, int warpgroup, int row,
                                                float scale, key_rows &r) {
     const int group_heads = (int)(args.heads / args.kv_heads);
@@ -234,8 +231,7 @@ __device__ __forceinline__ bool keys_need_repair(const nh_cuda_args &args, const
            (C.sum_d_v && needs_repair<C.dim_v>(args, NH_D_V, key));
 }
 
-/* Repairs the rows of a tile that a warp has stored, after all work tiles. Called by the whole warp. zero: the sum of
- * what finish_keys returned. */
+/* Repairs a warp's rows after all work tiles. Called by the whole warp. zero: the sum of what finish_keys returned. */
 __device__ __forceinline__ void repair_keys(const nh_tiled_args &args, int first_row, int rows, float zero) {
     if (__any_sync(~0u, zero != 0)) repair_rows<keys_need_repair, nh_differentiate_key>(args, first_row, rows);
 }

@@ -1,9 +1,8 @@
-/* dQ of the fused backward pass for sm_90: blocks own query tiles and loop over their keys, as the forward pass does.
- * Per key tile:
+/* dQ of the fused backward pass for sm_90: blocks own query tiles and loop over their keys, as the forward pass does,
+ * with Q, dO, K and V in shared memory, and dS in registers. Per key tile:
  *     S = Q K^T, dP = dO V^T, dS = exp(S - LSE) * (dP - delta), dQ += dS K
- * with Q, dO, K and V in shared memory and dS in registers. With a bias, the warps beside the producer compute its
- * gradient as well (fused90_bias_gradient.cuh). All sums are in a fixed order.
- * Statistics: see backward_stats.cu. */
+ * With a bias, the warps beside the producer compute its gradient as well (fused90_bias_gradient.cuh). All sums are in
+ * a fixed order. Statistics: see backward_stats.cu. */
 #include "fused90_bias_gradient.cuh"
 #include "fused90_cluster.cuh"
 #include "fused90_keys.cuh"
@@ -125,8 +124,7 @@ __device__ __forceinline__ void weigh(float *score, float scale, float lse, floa
     }
 }
 
-/* Turns dP into dS. With a bias, dS of a masked pair has to be 0 even if dP is not finite: rows are repaired, the
- * bias's gradient is not. */
+/* Turns dP into dS; with a bias, 0 for masked pairs even if dP is not finite: a bias's gradient is not repaired. */
 __device__ __forceinline__ void differentiate(float *d_p, const float *weight, float delta, float delta_below) {
 #pragma unroll
     for (int i = 0; i < SCORES; i++)
@@ -149,8 +147,7 @@ __device__ __forceinline__ void repair_d_q(const nh_cuda_args &args, const nh_qu
 }
 
 /* Skips tile n. */
-__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop,
-                                          unsigned &n) {
+__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop, unsigned &n) {
     release_pair(s, n);
     n = next(n);
     advance(loop, work_tile);
@@ -288,8 +285,7 @@ __device__ __forceinline__ own_rows own_rows_of(const nh_tiled_args &args, const
     return own;
 }
 
-/* The consumers where warpgroups skip tiles: work tiles come from the producer. Returns zero, or NaN if a sum is not
- * finite. */
+/* The consumers where warpgroups skip tiles; work tiles come from the producer. Returns zero, or NaN as above. */
 __device__ __forceinline__ float consume_lines(const nh_tiled_args &args, const layout &s, int warpgroup, int row) {
     const own_rows first = own_rows_of(args, s, warpgroup);
     unsigned n = 0, work_tiles = 0;

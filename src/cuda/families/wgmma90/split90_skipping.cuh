@@ -1,11 +1,8 @@
-/* What warpgroups and warps of cuda.split90 skip (C.skipping; backward90.c decides where).
- *
- * Loops go first along the axis along which warpgroup tiles follow each other. A warpgroup skips the tiles of which
- * none of its rows sees anything, as in the forward pass.
- *
- * In volumes loop tiles are planes, and the 16 rows of a warp of a warpgroup tile of 4 x 4 x 4 lie in one plane: a warp
- * computes no weights of planes of which they see nothing, and multiplies zeros. What they see of a plane is the same
- * for all planes of a line. */
+/* What warpgroups and warps of cuda.split90 skip (C.skipping; backward90.c decides where). Loops go first along the
+ * axis along which warpgroup tiles follow each other. A warpgroup skips the tiles of which none of its rows sees
+ * anything. In volumes loop tiles are planes, and the 16 rows of a warp of a warpgroup tile of 4 x 4 x 4 lie in one
+ * plane: a warp computes no weights of planes of which they see nothing, and multiplies zeros. What they see of a plane
+ * is the same for all planes of a line. */
 #pragma once
 #include "fused90_skipping.cuh"
 
@@ -93,8 +90,7 @@ __device__ __forceinline__ void plane_bits_of(const kv_loop &loop, plane_bits &s
     }
 }
 
-/* If loop tiles are planes across the stacking axis, and a warp's 16 rows lie in one plane: whether these rows see any
- * of this tile. */
+/* If loop tiles are planes across the stacking axis, as a warp's 16 rows are: whether these see any of this one. */
 __device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
     const nh_visible_box &visible = loop.visible[0];
     return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);

@@ -1,7 +1,6 @@
 /* What the fused kernels of sm_90 share. They are warp-specialized: a block takes one work tile after the other
- * (boxes.cuh), one thread of its first warpgroup, the producer, fetches boxes of rows by the copy engine (TMA), and the
- * other warpgroups, the consumers, own 64 rows each and multiply. Boxes land in shared memory swizzled as wgmma reads
- * them. */
+ * (boxes.cuh), one thread of its first warpgroup, the producer, fetches boxes of rows by the copy engine (TMA),
+ * swizzled as wgmma reads them, and the other warpgroups, the consumers, own 64 rows each and multiply. */
 #pragma once
 #include "wgmma90_kernel.cuh"
 
@@ -154,8 +153,7 @@ __device__ __forceinline__ void token_of(const Args &args, const nh_work_tile &w
     }
 }
 
-/* The argument `head` of place(): the head or, in layout 4, the origin of the work tile's boxes in units of 16
- * bytes. */
+/* The argument `head` of place(): the head or, in layout 4, the origin of the boxes in units of 16 bytes. */
 template <int LAYOUT, int UNIT = 8, class WorkTile>
 __device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slot, const WorkTile &work_tile,
                                               int head) {
@@ -212,8 +210,7 @@ __device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
 /* The stage of tile n of a ring, and the parity of the number of times that it was used before. */
 constexpr bool COUNTS_TILES = C.stages <= 4 || C.stages == 8;
 
-/* A division by other numbers would delay every product. There n has the stage in its lowest byte and counts rounds
- * above it. */
+/* A division by other numbers would delay products. There n has the stage in its lowest byte, and rounds above. */
 __device__ __forceinline__ unsigned slot(unsigned n) {
     if constexpr (COUNTS_TILES) {
         return n % C.stages;
@@ -334,8 +331,7 @@ __device__ __forceinline__ void note_repair(const nh_tiled_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
 
-/* to = A B^T or, if ONTO is 1, to += A B^T, 64 x LOOP_COLUMNS: A this warpgroup's rows of an owned tile, B a loop tile,
- * both of DIM columns. */
+/* to = A B^T or, if ONTO is 1, to += A B^T: A the warpgroup's owned rows, B LOOP_COLUMNS rows, both of DIM columns. */
 template <int DIM, int ONTO = 0>
 __device__ __forceinline__ void issue_rows(float *to, unsigned long long a, unsigned long long b) {
     constexpr int per_chunk = chunk_columns(DIM) / 16;
@@ -375,10 +371,9 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slot
 /* Addresses in shared memory. */
 struct layout : wgmma90_layout {};
 
-/* The body of a kernel. Each kernel defines the functions init_barriers, clear_padding (clears what no copy writes:
- * padding rows of its owned tiles, and rows that loop tiles lack), produce (called by one thread of each of PRODUCERS
- * warps), help (with HELPERS: called by the other warps of the first warpgroup) and consume (called by the warpgroups
- * that multiply). */
+/* The body of a kernel, which defines the functions init_barriers, clear_padding (clears what no copy writes: padding
+ * rows of its owned tiles, and rows that loop tiles lack), produce (called by one thread of each of PRODUCERS warps),
+ * help (with HELPERS: called by the other warps of the first warpgroup) and consume (called by the others). */
 template <int PRODUCERS = 1, bool HELPERS = false, class Maps, class Layout = layout>
 __device__ __forceinline__ void run_block(const nh_tiled_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];

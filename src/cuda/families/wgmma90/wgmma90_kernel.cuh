@@ -14,8 +14,7 @@ constexpr wgmma90_config C = NH_CONFIG;
 #define NH_DILATED C.dilated
 #define NH_CAUSAL C.causal
 
-/* naive.cuh, which repairs rows that are not finite: a warp shares a row. Repair is rare: a small kernel matters more
- * than its speed. */
+/* naive.cuh repairs rows that are not finite, a warp per row. It is rare: a small kernel matters more than speed. */
 constexpr row_config ROW = {.threads = ROW_THREADS,
                             .group = 32,
                             .vector = 8,

@@ -1,8 +1,7 @@
 /* A dynamic tile scheduler: work tiles are handed out to whichever block asks first. All blocks are then at work tiles
- * that follow each other in the launch's order, however long each takes, and what these share stays in the L2.
- *
- * A block starts with the work tile of its own number. One thread claims the next one by a counter in memory, which an
- * earlier launch has cleared, and passes it to the other threads through shared memory. */
+ * that follow each other in the launch's order, however long each takes, and what these share stays in the L2. A block
+ * starts with the work tile of its own number. One thread claims the next one by a counter in memory, which an earlier
+ * launch has cleared, and passes it to the other threads through shared memory. */
 #pragma once
 #include "wgmma90.cuh"
 
@@ -14,8 +13,7 @@ __device__ __forceinline__ void init_queue(const layout &s, unsigned readers) {
     nh_barrier_init(s.queue_free, readers);
 }
 
-/* Claims the block's n-th work tile and passes it on; called by one thread. Numbers from the number of work tiles on
- * mean that there is none. */
+/* Claims the block's n-th work tile and passes it on; called by one thread. The number of work tiles: there is none. */
 __device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const layout &s, int n) {
     unsigned work_tile = blockIdx.x;
     if (n > 0) work_tile = gridDim.x + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);

@@ -1,7 +1,6 @@
 /* The statistics of a query that the fused backward passes need: LSE in base 2 as nh_near_lse() makes it, delta =
- * rowsum(dO * O) - dLSE, LSE in base 2 as it is, and a zero, so that the copy engine can move rows of 16 bytes.
- * Layout [B, H, X, Y, Z, 4], f32. If dQ is summed in memory, in rows of NH_SUM_COLUMNS (0: it is not), the query's
- * row is cleared as well. */
+ * rowsum(dO * O) - dLSE, LSE in base 2 as it is, and a zero, as the copy engine moves 16 bytes. [B, H, X, Y, Z, 4],
+ * f32. Also clears the query's sums of dQ in memory, in rows of NH_SUM_COLUMNS (0: there are none). */
 #include "row_of_config.cuh"
 
 #include "overlap.cuh"

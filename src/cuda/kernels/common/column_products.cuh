@@ -1,14 +1,12 @@
-/* Products of 16 rows with columns in shared memory, on tensor cores of sm_80 and later. A column lies there as whole
- * steps of two units of 16 bytes. The including file defines the number of units, nh_units(WIDTH), and the bytes from
- * one column to the next, nh_row_bytes(WIDTH). */
+/* Products of 16 rows with columns in shared memory, on tensor cores of sm_80 and later. A column is whole steps of two
+ * units of 16 bytes. The including file defines nh_units(WIDTH) and nh_row_bytes(WIDTH), from column to column. */
 #pragma once
 
 #include "gemm_fragment.cuh"
 #include "lanes.cuh"
 
-/* The column, of 16, and the half of a step of 16 elements whose address a lane gives to matrix loads. Columns are the
- * second operand of a product as they are (NH_AS_LAID) if it runs over their elements, and transposed if it runs over
- * columns. */
+/* The column, of 16, and the half of a step of 16 elements whose address a lane gives to matrix loads. The second
+ * operand is columns as they are (NH_AS_LAID) if products run over their elements, and transposed if over columns. */
 enum nh_order { NH_AS_LAID, NH_TRANSPOSED };
 template <nh_order ORDER> NH_DEVICE int nh_lane_column() {
     int lane = (int)(nh_thread_again() % 32);

@@ -3,8 +3,7 @@
 
 /* Addresses of the lane's columns in products that run over columns. No matrix load transposes 32-bit elements, so lane
  * t reads columns 2t and 2t + 1 of each 8, whose weights it holds, and of each of them elements 4g .. 4g + 3 of 32, one
- * for each of four accumulators: an accumulator's columns may stand for any elements. WIDTH elements of columns with
- * ROW elements. */
+ * for each of four accumulators, whose columns may stand for any elements. WIDTH of a column's ROW elements. */
 template <int WIDTH, int ROW = WIDTH> struct nh_across {
     unsigned start[2];
 };

@@ -6,17 +6,15 @@
 #include "mma.cuh"
 #include "prelude.cuh"
 
-/* Tensor cores truncate what they add to a sum towards zero. This is harmless compared with 16-bit rounding, but a
- * chain of hundreds of products would spoil f32: there, chains have at most NH_CHAIN products, and are added up outside
- * of tensor cores. */
+/* Tensor cores truncate what they add to a sum towards zero: harmless compared with 16-bit rounding, but in f32 chains
+ * have at most NH_CHAIN products, and are added up outside of tensor cores. */
 #define NH_SHORT_CHAINS (NH_DTYPE == NH_F32 && !NH_TF32)
 #define NH_CHAIN 64
 
 #if NH_DTYPE == NH_F32
 
 #define NH_STEP 8
-/* Elements added to a row so that rows start in different banks: 4 for fragments that are read along rows, 8 for those
- * that are read down columns. */
+/* Elements added to a row so that rows start in different banks, for fragments read along rows and down columns. */
 #define NH_PAD_ALONG 4
 #define NH_PAD_DOWN 8
 
@@ -53,16 +51,13 @@ NH_DEVICE void nh_right_load_rows(struct nh_right *right, const float *tile, int
 }
 
 /* tile: NH_STEP rows of 16 columns. */
-NH_DEVICE void nh_right_load_columns(struct nh_right *right, const float *tile, int stride,
-                                     int lane) {
+NH_DEVICE void nh_right_load_columns(struct nh_right *right, const float *tile, int stride, int lane) {
     for (int n = 0; n < 2; n++)
         for (int k = 0; k < 2; k++)
-            nh_split_tf32(tile[(4 * k + lane % 4) * stride + 8 * n + lane / 4], &right->high[n][k],
-                     &right->low[n][k]);
+            nh_split_tf32(tile[(4 * k + lane % 4) * stride + 8 * n + lane / 4], &right->high[n][k], &right->low[n][k]);
 }
 
-/* Multiplies with half of the right factor's columns. Small products come first, so that they are not lost against the
- * large sum. */
+/* Multiplies with half of the right factor's columns; small products first, before the sum is large. */
 NH_DEVICE void nh_multiply_half(float c[4], const struct nh_left *left, const struct nh_right *right, int half) {
 #if !NH_TF32
     nh_mma_tf32(c, left->low, right->high[half]);
@@ -97,13 +92,11 @@ NH_DEVICE void nh_left_load(struct nh_left *left, const elem *tile, int stride, 
     nh_load_matrices(left->x, tile + lane % 16 * stride + lane / 16 * 8);
 }
 
-NH_DEVICE void nh_right_load_rows(struct nh_right *right, const elem *tile, int stride,
-                                  int lane) {
+NH_DEVICE void nh_right_load_rows(struct nh_right *right, const elem *tile, int stride, int lane) {
     nh_load_matrices(right->x, tile + (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8);
 }
 
-NH_DEVICE void nh_right_load_columns(struct nh_right *right, const elem *tile, int stride,
-                                     int lane) {
+NH_DEVICE void nh_right_load_columns(struct nh_right *right, const elem *tile, int stride, int lane) {
     nh_load_matrices_transposed(right->x, tile + lane % 16 * stride + lane / 16 * 8);
 }
 
@@ -117,8 +110,7 @@ NH_DEVICE void nh_multiply_half(float c[4], const struct nh_left *left, const st
 
 #endif
 
-NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left,
-                           const struct nh_right *right) {
+NH_DEVICE void nh_multiply(float c[2][4], const struct nh_left *left, const struct nh_right *right) {
     for (int n = 0; n < 2; n++)
         nh_multiply_half(c[n], left, right, n);
 }

@@ -1,5 +1,4 @@
-/* Sums and maxima over neighboring lanes that hold parts of one row; each of these lanes gets the result. And which
- * rows some lane finds wrong. */
+/* Sums and maxima over neighboring lanes that hold elements of one row; rows that some lane finds wrong. */
 #pragma once
 
 /* Over the four lanes of a row in a fragment of tensor cores. */

@@ -15,8 +15,7 @@ NH_DEVICE unsigned nh_shared_address(const void *shared) {
     return (unsigned)__cvta_generic_to_shared(shared);
 }
 
-/* Copies 16 bytes to shared memory, bypassing L1. If not `valid`, writes zeros and reads nothing. Both addresses are
- * multiples of 16. */
+/* Copies 16 bytes to shared memory, bypassing L1; if not `valid`, zeros. Both addresses are multiples of 16. */
 NH_DEVICE void nh_copy16_at(unsigned shared, const void *global, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                  "r"(valid ? 16 : 0)
@@ -45,8 +44,7 @@ NH_DEVICE void nh_copy_wait() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* nh_copy_commit closes a group of this thread's copies. nh_copy_wait_groups waits until at most `pending` of the
- * latest groups are in flight. */
+/* nh_copy_commit closes a group of this thread's copies; the other waits until at most `pending` are in flight. */
 NH_DEVICE void nh_copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -87,8 +85,7 @@ NH_DEVICE void nh_load_matrices_transposed(unsigned fragment[4], const void *row
     nh_load_matrices_transposed_at(fragment, nh_shared_address(row));
 }
 
-/* The inverse of nh_load_matrices_at, for sm_90 and later: each lane's elements of row g go to the rows at the lanes'
- * addresses. */
+/* The inverse of nh_load_matrices_at, for sm_90 and later: elements of row g go to the rows at the lanes' addresses. */
 NH_DEVICE void nh_store_matrices_at(unsigned row, const unsigned fragment[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(fragment[0]),
                  "r"(fragment[1]), "r"(fragment[2]), "r"(fragment[3])
@@ -153,9 +150,8 @@ NH_DEVICE unsigned nh_to_tf32(float value) {
     return bits;
 }
 
-/* Splits value into high + low, to 2^-21 of it. Tensor cores do not read the bits of low that TF32 does not have: low
- * is truncated, not rounded. For an infinity, low is NaN, and so are all scores and sums with it: those rows are
- * repaired. */
+/* Splits value into high + low, to 2^-21 of it. Tensor cores truncate low to TF32. For an infinity, low is NaN, and so
+ * are all scores and sums with it: those rows are repaired. */
 NH_DEVICE void nh_split_tf32(float value, unsigned *high, unsigned *low) {
     *high = nh_to_tf32(value);
 #if !NH_TF32

@@ -1,5 +1,4 @@
-/* dK = scale * dS^T Q and dV = P^T dO of one key, computed by a group of lanes that goes over the queries of its
- * inverse neighborhood. */
+/* dK = scale * dS^T Q and dV = P^T dO of one key: a group of lanes goes over its inverse neighborhood's queries. */
 #pragma once
 #include "naive.cuh"
 

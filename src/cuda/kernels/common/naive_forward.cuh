@@ -1,5 +1,4 @@
-/* O = softmax(scale Q K^T + bias) V of one query, computed by a group of lanes with an online softmax, ROW.keys keys at
- * a time. */
+/* O = softmax(scale Q K^T + bias) V of one query by a group of lanes: online softmax, ROW.keys keys at a time. */
 #pragma once
 #include "naive.cuh"
 
@@ -71,8 +70,7 @@ NH_DEVICE void nh_take_box(const nh_cuda_args &args, const nh_query &query, cons
         }
 }
 
-/* Processes all keys of a query from the beginning. box: its window, or the first piece of it; k, v: the rows of the
- * box. */
+/* Processes all keys of a query from the beginning. box: its window, or the first piece of it; k, v: its rows. */
 NH_DEVICE void nh_take_window(const nh_cuda_args &args, const nh_query &query, const nh_operand &q, const nh_box &box,
                               const nh_box_rows &k, const nh_box_rows &v, nh_sums &s) {
     const long long kv_head = query.head / (args.heads / args.kv_heads);
@@ -154,8 +152,7 @@ NH_DEVICE bool nh_stored_overflow(const nh_cuda_args &args, const nh_query &quer
     return nh_overflows(row);
 }
 
-/* Computes all queries of this group of lanes. Those that are to be made again are so after all others, as nothing else
- * is in registers then. */
+/* Computes all queries of this group of lanes; those to be made again at the end, when nothing else is in registers. */
 NH_DEVICE void nh_attend_rows(const nh_cuda_args &args) {
     real share = 1;
     bool again;

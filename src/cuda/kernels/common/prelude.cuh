@@ -116,8 +116,7 @@ __device__ __forceinline__ unsigned nh_pack(float low, float high) {
     return both;
 }
 
-/* Adds a term to a sum (Kahan summation). lost: the rounding error of the additions so far, which is subtracted from
- * the next term. */
+/* Adds a term to a sum (Kahan summation). lost: the rounding error so far, to be subtracted from the next term. */
 __device__ __forceinline__ void nh_add_compensated(real &sum, real &lost, real term) {
     const real exact = term - lost, larger = sum + exact;
     lost = larger - sum - exact;

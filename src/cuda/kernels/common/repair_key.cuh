@@ -1,8 +1,7 @@
-/* Repair of an output row, key by key, by a whole warp.
- *
- * Tensor cores multiply the zero weight of a masked key with its value: a NaN or infinity there makes the sum NaN,
- * though the query does not see that key. Rows that are not finite are therefore computed again with exactly the keys
- * that they see; if one of these is the NaN, the result is NaN again. */
+/* Repair of an output row, key by key, by a whole warp. Tensor cores multiply the zero weight of a masked key with its
+ * value: a NaN or infinity there makes the sum NaN, though the query does not see that key. Rows that are not finite
+ * are therefore computed again with exactly the keys that they see; if one of these is the NaN, the result is NaN
+ * again. */
 #pragma once
 
 #include "lanes.cuh"

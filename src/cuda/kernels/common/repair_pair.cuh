@@ -7,8 +7,7 @@
 
 enum { NH_LANE_ELEMENTS = ((NH_DIM > NH_DIM_V ? NH_DIM : NH_DIM_V) + 31) / 32 };
 
-/* A lane's share, elements lane, lane + 32, .., of a query and its output's gradient, of a key and its value, or of
- * gradients of these. */
+/* A lane's share, elements lane, lane + 32, .., of a query and its dO, of a key and its value, or of gradients. */
 struct nh_lane_rows {
     float first[NH_LANE_ELEMENTS], second[NH_LANE_ELEMENTS];
 };

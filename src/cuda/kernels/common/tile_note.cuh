@@ -7,9 +7,8 @@
 #define NH_NOTED 0
 #endif
 
-/* Called by one thread of every part of a block that decides on its own whether to mask; one of these parts has
- * `counts` set. The upper bit of an entry says that some part masked, the other bits count how often the tile was
- * multiplied. */
+/* Called by one thread of each share of a block that decides alone whether to mask; one of them has `counts` set. The
+ * upper bit of an entry says that one masked, the others count how often the tile was multiplied. */
 __device__ __forceinline__ void nh_note_tile(const nh_cuda_args &args, int work_tile, int tile, bool counts,
                                              bool masked) {
 #if NH_NOTED

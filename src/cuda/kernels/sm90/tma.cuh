@@ -44,10 +44,8 @@ __device__ __forceinline__ void nh_prefetch_map(const nh_tensor_map *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Copies a box from memory to shared memory. Every byte of the box counts at the barrier; those outside the tensor
- * arrive as zeros. */
-__device__ __forceinline__ void nh_copy_box(unsigned to, const nh_tensor_map *map, unsigned barrier,
-                                            const int at[5]) {
+/* Copies a box from memory to shared memory. All its bytes count at the barrier; those outside the tensor are zeros. */
+__device__ __forceinline__ void nh_copy_box(unsigned to, const nh_tensor_map *map, unsigned barrier, const int at[5]) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
@@ -66,9 +64,8 @@ __device__ __forceinline__ void nh_copy_pixels(unsigned to, const nh_tensor_map 
                  : "memory");
 }
 
-/* Adds a box of f32 in shared memory to one in memory; what is outside the tensor is left out. The box in shared memory
- * may be overwritten after the same thread has called nh_add_boxes_done; the sums are complete when the kernel has
- * ended. */
+/* Adds a box of f32 in shared memory to one in memory, inside the tensor. The former may be overwritten after the same
+ * thread has called nh_add_boxes_done; the sums are complete when the kernel has ended. */
 __device__ __forceinline__ void nh_add_box(const nh_tensor_map *map, unsigned from, const int at[5]) {
     asm volatile("cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group"
                  " [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
@@ -86,8 +83,7 @@ __device__ __forceinline__ void nh_show_shared(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Copies a box from shared memory to memory; what is outside the tensor is left out. nh_add_boxes_done applies to it,
- * too. */
+/* Copies a box from shared memory to memory, inside the tensor. nh_add_boxes_done applies to it, too. */
 __device__ __forceinline__ void nh_store_box(const nh_tensor_map *map, const int at[5], unsigned from) {
     asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(map),
                  "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(from)

@@ -1,8 +1,6 @@
 /* Tensor core products of a warpgroup (sm_90): D[64 x N] += A[64 x 16] B[16 x N], A in shared memory or in registers, B
- * in shared memory, D in registers.
- *
- * One asm statement needs as many operands as D has registers, N / 2, so the operand lists are composed of blocks of 8.
- * The operands other than D come first, and are marked as read and written only because a list numbers outputs before
+ * in shared memory, D in registers. One asm statement needs as many operands as D has registers, N / 2, so the lists
+ * are composed of blocks of 8. The other operands come first, as read and written: a list numbers outputs before
  * inputs. */
 #pragma once
 #include "prelude.cuh"
