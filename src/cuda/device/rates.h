@@ -7,8 +7,7 @@
 /* Registers of 32 bits per multiprocessor, the same in every supported architecture. */
 enum { NH_CUDA_REGISTERS = 65536 };
 
-/* The most blocks with that much shared memory that are resident on a multiprocessor; 0: one needs more than there
- * is. */
+/* The most blocks with that much shared memory resident on a multiprocessor; 0: one needs more than there is. */
 int64_t nh_cuda_residents_by_shared(const struct nh_cuda_device *device, int64_t shared_bytes);
 
 /* The peak multiply-adds per clock of a multiprocessor's tensor cores, by wgmma (`warpgroups`) or mma.sync. TF32 has

@@ -125,8 +125,7 @@ static void set_up(struct fit *fit, const double parameter[NH_FACTORS], bool who
     }
 }
 
-/* Solves the equations, their diagonal damped, by Cholesky decomposition. The prior makes the matrix positive
- * definite. */
+/* Solves the equations, their diagonal damped, by Cholesky decomposition: the prior makes the matrix positive. */
 static void solve(const struct equations *equations, double damping, double step[NH_FACTORS]) {
     double root[NH_FACTORS][NH_FACTORS];
     for (int i = 0; i < NH_FACTORS; i++) {

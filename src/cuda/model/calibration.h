@@ -27,14 +27,12 @@ nhood_status nh_calibration_path(const struct nh_device *device, const char *fol
 nhood_status nh_calibration_load(const struct nh_device *device, const char *path,
                                  double factor[NH_FACTORS]);
 
-/* Replaces the file in one step, so that readers see the old one or the new one. Fails with ARGUMENT (cannot be
- * written). */
+/* Replaces the file in one step: readers see the old one or the new one. Fails with ARGUMENT (cannot be written). */
 nhood_status nh_calibration_save(const struct nh_device *device, const char *path,
                                  const double factor[NH_FACTORS]);
 
-/* Makes the estimates of a CUDA device use its calibration file in the folder, if there is one; "": no folder. A file
- * that cannot be used is logged and ignored. Fails with MEMORY. nh_calibration_detach is to be called before the device
- * is closed. */
+/* Makes a CUDA device's estimates use its calibration file in the folder, if there is one; "": no folder. A file that
+ * cannot be used is logged and ignored. Fails with MEMORY. nh_calibration_detach comes before the device is closed. */
 nhood_status nh_calibration_attach(struct nh_device *device, const char *folder);
 void nh_calibration_detach(struct nh_device *device);
 

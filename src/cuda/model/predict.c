@@ -106,8 +106,7 @@ uint64_t nh_coefficients_version(const struct nh_cuda_device *device) {
 
 /* ---- predictions ---- */
 
-/* The parts of a launch's time in clocks: with the device filled, latency that nothing hides, the tail, and fetching
- * code at its beginning. */
+/* A launch's clocks: on the full device, latency that nothing hides, the tail, and fetching code at its beginning. */
 struct span {
     double busy, latency, end, begin;
 };

@@ -57,8 +57,7 @@ enum nh_factor {
 /* Multiplies the built-in table by the factors. */
 void nh_coefficients_scale(const double factor[NH_FACTORS], struct nh_coefficients *scaled);
 
-/* A hash of the built-in table and the device's published rates, both of which factors multiply: a calibration is only
- * valid for the same one. */
+/* A hash of the built-in table and the device's published rates, for which alone a calibration's factors are valid. */
 uint64_t nh_coefficients_version(const struct nh_cuda_device *device);
 
 /* ---- predictions ---- */
@@ -74,13 +73,11 @@ double nh_predict_by(const struct nh_coefficients *coefficients,
 /* Clocks that the kernels alone take, without memory traffic, helpers and launch latency. */
 double nh_predict_clocks(const struct nh_cuda_device *device, const struct nh_work *work);
 
-/* Clocks that a block adds to the time of a multiprocessor with many others. Searches rank tiles by this before they
- * predict. */
+/* Clocks that a block adds to a multiprocessor with many others: searches rank tiles by this before they predict. */
 double nh_predict_block_clocks(const struct nh_cuda_device *device,
                                const struct nh_launch_work *launch);
 
-/* Clocks per nanosecond of all multiprocessors together: no launch takes less time than its blocks' clocks, added up,
- * over this. */
+/* Clocks per nanosecond of all multiprocessors: no launch takes less time than its blocks' clocks over this. */
 double nh_predict_clocks_per_ns(const struct nh_cuda_device *device);
 
 /* `estimate` of every CUDA solver: the prediction for its work in nanoseconds, or INFINITY if it has none. */

@@ -76,8 +76,7 @@ struct nh_work {
 void nh_work_start(struct nh_work *work, enum nh_operation_kind operation,
                    const struct nh_problem *problem);
 
-/* Adds a launch, and returns it with all quantities 0 but one resident block, one warp and one step. At most
- * NH_MOST_LAUNCHES. */
+/* Adds a launch, at most NH_MOST_LAUNCHES: all quantities are 0, but one resident block, one warp and one step. */
 struct nh_launch_work *nh_work_add(struct nh_work *work, enum nh_kernel_kind kernel);
 
 #endif

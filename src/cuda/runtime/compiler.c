@@ -94,8 +94,7 @@ static bool find_functions(struct nh_nvrtc *nvrtc) {
     return nvrtc->version(&nvrtc->version_major, &nvrtc->version_minor) == 0;
 }
 
-/* Loads the builtins library from NVRTC's own folder. NVRTC loads it by its bare name when it first compiles, and then
- * finds it in the process. */
+/* Loads the builtins library from NVRTC's own folder, for NVRTC to find it in the process by its bare name. */
 static void open_builtins(struct nh_nvrtc *nvrtc) {
 #if defined(NH_NVRTC_BUILTINS)
     char path[sizeof nvrtc->path + 32];
@@ -200,8 +199,7 @@ nhood_status nh_compiler_find(struct nh_compiler *compiler) {
 
 /* ---- compiling ---- */
 
-/* With these notes of ptxas the compilation succeeds, but the code is slow or deadlocks (see nh_compiler_make): they
- * count as errors. */
+/* With these notes of ptxas compilation succeeds, but code is slow or deadlocks (nh_compiler_make): they are errors. */
 static const char *forbidden_note(const char *log) {
     static const char *const notes[] = {"C7508", "C7515", "C7520"};
     for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)

@@ -20,8 +20,7 @@ enum { NH_KERNEL_DEFINES = 64, NH_KERNEL_CONFIG_BYTES = 2048 };
 /* One specialisation: a kernel source and the macros it is compiled with. Both make up its key. Macros never hold a
  * problem's extents, so that a new image size compiles nothing. */
 struct nh_kernel_spec {
-    /* file name of a kernel source, such as "naive_forward.cu"; its one kernel is named as the file without its
-     * suffix */
+    /* file name of a kernel source, such as "naive_forward.cu"; its one kernel has that name without the suffix */
     const char *source;
     int32_t count;
     struct {
@@ -35,8 +34,7 @@ struct nh_kernel_spec {
 /* Adds a macro. A spec that is full is left as it is, and nh_cuda_step_add then refuses it. */
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
 
-/* The members of a kernel's configuration in their order, up to one without a name. Such a struct has no gaps, as all
- * its members are ints. */
+/* A configuration's members in their order, up to one without a name; a struct of ints alone, it has no gaps. */
 struct nh_kernel_field {
     const char *name;
     int32_t count; /* of an array; 0: a single value */
@@ -64,9 +62,8 @@ enum { NH_KERNEL_TEXT_BYTES = 4096 };
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch, bool line_info,
                     char text[NH_KERNEL_TEXT_BYTES]);
 
-/* A key of the store is an origin, that is, a hash of all sources and the compiler's version, followed by the text
- * above. nh_sources_text writes the origin's first part: two origins that begin with the same one have the same
- * sources. */
+/* A key of the store is an origin, a hash of all sources and the compiler's version, and the text above.
+ * nh_sources_text writes the origin's beginning, which tells whether sources are the same. */
 enum { NH_ORIGIN_BYTES = 128, NH_KEY_BYTES = NH_ORIGIN_BYTES + NH_KERNEL_TEXT_BYTES };
 void nh_sources_text(char text[NH_ORIGIN_BYTES]);
 

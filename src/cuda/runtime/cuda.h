@@ -28,8 +28,7 @@ struct nh_cuda_device {
     /* has programmatic dependent launch, also in graphs: sm_90 with CUDA 12.3 */
     bool overlaps;
     int64_t shared_bytes_per_block, shared_bytes_per_multiprocessor, l2_bytes;
-    /* For tests: the most tiles per work tile that kernels note as multiplied (kernels/common/tile_note.cuh); 0:
-     * none. */
+    /* For tests: the most tiles per work tile that kernels note (kernels/common/tile_note.cuh); 0: none. */
     int32_t noted_tiles;
     /* highest clock of the multiprocessors and nominal bandwidth of the memory, for estimates */
     double clock_hz, memory_bytes_per_s;
@@ -53,8 +52,7 @@ const char *nh_cuda_note(struct nh_cuda *cuda);
  * with COMPILE (no NVRTC) or MEMORY. */
 nhood_status nh_cuda_collect_open(const nhood_context_options *options, const struct nh_host *host,
                                   struct nh_cuda **cuda);
-/* Makes a copy of a device that belongs to such a backend. Its `backend` is to be released with nh_release. Fails with
- * MEMORY. */
+/* Makes a copy of a device for such a backend; its `backend` is to be released by nh_release. Fails with MEMORY. */
 nhood_status nh_cuda_collect_twin(struct nh_cuda *cuda, const struct nh_device *device,
                                   struct nh_device *twin);
 
@@ -84,8 +82,7 @@ struct nh_cuda_timer {
     nh_cu_event start, end;
 };
 
-/* Creates a stream and two events in the current context. Fails with DEVICE; nh_cuda_timer_destroy is to be called in
- * any case. */
+/* Creates a stream and two events in the current context. Fails with DEVICE; nh_cuda_timer_destroy follows anyway. */
 nhood_status nh_cuda_timer_create(const struct nh_driver *driver, struct nh_cuda_timer *timer);
 void nh_cuda_timer_destroy(struct nh_cuda_timer *timer);
 

@@ -3,8 +3,7 @@
 #ifndef NH_KERNEL_ABI_H
 #define NH_KERNEL_ABI_H
 
-/* The tensors that a kernel may be handed: NHOOD_Q .. NHOOD_D_EXTRA_V under the same numbers, then those that exist
- * only in the workspace. */
+/* The tensors that a kernel may be handed: NHOOD_Q .. NHOOD_D_EXTRA_V by their numbers, then those in the workspace. */
 enum nh_slot {
     NH_Q,
     NH_K,
@@ -37,8 +36,7 @@ enum nh_slot {
     NH_CUDA_TENSORS
 };
 
-/* 1: kernels are told which boxes of the grid the tensors cover, as these are not all of it or some axis is
- * periodic. */
+/* 1: kernels are told the boxes that tensors cover, which are not all of the grid, or some axis is periodic. */
 #ifndef NH_REGIONS
 #define NH_REGIONS 0
 #endif
@@ -60,9 +58,8 @@ struct nh_cuda_box {
     long long offset, length;
 };
 
-/* What the tensors of queries and those of keys cover of an axis. Addresses are shifted (step.c) so that a token's
- * coordinate in the grid indexes the tensor; on a periodic axis the coordinates of a box may go on beyond the axis'
- * length. */
+/* What the tensors of queries and those of keys cover of an axis. Addresses are shifted (step.c) so that coordinates in
+ * the grid index the tensor; on a periodic axis those of a box may go on beyond its length. */
 struct nh_cuda_region {
     struct nh_cuda_box query, key;
 };

@@ -13,8 +13,7 @@ static const int64_t store_most_bytes = (int64_t)256 << 20;
 
 enum state { MAKING, READY, FAILED };
 
-/* One loaded kernel, by key; kept until the context is destroyed. One that failed is forgotten once nobody waits for
- * it. */
+/* One loaded kernel, by key; kept until the context is destroyed. One that failed is forgotten when nobody waits. */
 struct entry {
     struct entry *next;
     enum state state;
@@ -335,8 +334,7 @@ static void forget(struct nh_kernel_cache *cache, struct entry *entry) {
     nh_release(cache->host, entry);
 }
 
-/* Called under the lock, which is released while this thread makes the kernel or waits for another thread to make
- * it. */
+/* Called under the lock, which is released while the kernel is made, here or by another thread. */
 static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
                            const struct nh_kernel_spec *spec, const char *text,
                            nh_cu_kernel *kernel) {
@@ -384,8 +382,7 @@ static nhood_status allow_shared(struct nh_kernel_cache *cache, const struct nh_
     return status;
 }
 
-/* Loads the kernel into the current context, too: a first execute may be inside a graph capture, where loading
- * fails. */
+/* Loads the kernel into the current context, too: in a graph capture, where a first execute may be, loading fails. */
 static nhood_status prepare(const struct nh_driver *driver, nh_cu_kernel kernel) {
     nh_cu_function function;
     int mode = NH_CU_CAPTURE_RELAXED;

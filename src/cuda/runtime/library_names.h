@@ -1,6 +1,5 @@
-/* The names of CUDA's libraries, and where NVRTC lies if the loader does not find it: in the toolkit, or where pip puts
- * it, relative to a folder of site-packages, where this library is, too, if it came as a wheel. Lists for
- * initializers. */
+/* The names of CUDA's libraries, and where else NVRTC lies: in the toolkit, or where pip puts it, relative to a folder
+ * of site-packages, as this library may be. Lists for initializers. */
 #ifndef NH_LIBRARY_NAMES_H
 #define NH_LIBRARY_NAMES_H
 
@@ -9,8 +8,7 @@
 #define NH_NVRTC_NAMES "nvrtc64_130_0.dll", "nvrtc64_120_0.dll"
 #define NH_NVRTC_FOLDERS NULL
 #define NH_NVRTC_PACKAGES "../nvidia/cu13/bin/x86_64", "../nvidia/cuda_nvrtc/bin"
-/* The builtins library of a version of NVRTC, which NVRTC loads by its bare name and does not look for in its own
- * folder. */
+/* The builtins library of a version of NVRTC, which does not look for it in its own folder. */
 #define NH_NVRTC_BUILTINS "nvrtc-builtins64_%d%d.dll"
 #define NH_NVRTC_TRIED                                                                             \
     "nvrtc64_130_0.dll and nvrtc64_120_0.dll in the process, in the loader's path"

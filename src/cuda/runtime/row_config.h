@@ -1,16 +1,14 @@
-/* How groups of lanes share rows: what kernels are compiled for that include kernels/common/naive.cuh, as constexpr
- * row_config ROW. */
+/* How groups of lanes share rows: constexpr row_config ROW of kernels that include kernels/common/naive.cuh. */
 #ifndef NH_ROW_CONFIG_H
 #define NH_ROW_CONFIG_H
 
 #include "kernel_config.h"
 
-/* threads of a block, min_blocks per multiprocessor (0: any number).
- * group: lanes that share a row; vector: elements that a load moves; vectors of a lane; resident: rows fit the
- * registers of their lanes; whole: every row is as long as what its lanes have, so that no column needs a test.
- * keys that a query takes at a time in the forward; delta_at: place of delta among a query's statistics; extra: there
- * may be extra tokens; biased.
- * tiled: a block has a tile of rows with a thread each, of keys with by_keys; rank, and extents of the tile. */
+/* threads of a block, min_blocks per multiprocessor (0: any number). group: lanes that share a row; vector: elements
+ * that a load moves; vectors of a lane; resident: rows fit the registers of their lanes; whole: every row is as long as
+ * what its lanes have, so that no column needs a test. keys that a query takes at a time in the forward; delta_at:
+ * place of delta among a query's statistics; extra: there may be extra tokens; biased. tiled: a block has a tile of
+ * rows with a thread each, of keys with by_keys; rank, and extents of the tile. */
 #define ROW_CONFIG(ONE, MANY)                                                                      \
     ONE(threads)                                                                                   \
     ONE(min_blocks)                                                                                \

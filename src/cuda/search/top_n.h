@@ -15,8 +15,7 @@ struct nh_top_n {
     int count, capacity;
 };
 
-/* Starts an empty list in the array `item`, which has room for `capacity` items of `item_bytes` each; at most
- * NH_TOP_N_MOST are used. */
+/* Starts an empty list in the array `item` of `capacity` items of `item_bytes` each; at most NH_TOP_N_MOST are used. */
 void nh_top_n_start(struct nh_top_n *top, void *item, size_t item_bytes, int capacity);
 
 /* Starts an empty list of configs. */
@@ -30,8 +29,7 @@ static inline double nh_top_n_limit(const struct nh_top_n *top) {
     return top->count < top->capacity ? INFINITY : top->ns[top->count - 1];
 }
 
-/* Adds a copy of an item if its time is below the limit. INFINITY, the estimate of a config that cannot run, never
- * is. */
+/* Adds a copy of an item if its time is below the limit. INFINITY, for a config that cannot run, never is. */
 void nh_top_n_add(struct nh_top_n *top, const void *item, double ns);
 
 #endif

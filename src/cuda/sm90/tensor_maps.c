@@ -71,8 +71,7 @@ static bool by_position(const struct nh_problem *problem, int axis) {
     return (nh_sm90_folds(problem) && axis == 2) || is_far(problem, axis);
 }
 
-/* Whether dilation groups of such an axis differ in length in some tensor, so that the shorter ones need their own
- * maps. */
+/* Whether dilation groups of an axis differ in length in some tensor: the shorter ones then have their own maps. */
 static bool is_uneven(const struct nh_problem *problem, int axis) {
     const struct nh_axis *a = &problem->axis[axis];
     return by_position(problem, axis) &&
@@ -114,8 +113,7 @@ static int64_t origins(const struct nh_problem *problem, int64_t heads, const nh
     return last < INT32_MAX ? (int64_t)last + 1 : -1;
 }
 
-/* Whether all strides of axes with more than one entry are positive multiples of 16 bytes, and small enough for a
- * map. */
+/* Whether all strides of axes with several entries are positive multiples of 16 bytes, and small enough for a map. */
 static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     const int64_t most = (int64_t)1 << 38, bytes = element_bytes(problem),
                   heads = heads_of(problem, tensor);
@@ -336,8 +334,7 @@ bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor) {
 
 struct nh_cuda_map nh_sm90_lines_map(const struct nh_problem *problem, int32_t tensor,
                                      int32_t positions) {
-    /* A line begins in the first lap around the axis. Windows are no longer than the axis, so what rows see of it ends
-     * in the third lap. */
+    /* A line begins in the first lap around the axis, and ends in the third, as windows are no longer than the axis. */
     enum { LAPS = 4 };
     const nhood_strides *s = &problem->strides[tensor];
     const struct nh_box *first = box_of(problem, tensor, 0);

@@ -34,9 +34,8 @@ static int cuts_of(int64_t length, struct cuts cuts[MOST_CUTS]) {
     return count;
 }
 
-/* Tries a tile that is cut along x and y as given, and along z into as few parts as `warpgroups` warpgroup tiles allow.
- * The first extent above 1 has to be a multiple of `warpgroups`, and tiles that fit into one warpgroup tile less are
- * left out. */
+/* Tries a tile that is cut along x and y as given, and along z into as few as `warpgroups` warpgroup tiles allow. The
+ * first extent above 1 is a multiple of `warpgroups`; tiles of one warpgroup tile less are left out. */
 static void try_cuts(const struct nh_problem *problem, int32_t warpgroups, struct cuts x,
                      struct cuts y, int32_t length, struct fit *best) {
     bool across = x.extent == 1 && y.extent == 1;

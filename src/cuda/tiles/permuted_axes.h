@@ -5,16 +5,14 @@
 
 #include "problem.h"
 
-/* Returns a problem with the same result without keys that no query attends (nh_attended_keys), whose axes are merged or,
- * in three dimensions, permuted so that the axis comes last that lines fit best. It is `problem` itself if nothing is
- * gained; otherwise it is written to `permuted`. Axes stay as they are if there is a bias, whose table is in their
- * order. */
+/* Returns a problem with the same result without keys that no query attends (nh_attended_keys), whose axes are merged
+ * or, in three dimensions, permuted so that the axis comes last that lines fit best: `problem` itself if nothing is
+ * gained, or else `permuted`. With a bias, axes stay as they are, in the order of its table. */
 const struct nh_problem *nh_permuted_axes(const struct nh_problem *problem,
                                           struct nh_problem *permuted);
 
 /* Writes to `merged` the same problem with as few axes as possible; false if none can be merged. Two axes become one if
- * every query's window is all of the inner axis: what it sees is then one range of tokens in memory, which tiles cut
- * without empty rows. */
+ * every window is all of the inner axis: it is then a range of tokens in memory, cut without empty rows. */
 bool nh_merged_axes(const struct nh_problem *problem, struct nh_problem *merged);
 
 #endif

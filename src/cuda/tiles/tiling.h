@@ -37,8 +37,7 @@ struct nh_loop_columns {
     int8_t place[NH_AXES];
 };
 
-/* Adds the extents of a tile, and sets their indices in *columns. Lists start as zeros. False, and nothing is added, if
- * there is no room. */
+/* Adds a tile's extents, and sets their indices in *columns. Lists start as zeros. False, with no change: no room. */
 bool nh_loop_extents_add(struct nh_loop_extents *extents, const int32_t tile[3],
                          struct nh_loop_columns *columns);
 
@@ -70,9 +69,8 @@ static inline double nh_loop_work_tiles(const struct nh_loop_rows *rows) {
 struct nh_tiling_count nh_loop_count(const struct nh_loop_rows *rows,
                                      struct nh_loop_columns columns);
 
-/* ---- tiles of several boxes ----
- * The key tiles of loops may be several boxes of neighboring lines (fused90_kv_loop.cuh). Boxes of two axes fill a tile
- * together, so that counts are not products over axes. */
+/* ---- tiles of several boxes ---- The key tiles of loops may be several boxes of neighboring lines
+ * (fused90_kv_loop.cuh). Boxes of two axes fill a tile together, so that counts are not products over axes. */
 
 /* Work tiles; key tiles that their loops fetch; pairs of a part and a key tile that are multiplied; and of these, pairs
  * that need masks. Row tiles that only the longest dilation groups have are counted in all groups. */
@@ -111,9 +109,8 @@ int32_t nh_tiling_queue_order(const struct nh_problem *problem);
 bool nh_tiling_laps_fit(const struct nh_problem *problem, const int32_t own[3],
                         const int32_t loop[3], bool inverse);
 
-/* Sets all members but extra_tiles. own: extents of a work tile, which has `heads` heads; inverse: work tiles are of
- * keys; order: from nh_tiling_order or nh_tiling_queue_order. Fails with UNSUPPORTED if there are 2^31 work tiles or
- * more. */
+/* Sets all but extra_tiles. own: extents of a work tile, with `heads` heads; inverse: it is of keys; order: from
+ * nh_tiling_order or nh_tiling_queue_order. Fails with UNSUPPORTED if there are 2^31 work tiles or more. */
 nhood_status nh_tiling_set(const struct nh_problem *problem, const int32_t own[3], int32_t heads,
                            bool inverse, int32_t order, struct nh_cuda_tiling *tiling);
 

@@ -60,8 +60,7 @@ struct gemm_config nh_gemm_config(const struct nh_gemm *of) {
                                 .biased = pass == GEMM_PN && problem->has_bias};
 }
 
-/* An upper bound per table entry of static shared memory: tables have one entry per row, and two or three per
- * column. */
+/* An upper bound of static shared memory per table entry: tables have one per row, and two or three per column. */
 enum { TABLE_BYTES = 64 };
 
 /* The most keys along an axis that queries in a row of `extent` attend. */
@@ -215,6 +214,5 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 const struct nh_solver nh_solver_cuda_gemm = {
-    NH_CUDA_SOLVER,           .name = "cuda.gemm", .knob = nh_gemm_knobs,          .refuse = refuse,
-    .candidates = candidates, .work = work,        .add_steps = nh_gemm_add_steps,
+    NH_CUDA_SOLVER("cuda.gemm", nh_gemm_knobs, refuse, candidates, work, nh_gemm_add_steps),
 };

@@ -1,8 +1,7 @@
-/* cuda.fused80: softmax(Q K^T) V in one kernel on tensor cores, for sm_80 and later.
- *
- * A block owns a box of queries of one dilation group and streams the box of keys that they attend, their halo, through
- * shared memory: fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile pairs that each
- * choice visits. No head dims above 256, no f64. */
+/* cuda.fused80: softmax(Q K^T) V in one kernel on tensor cores, for sm_80 and later. A block owns a box of queries of
+ * one dilation group and streams the box of keys that they attend, their halo, through shared memory:
+ * fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile pairs that each choice visits. No
+ * head dims above 256, no f64. */
 #include "cuda_family.h"
 #include "tiled80.h"
 
@@ -81,14 +80,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_fused80 = {
-    NH_CUDA_SOLVER,
-    .name = "cuda.fused80",
+    NH_CUDA_SOLVER("cuda.fused80", knobs, refuse, candidates, work, add_steps),
     .view = nh_attended_keys,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
-    .refuse = refuse,
-    .candidates = candidates,
-    .work = work,
-    .add_steps = add_steps,
     .left_to = "cuda.fused90",
 };

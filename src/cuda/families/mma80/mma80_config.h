@@ -10,18 +10,13 @@
  * keys and the queries that attend them (dK, dV), or extra tokens and all queries (their gradients). */
 enum mma80_pass { MMA80_FORWARD, MMA80_BY_QUERY, MMA80_BY_KEY, MMA80_EXTRA };
 
-/* pass: see above
- * element_bytes, dim, dim_v: of the problem
- * rows, columns: extents of the tiles, by axis
- * warps: of a block; each has the same number of rows, a multiple of 16
- * stages: tiles of columns in shared memory at a time
- * min_blocks: blocks that a multiprocessor is to hold
- * vector: elements that may be copied at a time
- * extra, biased: 1: extra tokens are columns, scores have a relative bias
- * prescale: 1: scores are scaled before their maximum, for a bias or a scale that is not positive
- * tf32: 1: products of f32 are products of TF32; 0: of three
- * long_sums: 1: sums of f32 are so long that tensor cores add up parts of them (long_sums.cuh)
- * sum_first, sum_second: 1: the backward makes dQ or dK, or dV; 2 launches if registers do not hold both */
+/* pass: see above element_bytes, dim, dim_v: of the problem rows, columns: extents of the tiles, by axis warps: of a
+ * block; each has the same number of rows, a multiple of 16 stages: tiles of columns in shared memory at a time
+ * min_blocks: blocks that a multiprocessor is to hold vector: elements that may be copied at a time extra, biased: 1:
+ * extra tokens are columns, scores have a relative bias prescale: 1: scores are scaled before their maximum, for a bias
+ * or a scale that is not positive tf32: 1: products of f32 are products of TF32; 0: of three long_sums: 1: sums of f32
+ * are so long that tensor cores add up parts of them (long_sums.cuh) sum_first, sum_second: 1: the backward makes dQ or
+ * dK, or dV; 2 launches if registers do not hold both */
 #define MMA80_CONFIG(ONE, MANY)                                                                    \
     ONE(pass)                                                                                      \
     ONE(element_bytes)                                                                             \

@@ -1,9 +1,7 @@
 /* cuda.split80: backward on tensor cores for sm_80 and later, without atomics (split80_backward.cu). One launch
- * computes LSE and delta of the queries, one dQ by blocks that own queries, one dK and dV by blocks that own keys, and
- * one the gradients of extra tokens. Scores are computed twice; results are bit-equal in every run.
- *
- * No f64; head dim and value dim up to 256. If registers do not hold both dK and dV, each has its own launch. */
-#include "launch.h"
+ * computes LSE and delta of the queries, one dQ by blocks that own queries, one dK and dV by blocks that own keys (two
+ * if registers do not hold both), and one the gradients of extra tokens. Scores are computed twice; results are
+ * bit-equal in every run. No f64; head dim and value dim up to 256. */
 #include "cuda_family.h"
 #include "tiled80.h"
 #include "top_n.h"
@@ -174,8 +172,7 @@ static nhood_status add_tables(struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* Makes rows those of extra tokens, one after the other along the last axis. They see all queries, in the grid's own
- * order without dilation. */
+/* Makes rows those of extra tokens along the last axis. They see all queries, in the grid's own order. */
 static void own_extra(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step) {
     static const int slot[] = {NH_K, NH_V, NH_D_K, NH_D_V};
     static const int32_t tensor[] = {NHOOD_EXTRA_K, NHOOD_EXTRA_V, NHOOD_D_EXTRA_K,
@@ -245,14 +242,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_split80 = {
-    NH_CUDA_SOLVER,
-    .name = "cuda.split80",
+    NH_CUDA_SOLVER("cuda.split80", knobs, refuse, candidates, work, add_steps),
     .view = nh_attended_keys,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
-    .refuse = refuse,
-    .candidates = candidates,
-    .work = work,
-    .add_steps = add_steps,
     .left_to = "cuda.split90",
 };

@@ -1,10 +1,8 @@
-/* What the kernels of cuda.fused80 and cuda.split80 need of shared memory, registers and blocks, what they ask of a
- * device, and setting up their launches. */
+/* What the kernels of cuda.fused80 and cuda.split80 need and ask of a device, and setting up their launches. */
 #include "tiled80.h"
 
 #include "dtype.h"
 #include "rates.h"
-#include "tile_count.h"
 
 #include <math.h>
 #include <string.h>
@@ -82,8 +80,7 @@ static struct sizes sizes_of(const struct nh_tiled80_kernel *kernel) {
                           mma80_padded(config, config->dim), mma80_padded(config, config->dim_v)};
 }
 
-/* An estimate of a thread's registers: sums, scores and, backward, their gradients, plus 64 for addresses, operands and
- * the softmax. */
+/* An estimate of a thread's registers: sums, scores and, backward, their gradients, plus 64 for all else. */
 static int64_t registers_of(const struct nh_tiled80_kernel *kernel) {
     const struct sizes s = sizes_of(kernel);
     const int64_t by_keys =
@@ -124,8 +121,7 @@ static double product_dims(const struct nh_tiled80_kernel *kernel) {
     return nh_tiled80_launches(kernel) == 2 ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 
-/* The blocks of a kernel's launches, the tiles of all their loops, how many of these need masks, and the tiles of the
- * longest loop. */
+/* The blocks of a kernel's launches, the tiles of all loops, how many need masks, and the tiles of the longest loop. */
 struct loops {
     double blocks, tiles, masked, longest;
 };

@@ -32,8 +32,7 @@ const char *nh_tiled80_refuse(const struct nh_problem *problem);
 /* The number of a kernel's launches: 2 if dK and dV have one each, because registers do not hold both. */
 int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel);
 
-/* Blocks that are resident on a multiprocessor; threads that get fewer registers than they want spill. 0: not even one
- * block fits. */
+/* Blocks resident on a multiprocessor; threads that get fewer registers than they want spill. 0: not one block fits. */
 int64_t nh_tiled80_residents(const struct nh_tiled80_kernel *kernel);
 
 /* The number of row tiles of one head, over the whole batch; not for extra tokens. */

@@ -4,7 +4,6 @@
 #include "cuda_family.h"
 #include "dtype.h"
 #include "rates.h"
-#include "tile_count.h"
 #include "tiling.h"
 
 #include <math.h>
@@ -295,13 +294,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 }
 
 const struct nh_solver nh_solver_cuda_naive = {
-    NH_CUDA_SOLVER,
-    .name = "cuda.naive",
+    NH_CUDA_SOLVER("cuda.naive", knobs, nh_refuse_nothing, candidates, work, add_steps),
     .view = nh_attended_keys,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
-    .refuse = nh_refuse_nothing,
-    .candidates = candidates,
-    .work = work,
-    .add_steps = add_steps,
 };

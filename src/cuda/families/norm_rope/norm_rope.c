@@ -49,9 +49,8 @@ static void choose_vector(const struct nh_norm_rope *problem, struct norm_rope_c
     c->table = (int)common_power(bits);
 }
 
-/* The number of lanes, in whole warps, of a row that a block shares: the fewest that leave the fewest lanes idle. A
- * lane has at most 24 channels in f32. This leaves room for at least two blocks, which do not wait at each other's
- * barriers. */
+/* The lanes, in whole warps, of a row that a block shares: the fewest that leave the fewest idle. A lane has at most 24
+ * channels in f32, so that there is room for at least two blocks, which do not wait at each other's barriers. */
 static int64_t block_lanes(int64_t units, int64_t unit_bytes) {
     enum { MOST_UNITS = 6, MOST_LANES = 1024, LANE_BYTES = 24 * sizeof(float) };
     const int64_t most_units = nh_max(1, nh_min(MOST_UNITS, LANE_BYTES / unit_bytes));
@@ -88,8 +87,7 @@ static void choose_group(const struct nh_norm_rope *problem, struct norm_rope_co
         c->rows *= 2;
 }
 
-/* Work items: a token with all its heads, unless that leaves multiprocessors idle; then heads are divided into chunks of
- * `each`. */
+/* Work items: a token with all its heads or, if that leaves multiprocessors idle, with chunks of `each` of them. */
 struct items {
     int64_t each, chunks, count;
 };

@@ -13,12 +13,10 @@ enum norm_rope_weight { NORM_ROPE_NO_WEIGHT, NORM_ROPE_STORED_WEIGHT, NORM_ROPE_
 enum { NORM_ROPE_WARP = 32 /* lanes */ };
 
 /* norm, weight: as above (norm_rope_weight.cu has no other member); halves: pairs of channels are halves, not
- * neighbors.
- * threads of a block, min_blocks: blocks per multiprocessor, which limits registers.
- * group: lanes of a row; units of a lane; pairs of a unit; vector, table: elements per load of a tensor, and pairs per
- * load of a table; rows: heads in flight.
- * whole: all units of all lanes exist; full: items have whole multiples of `rows` heads; index32: there are fewer than
- * 2^31 items; unaligned: tables may start anywhere. */
+ * neighbors. threads of a block, min_blocks: blocks per multiprocessor, which limits registers. group: lanes of a row;
+ * units of a lane; pairs of a unit; vector, table: elements per load of a tensor, and pairs per load of a table; rows:
+ * heads in flight. whole: all units of all lanes exist; full: items have whole multiples of `rows` heads; index32:
+ * there are fewer than 2^31 items; unaligned: tables may start anywhere. */
 #define NORM_ROPE_CONFIG(ONE, MANY)                                                                \
     ONE(norm)                                                                                      \
     ONE(weight)                                                                                    \

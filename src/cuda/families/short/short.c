@@ -1,10 +1,8 @@
-/* cuda.short: fused attention if whole dilation groups fit shared memory, sm_80 and later, forward and backward.
- *
- * Groups of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not
- * worth a KV loop. Here a block holds as many whole groups as its rows have room for, one after the other, and
- * multiplies 16 rows at a time with the rows that these see: see short.cuh and short_backward.cu. One launch. f32, f16
- * and bf16, head dims up to 128; no bias, no extra tokens, groups of at most 1024 tokens that fit shared memory with
- * keys and values. */
+/* cuda.short: fused attention if whole dilation groups fit shared memory, sm_80 and later, forward and backward. Groups
+ * of a few tokens leave the tiles of other solvers nearly empty, and short sequences with wide windows are not worth a
+ * KV loop. Here a block holds as many whole groups as its rows have room for, one after the other, and multiplies 16
+ * rows at a time with the rows that these see: see short.cuh and short_backward.cu. One launch. f32, f16 and bf16, head
+ * dims up to 128; no bias, no extra tokens, groups of at most 1024 tokens that fit with keys and values. */
 #include "cuda_family.h"
 #include "dtype.h"
 #include "rates.h"
@@ -20,8 +18,7 @@ enum { MOST_DIM = 128 };
 
 /* ---- what a config needs ---- */
 
-/* Whether a thread of the backward pass keeps the operands of its own rows in registers: NH_HELD in
- * short_warp_tile.cuh. */
+/* Whether a thread of the backward pass keeps its own rows' operands in registers: NH_HELD in short_warp_tile.cuh. */
 static bool held(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     int64_t sums =
@@ -133,8 +130,7 @@ static bool backward_useful(const struct nh_short_launch *of) {
 
 /* ---- work ---- */
 
-/* Adds a launch with the units of work that both passes have. scores, tensor, bytes: logits of a block, clocks of its
- * products, and bytes that it copies. */
+/* Adds a launch's work for both passes. scores, tensor, bytes: a block's logits, clocks of products, and copies. */
 static struct nh_launch_work *add_launch(const struct nh_short_launch *of, double scores,
                                          double tensor, double bytes, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
@@ -166,8 +162,7 @@ static double forward_lacking(const struct nh_short_launch *of) {
     return fmax(0, 1 - had / (margin * (double)wanted_registers(of) + sums));
 }
 
-/* The model's work tile is a part of a work tile of short.cuh; a block with two stages copies the next one
- * meanwhile. */
+/* The model's work tile is a share of one of short.cuh; a block with two stages copies the next one meanwhile. */
 static bool forward_work(const struct nh_short_launch *of, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
@@ -311,6 +306,5 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_short = {
-    NH_CUDA_SOLVER,           .name = "cuda.short", .knob = knobs,          .refuse = refuse,
-    .candidates = candidates, .work = work,         .add_steps = add_steps,
+    NH_CUDA_SOLVER("cuda.short", knobs, refuse, candidates, work, add_steps),
 };

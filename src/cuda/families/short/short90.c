@@ -1,9 +1,7 @@
-/* cuda.short90: fused attention, forward, where the copy engine of sm_90 fetches whole dilation groups.
- *
- * It is cuda.short for groups that are boxes. One block per multiprocessor has warps that take 16 queries after the
- * other while the next groups are fetched, so that copies, products and stores of different groups overlap throughout:
- * see short90.cuh. f16 and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group is longer than
- * a box. */
+/* cuda.short90: fused attention, forward, where the copy engine of sm_90 fetches whole dilation groups: cuda.short for
+ * groups that are boxes. One block per multiprocessor has warps that take 16 queries after the other while the next
+ * groups are fetched, so that copies, products and stores of different groups overlap throughout: see short90.cuh. f16
+ * and bf16, head dims from 32 to 128; no bias, no extra tokens; no axis of a group is longer than a box. */
 #include "cuda_family.h"
 #include "rates.h"
 #include "short_shape.h"
@@ -24,8 +22,7 @@ enum { MOST_DIM = 128, NARROW_DIM = 32 };
 
 struct launch {
     struct nh_short_launch of; /* its stages are as many as fit; 0: not even one */
-    /* The queries of a part as a box, which is some lines along the first axis. The last part of a group may have fewer;
-     * `empty` says that it has none. */
+    /* A share's queries as a box, some lines along the first axis; the last one may have fewer, or none (`empty`). */
     int32_t box[NH_AXES];
     bool empty;
 };
@@ -217,6 +214,5 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_short90 = {
-    NH_CUDA_SOLVER,           .name = "cuda.short90", .knob = knobs,          .refuse = refuse,
-    .candidates = candidates, .work = work,           .add_steps = add_steps,
+    NH_CUDA_SOLVER("cuda.short90", knobs, refuse, candidates, work, add_steps),
 };

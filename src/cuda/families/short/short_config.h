@@ -10,17 +10,15 @@
 enum short_pass { SHORT_FORWARD, SHORT_BACKWARD, SHORT_RING };
 
 /* How groups are numbered: by key head, remainder (residue) and batch entry, where groups may differ in length or do
- * not; with the residue slowest and work tiles of one residue each, so that the groups of a work tile are equally long
- * and it has as many rows as tokens; or the same with one group per work tile, which has as many rows as the longest
- * group: a box. */
+ * not; with the residue slowest and work tiles of one residue, whose groups are equally long and leave no row empty; or
+ * the same with one group per work tile, which has as many rows as the longest group: a box. */
 enum short_order { SHORT_UNEVEN, SHORT_EVEN, SHORT_BY_RESIDUE, SHORT_BOXES };
 
-/* element_bytes, dim, dim_v (multiples of 8): of rows; strided, dilated: some axis is; contiguous: the keys that a query
- * sees are consecutive rows; dense: queries see their whole groups, and warp tiles have rows of one group alone;
- * shared_heads: query heads share key heads, and each warp has at most one warp tile.
- * warps that compute, split: how many of them share 16 rows, stages: work tiles that a block holds at a time (those of a
- * ring are an extent), min_blocks per multiprocessor.
- * Of a ring: folded and the layouts of tensor maps (tensor_maps.h). */
+/* element_bytes, dim, dim_v (multiples of 8): of rows; strided, dilated: some axis is; contiguous: the keys that a
+ * query sees are consecutive rows; dense: queries see their whole groups, and warp tiles have rows of one group alone;
+ * shared_heads: query heads share key heads, and each warp has at most one warp tile. warps that compute, split: how
+ * many of them share 16 rows, stages: work tiles that a block holds at a time (those of a ring are an extent),
+ * min_blocks per multiprocessor. Of a ring: folded and the layouts of tensor maps (tensor_maps.h). */
 #define SHORT_CONFIG(ONE, MANY)                                                                    \
     ONE(pass)                                                                                      \
     ONE(order)                                                                                     \
@@ -75,8 +73,7 @@ NH_CONFIG_FN int short_sums(const struct short_config *c, int width) {
     return short_units(width, c->element_bytes) * 2 / c->element_bytes;
 }
 
-/* The tensors of which a kernel has offsets of groups, as bits, and the last one plus one. Boxes have coordinates
- * instead. */
+/* The tensors of which a kernel has offsets of groups, as bits, and the last one plus one. Boxes have coordinates. */
 NH_CONFIG_FN unsigned short_tensors(const struct short_config *c) {
     const unsigned forward = 1u << NH_Q | 1u << NH_K | 1u << NH_V | 1u << NH_O | 1u << NH_LSE;
     const unsigned more =
@@ -92,8 +89,7 @@ NH_CONFIG_FN int short_group_bytes(const struct short_config *c) {
 
 /* ---- warps that share 16 rows ---- */
 
-/* Warp tiles of all warps at a time, and bytes for `sums` accumulators of each warp that is not the first of its warp
- * tile. */
+/* Warp tiles of all warps at a time, and bytes for `sums` accumulators of each warp that is not a warp tile's first. */
 NH_CONFIG_FN int short_warp_tiles(const struct short_config *c) {
     return c->warps / c->split;
 }
@@ -108,8 +104,7 @@ NH_CONFIG_FN int short_part_rows(const struct nh_short_tiling *tiling) {
     return (tiling->rows / 16 + tiling->parts - 1) / tiling->parts * 16;
 }
 
-/* Places of work tiles and their groups, one more than stages. Sums of warps are those of outputs, and one of
- * weights. */
+/* Places of work tiles and their groups, one more than stages. Sums of warps: of outputs, and one of weights. */
 NH_CONFIG_FN int short_places(const struct short_config *c) {
     return c->stages + 1;
 }

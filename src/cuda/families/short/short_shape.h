@@ -52,8 +52,7 @@ bool nh_short_offsets_fit(const struct nh_problem *problem);
  * number in a launch's tiling is exact if nh_short_check succeeds. */
 int64_t nh_short_work_tiles(const struct nh_short_launch *of);
 
-/* What the problem and its shape say of a kernel, and of a launch in which so many blocks share a work tile; the rest is
- * the config's. */
+/* What the problem and its shape say of a kernel, and of a launch in which so many blocks share a work tile. */
 struct short_config nh_short_config(const struct nh_problem *problem,
                                     const struct nh_short_shape *shape, enum short_pass pass);
 struct nh_short_tiling nh_short_tiling_of(const struct nh_problem *problem,

@@ -1,15 +1,13 @@
-/* cuda.small: fused attention for windows whose halo fits shared memory, sm_80 and later, forward and backward.
- *
- * With windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here a warp tile
- * of 16 queries is multiplied with just the box of its keys, which matrix loads gather out of the halo of a larger box
- * of queries: see small.cuh. Backward has one launch for dQ, by queries, and one for dK and dV, by keys; without
- * atomics, results are bit-equal in every run. The search chooses boxes per problem, and in f32 whether keys and values
- * lie in shared memory side by side or one after the other. No extra tokens, head dims up to 128. */
+/* cuda.small: fused attention for windows whose halo fits shared memory, sm_80 and later, forward and backward. With
+ * windows of a few dozen keys, a block of 64 or more queries would multiply mostly masked scores. Here a warp tile of
+ * 16 queries is multiplied with just the box of its keys, which matrix loads gather out of the halo of a larger box of
+ * queries: see small.cuh. Backward has one launch for dQ, by queries, and one for dK and dV, by keys; without atomics,
+ * results are bit-equal in every run. The search chooses boxes per problem, and in f32 whether keys and values lie in
+ * shared memory side by side or one after the other. No extra tokens, head dims up to 128. */
 #include "cuda_family.h"
 #include "dtype.h"
 #include "small_launch.h"
 #include "tensor_maps.h"
-#include "tile_count.h"
 #include "tiling.h"
 
 #include <math.h>
@@ -216,13 +214,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_small = {
-    NH_CUDA_SOLVER,
-    .name = "cuda.small",
+    NH_CUDA_SOLVER("cuda.small", knobs, refuse, nh_small_candidates, work, add_steps),
     .view = nh_attended_keys,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
-    .refuse = refuse,
-    .candidates = nh_small_candidates,
-    .work = work,
-    .add_steps = add_steps,
 };

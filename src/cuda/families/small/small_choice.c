@@ -16,8 +16,7 @@ enum { LEAST_STAGES = 2, MOST_STAGES = 5, MOST_BOX = 1024, MOST_CANDIDATES = 6 }
 
 /* ---- boxes ---- */
 
-/* Extents of a work tile and a warp tile, and the number of warps where threads copy. By keys each warp tile has a
- * warp, which keeps its sums. */
+/* Extents of a work tile and a warp tile; warps where threads copy. By keys each warp tile has a warp, for its sums. */
 struct box {
     int32_t work_tile[NH_AXES], warp_tile[NH_AXES], warps;
 };
@@ -123,9 +122,8 @@ static void list_boxes(const struct nh_problem *problem, bool keys, struct boxes
 
 /* ---- the search among the launches of one kernel ---- */
 
-/* Numbers of warps that are tried. Where the copy engine fetches, producer warps included; by keys, warps need more
- * registers. Where planes roll, warps that compute: the same number on each scheduler, as the fullest sets the pace, or
- * few warps that take whole work tiles. */
+/* Numbers of warps that are tried: where the copy engine fetches, with producers; by keys, with more registers each.
+ * Where planes roll, those that compute: as many on each scheduler, or few that take whole work tiles. */
 enum { MOST_CHOICES = 5 };
 static const int32_t query_warps[MOST_CHOICES] = {8, 12, 16, 20, 24},
                      key_warps[MOST_CHOICES] = {8, 12, 16},
@@ -152,8 +150,7 @@ static bool boxes_possible(const struct nh_problem *problem, const struct nh_dev
            !nh_sm90_refuse_boxes(problem, device, rows);
 }
 
-/* Whether several query heads share keys: by keys, a warp then keeps the sums of one warp tile while it goes over
- * them. */
+/* Whether several query heads share keys: by keys, a warp then keeps one warp tile's sums while it goes over them. */
 static bool sums_stay(const struct nh_small_launch *launch) {
     return nh_small_by_keys(launch) && launch->problem->heads > launch->problem->kv_heads;
 }
@@ -253,8 +250,7 @@ static bool pair_pays(const struct choice *choice, const struct nh_small_launch 
            small_box_blocks(&pair->config) < small_box_blocks(&launch.config);
 }
 
-/* Considers launches that the copy engine serves with these boxes and number of stages. Returns whether a multiprocessor
- * has room for any. */
+/* Considers launches that the copy engine serves with these boxes and stages. Returns whether there is room for any. */
 static bool consider_stages(struct choice *choice, const struct box *box,
                             const struct nh_small_launch *boxed, int32_t stages) {
     bool planes = nh_small_is_plane(boxed->problem, box->work_tile),

@@ -35,18 +35,16 @@ enum {
     SMALL_BOX_ALIGNMENT = 1024   /* where a period of the copy engine's swizzle begins */
 };
 
-/* Tensors: rank, element_bytes, dim, dim_v (multiples of 8 up to 128, in f32 of 32), window by axis, bias_count (entries
- * of a head's bias table, 0: no bias), and the layouts of tensor maps (enum nh_map_layout).
- * What the problem lets the kernel assume: strided (some stride is not 1), dilated, regions (tensors do not cover the
- * grid, or an axis is periodic), periodic (a bit by axis), whole (work tiles have no rows
- * beyond their group).
- * The block: warps that compute, fetchers (producer warps after them), min_blocks per multiprocessor.
- * Boxes, by axis: rows of a work tile and of a warp tile, columns of a warp tile and of a work tile (halo); shift: rows
- * by which work tiles begin before the first one.
- * The pipeline: stages of the copy engine, slots of a rolling halo, held work tiles that may use it, lines_before and
- * slots_around (see small_roll.cuh), near_heads, seam_lines (see small_seam.cuh).
- * The loop over columns: plane_chunks (each chunk is a plane of the box), else chunk_blocks (the most blocks of 8 columns
- * in a chunk); least_pairs of blocks that every warp tile multiplies. */
+/* Tensors: rank, element_bytes, dim, dim_v (multiples of 8 up to 128, in f32 of 32), window by axis, bias_count
+ * (entries of a head's bias table, 0: no bias), and the layouts of tensor maps (enum nh_map_layout). What the problem
+ * lets the kernel assume: strided (some stride is not 1), dilated, regions (tensors do not cover the grid, or an axis
+ * is periodic), periodic (a bit by axis), whole (work tiles have no rows beyond their group). The block: warps that
+ * compute, fetchers (producer warps after them), min_blocks per multiprocessor. Boxes, by axis: rows of a work tile and
+ * of a warp tile, columns of a warp tile and of a work tile (halo); shift: rows by which work tiles begin before the
+ * first one. The pipeline: stages of the copy engine, slots of a rolling halo, held work tiles that may use it,
+ * lines_before and slots_around (see small_roll.cuh), near_heads, seam_lines (see small_seam.cuh). The loop over
+ * columns: plane_chunks (each chunk is a plane of the box), else chunk_blocks (the most blocks of 8 columns in a
+ * chunk); least_pairs of blocks that every warp tile multiplies. */
 #define SMALL_CONFIG(ONE, MANY)                                                                    \
     ONE(pass)                                                                                      \
     ONE(pipeline)                                                                                  \
@@ -191,8 +189,7 @@ NH_CONFIG_FN int small_halos(const struct small_config *c) {
     return c->stages == 0 || c->slots ? 1 : c->stages;
 }
 
-/* Statistics of columns: boxes of the copy engine start at multiples of 128 bytes, so a slot of lines, or a plane, has a
- * multiple of 8 of them. */
+/* Statistics of columns: boxes start at multiples of 128 bytes, so a slot of lines, or a plane, has a multiple of 8. */
 NH_CONFIG_FN long long small_statistics_line(const struct small_config *c) {
     return c->slots && c->rank == 2 ? (small_line(c) + 1) / 2 * 2 : small_line(c);
 }
@@ -215,16 +212,14 @@ NH_CONFIG_FN int small_touched_lines(int seen, int columns, int lines, int least
     return touched < lines ? touched : lines;
 }
 
-/* Ways in which the end of a rolling halo may split the lines of a box, for each of which there are tables: none if
- * that is between chunks. */
+/* Ways in which the end of a rolling halo may split a box's lines, each with tables: none if it is between chunks. */
 NH_CONFIG_FN int small_wraps(const struct small_config *c) {
     return c->slots ? c->columns[small_first_axis(c)] : 1;
 }
 NH_CONFIG_FN int small_table_wraps(const struct small_config *c) {
     return c->plane_chunks ? 1 : small_wraps(c);
 }
-/* Rows in the halo are loaded for four pairs at a time; their number is odd, so that 8 columns fall into different
- * banks. */
+/* Rows in the halo are loaded for four pairs at a time; 8 columns fall into different banks if their number is odd. */
 NH_CONFIG_FN int small_gathers(const struct small_config *c) {
     return small_ceil_div(small_pairs(c), 4) | 1;
 }
@@ -259,8 +254,7 @@ NH_CONFIG_FN int small_additive_masks_bytes(const struct small_config *c) {
     return small_mask_pairs(c) * small_place_steps(c) * 32 * 4 * small_mask_words(c);
 }
 
-/* Kinds of warp tiles along an axis: at its front, those with a row that is nearer to it than a window; at its back
- * there may be one more. */
+/* Kinds of warp tiles along an axis: in front, of rows nearer to the border than a window; behind, perhaps one more. */
 NH_CONFIG_FN int small_front_kinds(const struct small_config *c, int axis) {
     return small_ceil_div(c->window[axis] + c->shift[axis], c->warp_tile[axis]);
 }
@@ -330,8 +324,7 @@ NH_CONFIG_FN int small_info_bytes(const struct small_config *c) {
     bytes += 4 * small_larger(bias, 1) + 4 + 8 * lse;
     return (int)small_round_up(bytes, small_larger(places, 8));
 }
-/* Tile infos of a block: of the work tile at hand and the next one, or of those that are held and those that producers
- * prepare. */
+/* Tile infos of a block: of the work tile at hand and the next one, or those held and those that producers prepare. */
 NH_CONFIG_FN int small_infos(const struct small_config *c) {
     return c->stages ? c->held + c->fetchers : 2;
 }

@@ -1,7 +1,6 @@
-/* A launch of cuda.small: one kernel with its configuration on a problem, and what it asks of a device.
- *
- * A launch is made in four steps, each of which makes one out of that of the step before and leaves that as it is: the
- * search takes many from each. What config.pipeline says is decided by the third. */
+/* A launch of cuda.small: one kernel with its configuration on a problem, and what it asks of a device. It is made in
+ * four steps, each of which makes one out of that of the step before and leaves that as it is: the search takes many
+ * from each. What config.pipeline says is decided by the third. */
 #ifndef NH_SMALL_LAUNCH_H
 #define NH_SMALL_LAUNCH_H
 
@@ -43,8 +42,7 @@ static inline bool nh_small_has_region(const struct nh_problem *problem) {
     return nh_problem_partial(problem) || nh_problem_periodic(problem);
 }
 
-/* Whether a work tile is one plane of a volume; these are for halos that roll only, whose slots are then planes of one
- * position each (small_roll.cuh). */
+/* Whether a work tile is a plane of a volume, for halos that roll only: slots are planes (small_roll.cuh). */
 static inline bool nh_small_is_plane(const struct nh_problem *problem, const int32_t *work_tile) {
     return problem->rank == 3 && work_tile[0] == 1;
 }
@@ -72,10 +70,9 @@ struct nh_small_boxes {
 struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
                                       const struct nh_cuda_device *cuda, enum small_pass pass);
 
-/* The second step: boxes, for halos that threads copy (SMALL_COPIES, SMALL_TURNS) or the copy engine fetches as a whole
- * (SMALL_BOXES). False if the halo exceeds any shared memory. Halos that the copy engine fetches can have no gaps:
- * instead, columns are added to lines, and lines to planes, until consecutive columns of a warp tile's box are
- * consecutive rows modulo 8. */
+/* The second step: boxes, for halos that threads copy (SMALL_COPIES, SMALL_TURNS) or the copy engine fetches
+ * (SMALL_BOXES). False if the halo exceeds any shared memory. The copy engine leaves no gaps: columns are added to
+ * lines, and lines to planes, until consecutive columns of a warp tile's box are consecutive rows modulo 8. */
 bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
                          enum small_pipeline pipeline, struct nh_small_launch *launch);
 
@@ -101,8 +98,7 @@ bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *wor
 
 /* ---- small_choice.c ---- */
 
-/* The launch of a config's knobs. False if its halo exceeds any shared memory; config.min_blocks is 0 if no block
- * fits. */
+/* The launch of a config's knobs. False if its halo exceeds shared memory; config.min_blocks is 0 if no block fits. */
 bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         enum small_pass pass, const int32_t *value, struct nh_small_launch *launch);
 

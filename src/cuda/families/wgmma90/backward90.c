@@ -1,9 +1,6 @@
-/* The backward kernels of sm_90: what they need of registers and shared memory, their loops, what they ask of a device,
- * and setting up their launches. */
+/* The backward kernels of sm_90: their registers, shared memory, loops, work and launches. */
 #include "backward90.h"
 
-#include "launch.h"
-#include "launch90.h"
 #include "rates.h"
 
 #include <math.h>

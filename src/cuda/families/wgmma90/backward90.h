@@ -43,8 +43,7 @@ bool nh_backward90_fits(const struct nh_backward90_kernel *kernel);
  * tiles of the longest loop. */
 struct nh_backward90_loops {
     double work_tiles, tiles, masked, longest;
-    /* where warpgroups skip tiles: pairs of a warpgroup and a tile that are multiplied, and those of them with masks;
-     * else 0 */
+    /* pairs of a warpgroup and a tile that are multiplied, and with masks, where warpgroups skip tiles; else 0 */
     double multiplied, multiplied_masked;
 };
 
@@ -54,8 +53,7 @@ const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel);
 /* The counts of a kernel's loops. In loops of blocks that own queries, extra tokens come last. */
 struct nh_backward90_loops nh_backward90_loops_of(const struct nh_backward90_kernel *kernel);
 
-/* The same from pairs of tiles that are already counted; seen: those that warpgroups multiply if they skip, else
- * NULL. */
+/* The same from pairs of tiles already counted; seen: those that warpgroups multiply if they skip, else NULL. */
 struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_kernel *kernel,
                                                     const struct nh_tiling_count *count,
                                                     const struct nh_tiling_count *seen);
@@ -75,8 +73,7 @@ struct nh_backward90_pair {
     struct nh_work work;
 };
 
-/* Writes the pairs with the fewest predicted clocks, fewest first. The kernel's own tiles play no part. Returns how
- * many. */
+/* Writes the pairs with the fewest predicted clocks, fewest first, whatever tiles the kernel has; returns how many. */
 enum { NH_BACKWARD90_KEPT = 5 };
 int nh_backward90_best(const struct nh_backward90_kernel *kernel,
                        struct nh_backward90_pair best[NH_BACKWARD90_KEPT]);

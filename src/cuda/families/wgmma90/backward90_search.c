@@ -1,7 +1,6 @@
 /* The search for the tiles with which a backward kernel of sm_90 is fastest. */
 #include "backward90.h"
 
-#include "tiling.h"
 #include "predict.h"
 #include "top_n.h"
 
@@ -94,8 +93,7 @@ static struct nh_work work_of(const struct nh_backward90_kernel *kernel,
     return work;
 }
 
-/* Clocks of all blocks together, for a million blocks whose loops have `tiles` tiles each, `masked` of them with
- * masks. */
+/* Clocks of all blocks, for a million whose loops have `tiles` tiles each, `masked` of them with masks. */
 static double work_clocks(const struct nh_backward90_kernel *kernel, double tiles, double masked) {
     const double many = 1e6;
     const struct nh_backward90_loops loops = {

@@ -1,14 +1,11 @@
-/* cuda.fused90: the fused forward pass of sm_90 (fused90_forward.cu): which problems it takes, what its configs need
- * and ask of a device, and their launches. */
+/* cuda.fused90: the fused forward pass of sm_90 (fused90_forward.cu): problems, needs and work of configs, launches. */
 #include "fused90.h"
 
-#include "tiling.h"
 #include "cuda_family.h"
 #include "launch90.h"
 #include "permuted_axes.h"
 #include "rates.h"
 #include "tensor_maps.h"
-#include "tile_count.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,8 +13,7 @@
 enum { MOST_DIM = 256 };
 /* The step that masks scores (fused90_mask_step.cuh) has this depth. */
 enum { MASK_DEPTH = 16 };
-/* A warpgroup tile whose warps skip key tiles has 4 x 4 x 4 queries or, in 2-D, 8 x 8: as many along each axis. Its four
- * warps follow each other along the first one. */
+/* A warpgroup tile whose warps skip key tiles is 4 x 4 x 4 or, in 2-D, 8 x 8; its warps follow along the first axis. */
 enum { SIDE = 4, SIDE_2D = 8, WARPS_OF_GROUP = 4 };
 
 static const struct nh_knob knobs[] = {
@@ -215,8 +211,7 @@ int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_c
 
 /* ---- work ---- */
 
-/* Instructions per logit for a bias, as of commit 3c75332; few of the recorded timings have a bias. Rows of several heads
- * share no entries. */
+/* Instructions per logit for a bias, as of commit 3c75332; few timings have one. Rows of several heads share none. */
 static double bias_instructions(const struct nh_fused90 *of) {
     enum { SHARED = 15, APART = 19 };
     return !of->problem->has_bias ? 0 : of->value[QH] > 1 ? APART : SHARED;
@@ -260,8 +255,7 @@ static void set_units(const struct nh_fused90 *of, double fetched, double seen, 
     launch->unit[NH_WORK_COPY] = held ? (problem->rank - 1) * (double)problem->dim : 0;
 }
 
-/* Blocks of a cluster share the key tiles of a work tile. Their warpgroups do not skip: they multiply, with masks, what
- * they would otherwise skip. */
+/* Blocks of a cluster share a work tile's key tiles. Their warpgroups multiply, with masks, what others skip. */
 void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
                         struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
@@ -395,13 +389,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_fused90 = {
-    NH_CUDA_SOLVER,
-    .name = "cuda.fused90",
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
+    NH_CUDA_SOLVER("cuda.fused90", knobs, refuse, candidates, work, add_steps),
     .view = nh_permuted_axes,
-    .refuse = refuse,
-    .candidates = candidates,
-    .work = work,
-    .add_steps = add_steps,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
 };

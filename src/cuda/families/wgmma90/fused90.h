@@ -1,5 +1,4 @@
-/* cuda.fused90 in two files: fused90.c has the solver, what its configs need and ask of a device, and their launches;
- * fused90_search.c searches the tiles. */
+/* cuda.fused90 in two files: the solver, needs, work and launches (fused90.c), and the search (fused90_search.c). */
 #ifndef NH_FUSED90_H
 #define NH_FUSED90_H
 
@@ -53,8 +52,7 @@ int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most);
  * the weights of key tiles of which their rows see nothing. Blocks of a cluster do not. */
 bool nh_fused90_skips(const struct nh_fused90 *of);
 
-/* The number of blocks that share a work tile. It is 1 if there is a bias, as its boxes are fetched for whole loops, or
- * if key tiles have several boxes. */
+/* The blocks that share a work tile: 1 with a bias, whose boxes are for whole loops, or with several boxes per tile. */
 int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_count *fetched);
 
 /* Sets the work of a config with these loops. */
@@ -65,8 +63,7 @@ struct nh_fused90_loops nh_fused90_loops_of(const struct nh_fused90 *of);
 
 /* ---- fused90_search.c ---- */
 
-/* Whether the copy engine can go around the periodic axes: either no query tile with its windows meets two seams of an
- * axis, or key tiles divide it. */
+/* Whether the copy engine can go around the periodic axes: no query tile meets two seams, or key tiles divide them. */
 bool nh_fused90_goes_around(const struct nh_problem *problem);
 
 /* Adds configs with the tiles worth trying whose time is below the list's limit; their knob REPAIR_APART is 0. */

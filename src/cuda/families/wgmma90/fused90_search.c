@@ -1,6 +1,5 @@
 /* The search for the tiles of queries and keys with which cuda.fused90 is fastest. Query tiles are skipped if their
  * cost with any keys is too high, and pairs if their cost without masks is. */
-#include "tiling.h"
 #include "fused90.h"
 #include "launch90.h"
 #include "predict.h"

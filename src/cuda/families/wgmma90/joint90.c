@@ -3,11 +3,8 @@
  * the sums. Then dQ is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the
  * sums in no fixed order, so that results are not deterministic. */
 #include "backward90.h"
-#include "launch.h"
 #include "cuda_family.h"
-#include "launch90.h"
 #include "permuted_axes.h"
-#include "tile_count.h"
 
 #include <string.h>
 
@@ -158,13 +155,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_joint90 = {
-    NH_CUDA_SOLVER,
-    .name = "cuda.joint90",
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
+    NH_CUDA_SOLVER("cuda.joint90", knobs, refuse, candidates, work, add_steps),
     .view = nh_permuted_axes,
-    .refuse = refuse,
-    .candidates = candidates,
-    .work = work,
-    .add_steps = add_steps,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
 };

@@ -1,11 +1,9 @@
 /* cuda.split90: the backward pass on sm_90. One launch computes statistics of the queries, one dQ by blocks that own
  * queries, and one or, for wide heads, two dK and dV by blocks that own keys. This takes seven or eight products
- * instead of five, but no atomics and no workspace for dQ, and results are bit-equal in every run.
- *
- * Gradients of extra tokens (split90_extra.cu): blocks own tiles of extra tokens and loop over shares of the queries;
- * the shares' sums are then added in a fixed order. */
+ * instead of five, but no atomics and no workspace for dQ, and results are bit-equal in every run. For gradients of
+ * extra tokens (split90_extra.cu) blocks own tiles of these and loop over shares of the queries, whose sums are then
+ * added in order. */
 #include "backward90.h"
-#include "launch.h"
 #include "cuda_family.h"
 #include "permuted_axes.h"
 #include "top_n.h"
@@ -28,8 +26,7 @@ static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                                 value + QUERY_LOOP_X};
 }
 
-/* The problem as extra tokens see it: every query attends every extra token, without windows or bias, so that the box
- * of queries is a grid of its own. */
+/* The problem as extra tokens see it: every query attends each, without bias, and their box is a grid of its own. */
 static struct nh_problem without_windows(const struct nh_problem *problem) {
     struct nh_problem dense = *problem;
     dense.has_bias = false;
@@ -166,8 +163,7 @@ static nhood_status add_extra(struct nh_cuda_operation *operation, const struct 
 
 /* ---- work ---- */
 
-/* Starts the work; the launch for the statistics waits for memory. Blocks that own extra tokens divide the queries
- * evenly. */
+/* Starts the work; the launch for statistics waits for memory. Blocks that own extra tokens share queries evenly. */
 static void start_work(const struct nh_problem *problem, struct nh_work *work) {
     nh_work_start(work, NH_OPERATION_SPLIT90, problem);
     work->overlaps = true;
@@ -287,13 +283,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 }
 
 const struct nh_solver nh_solver_cuda_split90 = {
-    NH_CUDA_SOLVER,
-    .name = "cuda.split90",
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
-    .knob = knobs,
+    NH_CUDA_SOLVER("cuda.split90", knobs, refuse, candidates, work, add_steps),
     .view = nh_permuted_axes,
-    .refuse = refuse,
-    .candidates = candidates,
-    .work = work,
-    .add_steps = add_steps,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
 };

@@ -6,9 +6,8 @@
 
 #include "kernel_config.h"
 
-/* What a block owns and what its kernel computes: queries and O (fused90_forward.cu) or dQ (split90_query.cu), keys and
- * dK and dV (split90_key.cu), extra tokens and the same of these (split90_extra.cu), keys and all gradients
- * (joint90.cu). */
+/* What a block owns and computes: queries and O (fused90_forward.cu) or dQ (split90_query.cu), keys and dK and dV
+ * (split90_key.cu), extra tokens and these (split90_extra.cu), keys and all gradients (joint90.cu). */
 enum wgmma90_kernel { WGMMA90_FORWARD, WGMMA90_QUERY, WGMMA90_KEY, WGMMA90_EXTRA, WGMMA90_JOINT };
 
 /* How scores of pairs that are masked become minus infinity, or their weights 0.
@@ -23,26 +22,18 @@ enum wgmma90_mask { WGMMA90_MASK_BITS, WGMMA90_MASK_PLACES, WGMMA90_MASK_PRODUCT
  * weights of a tile of which its rows see nothing. */
 enum wgmma90_skipping { WGMMA90_SKIP_NOTHING, WGMMA90_SKIP_TILES, WGMMA90_SKIP_PLANES };
 
-/* kernel, mask, skipping: see above
- * rank, dim, dim_v: of the problem
- * own, own_heads: extents of an owned tile, and query heads that share it
- * loop, loop_boxes: extents of a box of the loop, and boxes of a loop tile
- * warpgroups: those that multiply, 64 owned rows each
- * stack: the axis along which the warpgroups' rows follow each other
- * stages: loop tiles in shared memory at a time
- * own_places: owned tiles in shared memory at a time; if loops are short, the next one is fetched during this one
- * cluster: blocks that share a work tile
- * head_parts: parts of the heads, each block keeping to one
- * extra, biased: 1: there are extra tokens, or a relative bias
- * window_y, window_z: windows along the last axes for masks that a block makes once; else 0
- * q_in_registers: 1: warpgroups keep their queries in registers
- * repair_apart: 1: rows that are not finite are repaired by a launch of their own
- * sum_d_k, sum_d_v: 1: the kernel makes dK, dV
- * q_map, k_map, v_map, d_o_map: layouts of tensor maps (enum nh_map_layout)
- * folded, far_axes, uneven_axes: dilations that maps do not stride over (wgmma90.cuh); axes are bits
- * region_axes: axes that are cut or periodic; 0: tensors have the whole grid
- * strided, dilated: 1: some axis has a stride, or a dilation, above 1. causal: 1: some axis is. Kernels where none is so
- * have 10 to 45 % fewer instructions, and begin a work tile without a division by a stride or dilation */
+/* kernel, mask, skipping: see above rank, dim, dim_v: of the problem own, own_heads: extents of an owned tile, and
+ * query heads that share it loop, loop_boxes: extents of a box of the loop, and boxes of a loop tile warpgroups: those
+ * that multiply, 64 owned rows each stack: the axis along which the warpgroups' rows follow each other stages: loop
+ * tiles in shared memory at a time own_places: owned tiles in shared memory at a time; if loops are short, the next one
+ * is fetched during this one cluster: blocks that share a work tile head_parts: parts of the heads, each block keeping
+ * to one extra, biased: 1: there are extra tokens, or a relative bias window_y, window_z: windows along the last axes
+ * for masks that a block makes once; else 0 q_in_registers: 1: warpgroups keep their queries in registers repair_apart:
+ * 1: rows that are not finite are repaired by a launch of their own sum_d_k, sum_d_v: 1: the kernel makes dK, dV q_map,
+ * k_map, v_map, d_o_map: layouts of tensor maps (enum nh_map_layout) folded, far_axes, uneven_axes: dilations that maps
+ * do not stride over (wgmma90.cuh); axes are bits region_axes: axes that are cut or periodic; 0: tensors have the whole
+ * grid strided, dilated: 1: some axis has a stride, or a dilation, above 1. causal: 1: some axis is. Kernels where none
+ * is so have 10 to 45 % fewer instructions, and begin a work tile without a division by a stride or dilation */
 #define WGMMA90_CONFIG(ONE, MANY)                                                                  \
     ONE(kernel)                                                                                    \
     ONE(mask)                                                                                      \
@@ -167,9 +158,8 @@ NH_CONFIG_FN int wgmma90_bias_bytes(const struct wgmma90_config *c) {
     return c->biased ? c->own_heads * wgmma90_bias_head_bytes(c) : 0;
 }
 
-/* Without heads that share a tile, a thread's two rows are in two runs of 8 rows, a step apart along z (`paired_z`) or
- * y. A warp's dS has a matrix for each distance of runs, the parts; along that axis there is one more of them than runs
- * of columns. */
+/* Unless heads share a tile, a thread's two rows are in two runs of 8 rows, a step apart along z (`paired_z`) or y. A
+ * warp's dS has a matrix, a part, for each distance of runs; along that axis there is one more than runs of columns. */
 NH_CONFIG_FN int wgmma90_paired_z(const struct wgmma90_config *c) {
     return c->own_heads == 1 && c->own[2] / (c->stack == 2 ? c->warpgroups : 1) > 8;
 }
@@ -206,10 +196,9 @@ NH_CONFIG_FN int wgmma90_lines_bytes(const struct wgmma90_config *c) {
 /* A row of the operand of WGMMA90_MASK_PRODUCT: 16 elements for each of at most two tiles of a plane. */
 enum { WGMMA90_MASK_ROW_BYTES = 64 };
 
-/* Whether a queue in shared memory hands work tiles to the block's threads (work_queue.cuh). Parts of a grid are
- * computed while other parts are exchanged between GPUs, by a kernel that occupies some multiprocessors for a while:
- * with a queue, blocks that start late take fewer work tiles. Such launches of the forward clear the queue's counter
- * anyway, for the repair. */
+/* Whether a queue in shared memory hands work tiles to the block's threads (work_queue.cuh). While other parts of a
+ * grid are exchanged between GPUs, by a kernel that occupies multiprocessors, blocks that start late then take fewer
+ * work tiles. Such launches of the forward clear the queue's counter anyway, for the repair. */
 NH_CONFIG_FN int wgmma90_queued(const struct wgmma90_config *c) {
     return c->kernel == WGMMA90_JOINT || (c->kernel == WGMMA90_FORWARD && c->region_axes &&
                                           c->repair_apart && c->cluster == 1 && !c->biased);
@@ -281,8 +270,7 @@ NH_CONFIG_FN struct wgmma90_layout wgmma90_query_layout(const struct wgmma90_con
     return s;
 }
 
-/* What blocks that own keys or extra tokens have: a ring of Q and dO with their statistics. A launch for dV alone needs
- * no V. */
+/* What blocks that own keys or extra tokens have: a ring of Q, dO and statistics. A launch for dV alone needs no V. */
 NH_CONFIG_FN struct wgmma90_layout wgmma90_key_layout(const struct wgmma90_config *c,
                                                       unsigned base) {
     struct wgmma90_layout s = {0};
