@@ -579,8 +579,8 @@ NHOOD_API nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device,
                                         const nhood_problem *problem,
                                         const nhood_plan_options *options);
 
-/* Adds those that nhood_plan_create_group would use for the group of `count` problems, which the device runs one after the other:
- * those of every member. Returns what that and nhood_bundle_add would, with the index of the member in front. */
+/* Adds those that nhood_plan_create_group would use for the group of `count` problems, and those of every member's own plan, which
+ * it would use beside other members. Returns what that and nhood_bundle_add would, with the index of the member in front. */
 NHOOD_API nhood_status nhood_bundle_add_group(nhood_bundle *bundle, int32_t device,
                                               const nhood_problem *problems, int64_t count,
                                               const nhood_plan_options *options);
@@ -679,9 +679,9 @@ typedef struct nhood_group_io {
 } nhood_group_io;
 
 /* Runs a plan of a group once, as nhood_plan_execute runs others. Outputs of different members must not overlap. On the CPU
- * threads are shared over all members, and results are bit-equal to those of the members' own plans. On CUDA the launches of
- * the members follow each other on the stream; a CUDA graph may capture them. ARGUMENT (with the index of the member), DEVICE,
- * INTERRUPTED. */
+ * threads are shared over all members, and results are bit-equal to those of the members' own plans. On CUDA members with the
+ * same kernel share its launches; a CUDA graph may capture them, and needs the plan as long as it runs. ARGUMENT (with the index
+ * of the member), DEVICE, INTERRUPTED. */
 NHOOD_API nhood_status nhood_plan_execute_group(const nhood_plan *plan, const nhood_group_io *io);
 
 /* ---- wisdom ---------------------------------------------------------------------------------- */

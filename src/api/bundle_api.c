@@ -29,6 +29,12 @@ nhood_status nhood_bundle_create(nhood_context *context, nhood_bundle **bundle) 
     return NHOOD_OK;
 }
 
+static nhood_status refuse_measuring(const nhood_plan_options *options) {
+    return nh_error(NHOOD_ERR_ARGUMENT,
+                    "options.effort = %d: what goes into a bundle is chosen without measuring",
+                    (int)options->effort);
+}
+
 /* report: NULL, or gets the launches. */
 static nhood_status add(nhood_bundle *bundle, int32_t device, const nhood_problem *given,
                         const nhood_plan_options *options, nhood_launch_fn report, void *user) {
@@ -41,10 +47,7 @@ static nhood_status add(nhood_bundle *bundle, int32_t device, const nhood_proble
     nhood_status status =
         nh_context_request(bundle->context, device, given, options, &problem, &request);
     if (status) return status;
-    if (options && options->effort == NHOOD_EFFORT_MEASURE)
-        return nh_error(NHOOD_ERR_ARGUMENT,
-                        "options.effort = %d: what goes into a bundle is chosen without measuring",
-                        (int)options->effort);
+    if (options && options->effort == NHOOD_EFFORT_MEASURE) return refuse_measuring(options);
     status = nh_context_choose(bundle->context, &request, options, &choice);
     if (!status) status = nh_registry_collect_twin(bundle->cuda, request.device, &twin);
     if (status) return status;
@@ -63,25 +66,16 @@ nhood_status nhood_bundle_add(nhood_bundle *bundle, int32_t device, const nhood_
     return add(bundle, device, problem, options, NULL, NULL);
 }
 
-/* What makes a group illegal, before anything is compiled. */
-static nhood_status check_members(const nhood_problem *problems, int64_t count) {
-    struct nh_problem first, problem;
-    for (int64_t i = 0; i < count; i++) {
-        nhood_status status = nh_problem_canonical(&problems[i], i ? &problem : &first);
-        if (status) return nh_group_member_error(status, i);
-        if (i) status = nh_group_check_shared(&first, &problem, i);
-        if (status) return status;
-    }
-    return NHOOD_OK;
-}
-
 nhood_status nhood_bundle_add_group(nhood_bundle *bundle, int32_t device,
                                     const nhood_problem *problems, int64_t count,
                                     const nhood_plan_options *options) {
     NH_NOT_CANCELLED;
     if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
     nhood_status status = nh_members_check_count(problems, count);
-    if (!status) status = check_members(problems, count);
+    if (status) return status;
+    if (options && options->effort == NHOOD_EFFORT_MEASURE) return refuse_measuring(options);
+    status = nh_members_collect(bundle->context, bundle->cuda, device, problems, count, options);
+    /* Their own kernels, too: in other groups, a member may be the only one that has its kernel. */
     for (int64_t i = 0; !status && i < count; i++) {
         status = add(bundle, device, &problems[i], options, NULL, NULL);
         if (status) status = nh_group_member_error(status, i);

@@ -45,14 +45,20 @@ struct draft {
     struct table table;
     int64_t *index_of;        /* of each member: which of the distinct problems it has */
     int64_t *first_of;        /* of each distinct problem: the first member that has it */
-    struct nh_choice *choice; /* of each distinct problem */
+    int64_t *members_of;      /* of each distinct problem: how many members have it */
+    struct nh_choice *choice; /* of each distinct problem, as members of the group */
+    struct nh_choice *own;    /* the same for plans of their own */
+    bool *joined;             /* see nh_planner_share */
 };
 
 static void free_draft(const struct nh_host *host, struct draft *draft) {
     nh_release(host, draft->table.place);
     nh_release(host, draft->index_of);
     nh_release(host, draft->first_of);
+    nh_release(host, draft->members_of);
     nh_release(host, draft->choice);
+    nh_release(host, draft->own);
+    nh_release(host, draft->joined);
 }
 
 static nhood_status allocate(const struct nh_host *host, int64_t count, struct nh_members **created,
@@ -71,7 +77,10 @@ static nhood_status allocate(const struct nh_host *host, int64_t count, struct n
         !(draft->table.place = nh_allocate(host, (size_t)draft->table.places * sizeof(int64_t))) ||
         !(draft->index_of = nh_allocate(host, room * sizeof *draft->index_of)) ||
         !(draft->first_of = nh_allocate(host, room * sizeof *draft->first_of)) ||
-        !(draft->choice = nh_allocate(host, room * sizeof *draft->choice)))
+        !(draft->members_of = nh_allocate(host, room * sizeof *draft->members_of)) ||
+        !(draft->choice = nh_allocate(host, room * sizeof *draft->choice)) ||
+        !(draft->own = nh_allocate(host, room * sizeof *draft->own)) ||
+        !(draft->joined = nh_allocate(host, room * sizeof *draft->joined)))
         return NHOOD_ERR_MEMORY;
     return NHOOD_OK;
 }
@@ -91,24 +100,11 @@ static nhood_status read_problems(nhood_context *context, int32_t device,
         if (status) break;
         draft->index_of[i] = intern(members, &draft->table, &problem);
         if (members->distinct > known) draft->first_of[known] = i;
+        draft->members_of[draft->index_of[i]]++;
         /* checks the device and the options, which are the same for all */
         if (i == 0)
             status = nh_context_request(context, device, &problems[0], options, &problem, request);
     }
-    return status;
-}
-
-static nhood_status build_one(nhood_context *context, struct nh_request *request,
-                              const nhood_plan_options *options, struct nh_choice *choice,
-                              struct nh_operation **operation) {
-    struct nh_built built = {.operation = NULL};
-    nhood_status status = nh_context_choose(context, request, options, choice);
-    if (status) return status;
-    if (!request->problem->batch)
-        return nh_empty_build(request->problem, request->device, operation);
-    status = nh_planner_build(request, choice, &built);
-    *operation = built.operation;
-    *choice = built.choice;
     return status;
 }
 
@@ -117,9 +113,10 @@ static double share_of_budget(double left_s, int64_t members) {
     return left_s > 0 ? left_s / (double)members : 1e-9;
 }
 
-static nhood_status build(nhood_context *context, struct nh_request *request,
-                          const nhood_plan_options *options, struct nh_members *members,
-                          struct draft *draft) {
+/* Chooses for each distinct problem, and keeps its window tables. */
+static nhood_status choose(nhood_context *context, struct nh_request *request,
+                           const nhood_plan_options *options, struct nh_members *members,
+                           struct draft *draft) {
     const double start_s = nh_steady_s();
     nhood_plan_options own = {.struct_size = sizeof own};
     if (options) own = *options;
@@ -131,8 +128,44 @@ static nhood_status build(nhood_context *context, struct nh_request *request,
         nhood_status status =
             nh_windows_keep(members->host, members->problem[i].axis, &members->tables[i]);
         if (!status)
-            status = build_one(context, request, options ? &own : NULL, &draft->choice[i],
-                               &members->built[i]);
+            status = nh_context_choose(context, request, options ? &own : NULL, &draft->choice[i]);
+        if (status) return nh_group_member_error(status, draft->first_of[i]);
+    }
+    memcpy(draft->own, draft->choice, (size_t)members->distinct * sizeof *draft->own);
+    if (members->distinct && request->device->info.kind == NHOOD_DEVICE_CUDA)
+        nh_planner_share(request->device, members->problem, draft->members_of, members->distinct,
+                         draft->choice, draft->joined);
+    return NHOOD_OK;
+}
+
+static nhood_status build_one(struct nh_request *request, const struct nh_device *device,
+                              struct nh_choice *choice, struct nh_operation **operation) {
+    struct nh_built built = {.operation = NULL};
+    if (!request->problem->batch)
+        return nh_empty_build(request->problem, request->device, operation);
+    struct nh_request own = *request;
+    own.device = device;
+    nhood_status status = nh_planner_build(&own, choice, &built);
+    *operation = built.operation;
+    *choice = built.choice;
+    return status;
+}
+
+static void destroy_built(struct nh_members *members) {
+    for (int64_t i = 0; members->built && i < members->distinct; i++)
+        if (members->built[i]) {
+            members->built[i]->destroy(members->built[i]);
+            members->built[i] = NULL;
+        }
+}
+
+/* Builds the operations of the distinct problems on the device, and that of the group by `group_build`. */
+static nhood_status build_with(struct nh_request *request, const struct nh_device *device,
+                               nh_group_build_fn *group_build, struct nh_members *members,
+                               struct draft *draft) {
+    for (int64_t i = 0; i < members->distinct; i++) {
+        request->problem = &members->problem[i];
+        nhood_status status = build_one(request, device, &draft->choice[i], &members->built[i]);
         if (status) return nh_group_member_error(status, draft->first_of[i]);
     }
     for (int64_t i = 0; i < members->group.count; i++) {
@@ -145,7 +178,24 @@ static nhood_status build(nhood_context *context, struct nh_request *request,
                                      .ns = members->problem[index].batch ? ns : 0};
     }
     nh_group_pack(&members->group);
-    return nh_registry_group(request->device, &members->group, &members->operation);
+    return group_build(device, &members->group, &members->operation);
+}
+
+/* Members whose launches cannot be those of all, as the compiler or the device refuses a kernel, are launched one by one, by what
+ * their own plans would launch. */
+static nhood_status build(struct nh_request *request, struct nh_members *members,
+                          struct draft *draft) {
+    if (request->device->info.kind != NHOOD_DEVICE_CUDA)
+        return build_with(request, request->device, nh_registry_group, members, draft);
+    struct nh_device device = *request->device;
+    device.kernels_later = true;
+    nhood_status status = build_with(request, &device, nh_registry_group, members, draft);
+    if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE) return status;
+    nh_log(members->host, NHOOD_LOG_WARNING, "a group has launches for each member: %s",
+           nhood_last_error());
+    destroy_built(members);
+    memcpy(draft->choice, draft->own, (size_t)members->distinct * sizeof *draft->own);
+    return build_with(request, request->device, nh_group_loop_build, members, draft);
 }
 
 /* Appends to the description. */
@@ -175,14 +225,20 @@ static void describe(nhood_plan *plan, const struct nh_device *device, const str
     }
     for (int64_t i = 0; i < members->group.count; i++)
         ns += members->group.member[i].ns;
+    if (members->operation->launches)
+        append(plan, " %lld launch%s,", (long long)members->operation->launches,
+               members->operation->launches > 1 ? "es" : "");
     if (ns > 0)
         append(plan, " %.3g ms expected one by one", ns * 1e-6);
     else
         append(plan, " nothing to compute");
 }
 
+/* collecting: NULL, or where kernels go that are only compiled, and then nothing remains of the members. */
 static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *problems,
-                         int64_t count, const nhood_plan_options *options) {
+                         int64_t count, const nhood_plan_options *options,
+                         struct nh_cuda *collecting) {
+    struct nh_device twin = {.backend = NULL};
     const struct nh_host *host = &plan->context->host;
     struct draft draft = {.index_of = NULL};
     struct nh_request request = {.table = NULL};
@@ -191,10 +247,29 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
     if (!status)
         status = read_problems(plan->context, device, problems, options, plan->members, &draft,
                                &request);
-    if (!status) status = nh_context_present(request.device);
-    if (!status) status = build(plan->context, &request, options, plan->members, &draft);
+    if (!status && !collecting) status = nh_context_present(request.device);
+    if (!status) status = choose(plan->context, &request, options, plan->members, &draft);
+    if (!status && collecting) {
+        status = nh_registry_collect_twin(collecting, request.device, &twin);
+        request.device = &twin;
+    }
+    if (!status) status = build(&request, plan->members, &draft);
     if (!status) describe(plan, request.device, &draft);
     free_draft(host, &draft);
+    if (!collecting || !twin.backend) return status;
+    nh_members_destroy(plan->members);
+    plan->members = NULL;
+    nh_release(host, twin.backend);
+    return status;
+}
+
+nhood_status nh_members_collect(nhood_context *context, struct nh_cuda *cuda, int32_t device,
+                                const nhood_problem *problems, int64_t count,
+                                const nhood_plan_options *options) {
+    nhood_plan *plan = nh_plan_new(context);
+    if (!plan) return NHOOD_ERR_MEMORY;
+    const nhood_status status = fill(plan, device, problems, count, options, cuda);
+    nhood_plan_release(plan);
     return status;
 }
 
@@ -217,7 +292,7 @@ nhood_status nhood_plan_create_group(nhood_context *context, int32_t device,
     if (status) return status;
     nhood_plan *created = nh_plan_new(context);
     if (!created) return NHOOD_ERR_MEMORY;
-    status = fill(created, device, problems, count, options);
+    status = fill(created, device, problems, count, options, NULL);
     if (status) {
         nhood_plan_release(created);
         return status;

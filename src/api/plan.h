@@ -33,6 +33,11 @@ nhood_plan *nh_plan_new(nhood_context *context);
 /* ARGUMENT for what cannot be a list of members. */
 nhood_status nh_members_check_count(const nhood_problem *problems, int64_t count);
 
+/* Has the kernels compiled that a plan of the group would launch, for a backend of nh_registry_collect_open. */
+nhood_status nh_members_collect(nhood_context *context, struct nh_cuda *cuda, int32_t device,
+                                const nhood_problem *problems, int64_t count,
+                                const nhood_plan_options *options);
+
 /* Does nothing for NULL; the members may be half built. */
 void nh_members_destroy(struct nh_members *members);
 

@@ -7,6 +7,7 @@
 #include "cpu_norm_rope.h"
 #include "cpu_solvers.h"
 #include "cuda.h"
+#include "cuda_group.h"
 #include "cuda_solvers.h"
 #include "device_spec.h"
 #include "kernel_cache.h"
@@ -106,7 +107,7 @@ nhood_status nh_registry_norm_rope(const struct nh_norm_rope *problem,
 nhood_status nh_registry_group(const struct nh_device *device, const struct nh_group *group,
                                struct nh_group_operation **operation) {
     const bool cpu = device->info.kind == NHOOD_DEVICE_CPU;
-    return (cpu ? nh_cpu_group_build : nh_group_loop_build)(device, group, operation);
+    return (cpu ? nh_cpu_group_build : nh_cuda_group_build)(device, group, operation);
 }
 
 nhood_status nh_registry_prepare(const struct nh_device *device) {

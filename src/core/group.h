@@ -23,6 +23,8 @@ struct nh_group {
 /* What a plan of a group executes. `run` gets pointers that were checked. */
 struct nh_group_operation {
     size_t workspace_bytes;
+    int64_t
+        launches; /* on a GPU, of an execute in packed tensors that asks for all outputs; 0: not counted */
     nhood_status (*run)(const struct nh_group_operation *operation, const nhood_group_io *io);
     void (*destroy)(struct nh_group_operation *operation);
 };

@@ -17,6 +17,9 @@ struct nh_device {
     const struct nh_host *host;
     const struct nh_timing *timing; /* NULL: operations cannot be timed */
     bool spec_only; /* known only by its published numbers: estimates work, nothing can be built */
+    /* Operations are members of a group and have no kernels until the backend makes an operation of the group (group.h). Only
+     * of CUDA. */
+    bool kernels_later;
     void *
         backend; /* struct nh_cpu * or struct nh_cuda_device *; only the backend's own solvers use it */
 };

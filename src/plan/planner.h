@@ -52,6 +52,12 @@ struct nh_built {
 nhood_status nh_planner_build(const struct nh_request *request, const struct nh_choice *choice,
                               struct nh_built *built);
 
+/* Makes the choices of a group's `count` different problems alike where that costs less than a launch saves (group_choice.c): those
+ * with the most work lead, and others join them. members: how many of the group have the problem. joined: all false. */
+void nh_planner_share(const struct nh_device *device, const struct nh_problem *problem,
+                      const int64_t *members, int64_t count, struct nh_choice *choice,
+                      bool *joined);
+
 /* ---- remembered choices (choice_cache.c) ----
  * Asking solvers for candidates and their estimates takes tens of microseconds. */
 

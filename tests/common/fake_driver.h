@@ -8,6 +8,7 @@
 
 #include "driver.h"
 #include "kernel_abi.h"
+#include "members_abi.h"
 
 enum { FAKE_DEVICES = 16, FAKE_LAUNCHES = 64, FAKE_MAPS = 16, FAKE_ERROR = 999 };
 /* where all memory is that is allocated on a device */
@@ -23,6 +24,8 @@ struct fake_launch {
     struct nh_cuda_args args;
     /* the arguments that follow `args` if kernels get the region */
     struct nh_cuda_region region[3];
+    /* what is handed to a kernel that works for several problems, instead of all these */
+    struct nh_cuda_members members;
 };
 
 struct fake_state {
@@ -39,6 +42,8 @@ struct fake_state {
     unsigned char sent[4096];
     /* the application has a context of the device current; the application's thread captures a graph */
     bool context_current, capturing;
+    /* launches are for the members of groups, and have other parameters */
+    bool for_members;
     /* the first bytes of the machine code that was loaded last, up to a zero */
     char code[64];
     int maps_encoded;

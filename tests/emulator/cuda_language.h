@@ -83,6 +83,9 @@ inline float __fdividef(float x, float y) {
 inline int __ffs(int x) {
     return __builtin_ffs(x);
 }
+inline int __popc(unsigned x) {
+    return __builtin_popcount(x);
+}
 inline unsigned __umulhi(unsigned x, unsigned y) {
     return (unsigned)((unsigned long long)x * y >> 32);
 }

@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static nhood_status check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io) {
+nhood_status nh_cuda_check_alignment(const struct nh_cuda_operation *operation,
+                                     const nhood_io *io) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
         if ((operation->aligned >> t & 1) && (uintptr_t)io->data[t] % NH_CUDA_ALIGNMENT)
             return nh_error(NHOOD_ERR_ARGUMENT,
@@ -58,14 +59,9 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
     return NHOOD_OK;
 }
 
-/* Room for the arguments of any family; a kernel reads as many bytes as its own struct has. */
-struct arguments {
-    struct nh_cuda_args shared;
-    char rest[NH_AXES * sizeof(struct nh_cuda_region) + NH_OWN_ARGS_WORDS * sizeof(long long)];
-};
-
-static nhood_status launch(const struct nh_cuda_operation *operation,
-                           const struct nh_cuda_step *step, const nhood_io *io, bool overlaps) {
+nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
+                            const struct nh_cuda_step *step, bool overlaps, void *stream,
+                            void **parameters) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
     struct nh_cu_launch_attribute attribute[2];
     unsigned attributes = 0;
@@ -79,26 +75,34 @@ static nhood_status launch(const struct nh_cuda_operation *operation,
         .grid = {(unsigned)step->grid[0], (unsigned)step->grid[1], (unsigned)step->grid[2]},
         .block = {(unsigned)step->threads, 1, 1},
         .shared_bytes = (unsigned)step->shared_bytes,
-        .stream = (nh_cu_stream)io->stream,
+        .stream = (nh_cu_stream)stream,
         .attribute = attribute,
         .attributes = attributes,
     };
-    struct arguments arguments;
-    const size_t region_bytes = step->regions ? sizeof step->region : 0;
-    struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
-    void *parameters[2] = {&arguments, map};
-    bind(operation, step, io, &arguments.shared);
-    memcpy(arguments.rest, step->region, region_bytes);
-    memcpy(arguments.rest + region_bytes, step->own.words, sizeof step->own.words);
-    nhood_status status = encode(driver, step, &arguments.shared, map);
-    if (status) return status;
     /* cuLaunchKernelEx takes a CUkernel for a CUfunction, too: the driver loads it into the current context. */
     return nh_driver_check(
         driver, driver->launch(&config, (nh_cu_function)(void *)step->kernel, parameters, NULL),
         "launch");
 }
 
-static bool wanted(const struct nh_cuda_step *step, const nhood_io *io) {
+void nh_cuda_step_arguments(const struct nh_cuda_step *step, struct nh_cuda_arguments *arguments) {
+    const size_t region_bytes = step->regions ? sizeof step->region : 0;
+    memcpy(arguments->rest, step->region, region_bytes);
+    memcpy(arguments->rest + region_bytes, step->own.words, sizeof step->own.words);
+}
+
+static nhood_status launch(const struct nh_cuda_operation *operation,
+                           const struct nh_cuda_step *step, const nhood_io *io, bool overlaps) {
+    struct nh_cuda_arguments arguments;
+    struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
+    void *parameters[2] = {&arguments, map};
+    bind(operation, step, io, &arguments.shared);
+    nh_cuda_step_arguments(step, &arguments);
+    nhood_status status = encode(&operation->device->cuda->driver, step, &arguments.shared, map);
+    return status ? status : nh_cuda_launch(operation, step, overlaps, io->stream, parameters);
+}
+
+bool nh_cuda_wanted(const struct nh_cuda_step *step, const nhood_io *io) {
     if (!step->outputs) return true;
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
         if ((step->outputs >> t & 1) && io->data[t]) return true;
@@ -110,7 +114,7 @@ static nhood_status run_steps(const struct nh_cuda_operation *operation, const n
     bool follows = false; /* the step right before this one was launched */
     for (int32_t i = 0; !status && i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
-        bool launched = wanted(step, io);
+        bool launched = nh_cuda_wanted(step, io);
         bool overlaps = follows && step->overlaps && operation->device->overlaps;
         if (launched) status = launch(operation, step, io, overlaps);
         follows = launched;
@@ -121,7 +125,7 @@ static nhood_status run_steps(const struct nh_cuda_operation *operation, const n
 static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
     const struct nh_cuda_operation *operation = (const struct nh_cuda_operation *)base;
     struct nh_cuda_scope scope;
-    nhood_status status = check_alignment(operation, io);
+    nhood_status status = nh_cuda_check_alignment(operation, io);
     if (status || (status = nh_cuda_enter(operation->device, false, &scope))) return status;
     status = run_steps(operation, io);
     nh_cuda_leave(operation->device, &scope);
@@ -170,9 +174,7 @@ static int take_threads(int wanted) {
     return taken;
 }
 
-/* Makes the kernels of all steps ready: NVRTC compiles as many at a time as threads call it, and a backward pass has two
- * or three large ones. Fails with COMPILE, DEVICE or MEMORY. */
-static nhood_status load_kernels(struct nh_cuda_operation *operation) {
+nhood_status nh_cuda_load(struct nh_cuda_operation *operation) {
     struct loading loading = {.operation = operation};
     int missing = 0;
     for (int i = 0; i < operation->count; i++)
@@ -197,7 +199,7 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     nhood_status status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
         status = nh_cuda_add_clear_keys(created, problem);
-    if (!status) status = load_kernels(created);
+    if (!status && !device->kernels_later) status = nh_cuda_load(created);
     if (!status) status = nh_cuda_write_kept(created);
     if (status) {
         destroy(&created->base);

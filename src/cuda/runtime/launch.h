@@ -96,8 +96,35 @@ struct nh_cuda_operation {
  * takes. */
 nh_build_fn nh_cuda_build;
 
+/* Makes the kernels of all steps ready: NVRTC compiles as many at a time as threads call it, and a backward pass has two
+ * or three large ones. Fails with COMPILE, DEVICE or MEMORY. */
+nhood_status nh_cuda_load(struct nh_cuda_operation *operation);
+
 /* Reports the launches of such an operation, whose kernels a cache that collects has. */
 void nh_cuda_launches(const struct nh_operation *operation, nhood_launch_fn report, void *user);
+
+/* ---- launching (launch.c) ---- */
+
+/* Room for the arguments of any family; a kernel reads as many bytes as its own struct has. */
+struct nh_cuda_arguments {
+    struct nh_cuda_args shared;
+    char rest[NH_AXES * sizeof(struct nh_cuda_region) + NH_OWN_ARGS_WORDS * sizeof(long long)];
+};
+
+/* Writes what follows the shared part. */
+void nh_cuda_step_arguments(const struct nh_cuda_step *step, struct nh_cuda_arguments *arguments);
+
+/* Whether the step has something to do: some of its outputs is given. */
+bool nh_cuda_wanted(const struct nh_cuda_step *step, const nhood_io *io);
+
+/* ARGUMENT: a tensor does not begin where CUDA plans need it to. */
+nhood_status nh_cuda_check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io);
+
+/* Launches a step's kernel with these parameters. overlaps: whether it may begin before the launch ahead of it has ended.
+ * Fails with DEVICE. */
+nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
+                            const struct nh_cuda_step *step, bool overlaps, void *stream,
+                            void **parameters);
 
 /* ---- memory of the plan on the device (plan_memory.c) ---- */
 

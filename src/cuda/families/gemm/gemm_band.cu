@@ -151,7 +151,8 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
 
 using namespace nh_gemm;
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS) gemm_band(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(NH_THREADS) gemm_band(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     nh_follow_launches();
     if (!nh_tile_set(&tile, args, (unsigned)(BY_KEYS ? args.kv_heads : args.heads))) return;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim_v;

@@ -114,7 +114,8 @@ NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], co
 
 using namespace nh_gemm;
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS) gemm_pn(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(NH_THREADS) gemm_pn(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     nh_follow_launches();
     if (!nh_tile_set(&tile, args, (unsigned)args.heads)) return;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, dim = (int)args.dim;

@@ -136,7 +136,7 @@ NH_DEVICE void nh_tile_axis_set(nh_tile_axis *t, const nh_cuda_axis &axis, unsig
 NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned heads) {
     if (threadIdx.x < 3) {
         const int size[3] = {C.tile[0], C.tile[1], C.tile[2]};
-        unsigned rest = blockIdx.x / heads, index = 0;
+        unsigned rest = NH_OWN_BLOCK / heads, index = 0;
         int own = 1;
 #pragma unroll
         for (int a = 2; a >= NH_FIRST_AXIS; a--) {
@@ -152,7 +152,7 @@ NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned hea
         }
         nh_tile_axis_set(&tile->axis[threadIdx.x], args.axis[threadIdx.x], index, own);
         if (threadIdx.x == 0) {
-            tile->head = (int)(blockIdx.x % heads);
+            tile->head = (int)(NH_OWN_BLOCK % heads);
             tile->batch = (int)rest;
         }
     }

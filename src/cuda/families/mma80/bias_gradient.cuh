@@ -29,13 +29,13 @@ NH_DEVICE bool nh_bias_gradient_wanted(const nh_tiled_args &args) {
 
 /* The number of blocks per head, and the number of this one among them. */
 NH_DEVICE unsigned nh_bias_shares(const nh_tiled_args &args) {
-    return gridDim.x / (unsigned)args.heads;
+    return NH_OWN_BLOCKS / (unsigned)args.heads;
 }
 NH_DEVICE unsigned nh_bias_share(const nh_tiled_args &args) {
-    return blockIdx.x / (unsigned)args.heads;
+    return NH_OWN_BLOCK / (unsigned)args.heads;
 }
 NH_DEVICE unsigned nh_bias_head(const nh_tiled_args &args) {
-    return blockIdx.x % (unsigned)args.heads;
+    return NH_OWN_BLOCK % (unsigned)args.heads;
 }
 
 /* The number of query tiles of one head over the whole batch. */

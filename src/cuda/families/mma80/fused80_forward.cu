@@ -81,11 +81,12 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const nh_block &block, c
 using namespace nh_mma80;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    fused80_forward(const __grid_constant__ nh_cuda_args args) {
+    fused80_forward(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_block block;
-    if (!nh_block_locate(args, blockIdx.x, block)) return;
+    if (!nh_block_locate(args, NH_OWN_BLOCK, block)) return;
     nh_kv_loop now = nh_block_begin(args, block, shared), next = now;
     nh_copy_any<NH_LOOP_FIRST>(args, block, shared, next);
     if (C.stages == 2) nh_copy_any<NH_LOOP_SECOND>(args, block, shared, next);

@@ -40,7 +40,7 @@ static __device__ __noinline__ void nh_repair_query(const nh_cuda_args &args, in
     const float scale = (float)(args.scale * NH_LOG2E);
     nh_block block;
     nh_repair sums;
-    nh_block_locate(args, blockIdx.x, block);
+    nh_block_locate(args, NH_OWN_BLOCK, block);
     nh_repair_start(sums, nh_own_row(args, block, NH_Q, row));
     nh_for_columns_of(args, block, row, [&](const nh_cursor &at) {
         nh_repair_key(sums, nh_column_row(args, block, NH_K, block.kv_head, at),

@@ -197,7 +197,8 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_backward_shared &s
 using namespace nh_mma80;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    split80_backward(const __grid_constant__ nh_tiled_args args) {
+    split80_backward(NH_PARAMETER(nh_tiled_args)) {
+    NH_TAKE_MEMBER(nh_tiled_args)
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_backward_shared &shared = *(nh_backward_shared *)nh_shared_memory;
     /* Blocks that own keys need the statistics, but no other results of earlier launches, as in split90_key.cu. */
@@ -206,6 +207,6 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     if (NH_BIAS_GRADIENT)
         nh_do_work_tiles(args, shared);
     else
-        nh_do_work_tile(args, blockIdx.x, shared);
+        nh_do_work_tile(args, NH_OWN_BLOCK, shared);
     if (NH_INVERSE) nh_wait_for_launches();
 }

@@ -81,7 +81,7 @@ NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const nh_block &block,
                                 const nh_kv_loop &now, int first_row, float scale, nh_scores &scores) {
     const nh_view view = nh_view_of(args, block, tables.dense[first_row / NH_WARP_ROWS], now.cursor, now.left);
     if (NH_NOTED && threadIdx.x % 32 == 0)
-        nh_note_tile(args, (int)blockIdx.x, now.left - 1, first_row == 0, view.partial && !view.extra);
+        nh_note_tile(args, (int)NH_OWN_BLOCK, now.left - 1, first_row == 0, view.partial && !view.extra);
     if (!C.prescale && !view.partial) return;
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {

@@ -47,7 +47,8 @@ NH_DEVICE bool key_at(const Args &args, const nh_query &query, const long long o
 using namespace nh_naive;
 
 extern "C" __global__ void __launch_bounds__(ROW.threads)
-    naive_backward_bias(const __grid_constant__ nh_cuda_args args) {
+    naive_backward_bias(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     long long extent[3], entries = 1;
 #pragma unroll
     for (int a = 0; a < 3; a++) {
@@ -57,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(ROW.threads)
     long long rows = args.batch * nh_token_count(args);
     const elem *bias = (const elem *)args.tensor[NH_BIAS].data;
     elem *d_bias = (elem *)args.tensor[NH_D_BIAS].data;
-    for (long long index = blockIdx.x; index < args.heads * entries; index += gridDim.x) {
+    for (long long index = NH_OWN_BLOCK; index < args.heads * entries; index += NH_OWN_BLOCKS) {
         long long rest = index, offset[3], head = nh_split(&rest, entries);
         long long x = nh_split(&rest, extent[1] * extent[2]), y = nh_split(&rest, extent[2]);
         offset[0] = x - (args.axis[0].window - 1);

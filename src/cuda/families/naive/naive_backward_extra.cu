@@ -54,10 +54,11 @@ NH_DEVICE elem *token_row(const nh_cuda_args &args, int slot, long long batch, l
 using namespace nh_naive;
 
 extern "C" __global__ void __launch_bounds__(ROW.threads)
-    naive_backward_extra(const __grid_constant__ nh_cuda_args args) {
+    naive_backward_extra(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     long long tokens = nh_token_count(args), share = args.heads / args.kv_heads;
     long long count = args.batch * args.extra_tokens * args.kv_heads;
-    for (long long index = blockIdx.x; index < count; index += gridDim.x) {
+    for (long long index = NH_OWN_BLOCK; index < count; index += NH_OWN_BLOCKS) {
         long long rest = index, batch_token = nh_split(&rest, args.kv_heads), head = rest;
         long long batch = nh_split(&batch_token, args.extra_tokens), m = batch_token;
         token_rows r;

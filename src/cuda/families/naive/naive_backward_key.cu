@@ -9,7 +9,7 @@ namespace nh_naive {
 template <class Args> NH_DEVICE void nh_differentiate_tile(const Args &args) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_work_tile work_tile;
-    nh_work_tile_at<TILES>(args, (int)blockIdx.x, work_tile);
+    nh_work_tile_at<TILES>(args, (int)NH_OWN_BLOCK, work_tile);
     elem *q = (elem *)nh_shared_memory, *d_o = q + nh_staged_rows(work_tile) * ROW_STAGED;
     int share = (int)(args.heads / args.kv_heads);
     nh_query key;
@@ -42,6 +42,7 @@ template <class Args> NH_DEVICE void nh_differentiate_keys(const Args &args) {
 } // namespace nh_naive
 
 extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks)
-    naive_backward_key(const __grid_constant__ nh_naive::naive_args args) {
+    naive_backward_key(NH_PARAMETER(nh_naive::naive_args)) {
+    NH_TAKE_MEMBER(nh_naive::naive_args)
     nh_naive::nh_differentiate_keys(args);
 }

@@ -6,7 +6,8 @@
 using namespace nh_naive;
 
 extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks)
-    naive_backward_query(const __grid_constant__ naive_args args) {
+    naive_backward_query(NH_PARAMETER(naive_args)) {
+    NH_TAKE_MEMBER(naive_args)
     const bool wanted = args.tensor[NH_D_Q].data;
     nh_for_queries<NH_K, NH_V, NO_WEIGHTS>(args, wanted, [&](const nh_query &query, const nh_seen &seen) {
         nh_operand d_o;

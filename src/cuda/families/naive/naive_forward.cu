@@ -21,6 +21,7 @@ template <class Args> NH_DEVICE void nh_attend_all(const Args &args) {
 } // namespace nh_naive
 
 extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks)
-    naive_forward(const __grid_constant__ nh_naive::naive_args args) {
+    naive_forward(NH_PARAMETER(nh_naive::naive_args)) {
+    NH_TAKE_MEMBER(nh_naive::naive_args)
     nh_naive::nh_attend_all(args);
 }

@@ -53,6 +53,7 @@ NH_DEVICE void scatter(const nh_cuda_args &args, const nh_query &key) {
 
 using namespace nh_naive;
 
-extern "C" __global__ void __launch_bounds__(ROW.threads) naive_in(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) naive_in(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     nh_for_rows<true>(args, [&](const nh_query &key) { scatter(args, key); });
 }

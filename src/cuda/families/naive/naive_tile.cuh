@@ -123,7 +123,7 @@ template <int FIRST, int SECOND, nh_weights_use USE, class Args, class Visit>
 NH_DEVICE void nh_for_tile(const Args &args, bool staged, const Visit &visit) {
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_work_tile work_tile;
-    nh_work_tile_at<TILES>(args, (int)blockIdx.x, work_tile);
+    nh_work_tile_at<TILES>(args, (int)NH_OWN_BLOCK, work_tile);
     elem *first = (elem *)nh_shared_memory, *second = first + nh_staged_rows(work_tile) * ROW_STAGED;
     if (staged) nh_stage<FIRST, SECOND>(args, work_tile, work_tile.kv_head, first);
     if (USE == READS_WEIGHTS) nh_move_weights<false>(args, work_tile, second);

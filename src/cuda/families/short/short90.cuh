@@ -187,7 +187,7 @@ NH_DEVICE void nh_fetch_work_tile(const nh_short_args &args, const nh_maps &maps
 /* The state of the producer thread: its next work tile, and the stage for that. */
 struct nh_producer {
     nh_place place;
-    int number = (int)blockIdx.x, stage = 0, parity = 1;
+    int number = (int)NH_OWN_BLOCK, stage = 0, parity = 1;
 };
 
 /* Fetches the next work tile as soon as its stage is free. */
@@ -196,7 +196,7 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh
     nh_barrier_wait(ring.free + 8 * producer.stage, producer.parity);
     ring.places[producer.stage] = producer.place;
     nh_fetch_work_tile(args, maps, ring, producer.stage, producer.place);
-    producer.number += (int)gridDim.x;
+    producer.number += (int)NH_OWN_BLOCKS;
     if (++producer.stage == ring.count) {
         producer.stage = 0;
         producer.parity ^= 1;
@@ -206,7 +206,7 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh
 /* Fetches all work tiles of the block but the first. */
 NH_DEVICE void nh_fetch_rest(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring,
                              nh_producer &producer) {
-    const nh_place step = nh_place_of(args, (int)gridDim.x);
+    const nh_place step = nh_place_of(args, (int)NH_OWN_BLOCKS);
 #pragma unroll 1
     while (producer.number < args.tiling.work_tiles) {
         nh_move(args, producer.place, step);

@@ -228,7 +228,7 @@ NH_DEVICE void nh_attend_warp_tile(const nh_short_args &args, const nh_ring &rin
 
 /* The loop of a consumer warp over its share of the block's warp tiles, which are numbered through all work tiles. */
 NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int warp) {
-    const int parts = args.tiling.parts, work_tiles = args.tiling.work_tiles, blocks = (int)gridDim.x;
+    const int parts = args.tiling.parts, work_tiles = args.tiling.work_tiles, blocks = (int)NH_OWN_BLOCKS;
     const nh_ratio warp_tiles = nh_ratio_of(ring.own_rows / 16); /* warp tiles per work tile */
     /* whether the warp's warp tile lies elsewhere in the next work tile */
     const bool moves = nh_quotient(C.warps, warp_tiles) * warp_tiles.base != C.warps || blocks % parts;
@@ -236,7 +236,7 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
     bool located = false;
     nh_warp_tile warp_tile;
 #pragma unroll 1
-    for (int number = (int)blockIdx.x + stage * blocks; number < work_tiles;) {
+    for (int number = (int)NH_OWN_BLOCK + stage * blocks; number < work_tiles;) {
         if (C.order == SHORT_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
         /* A parity tells a round from the next one, but not from the one after that. Other warps may still be at the
          * stage's previous round. Once they have released it, the barrier of copies is at this round, and not further

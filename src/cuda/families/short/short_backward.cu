@@ -171,7 +171,8 @@ NH_DEVICE void nh_load_work_tile(const nh_block &block, int member) {
 using namespace nh_short;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    short_backward(const __grid_constant__ nh_short_args args) {
+    short_backward(NH_PARAMETER(nh_short_args)) {
+    NH_TAKE_MEMBER(nh_short_args)
     const nh_block block = nh_block_of(args);
     const nh_reach warp_tiles = block.part.warp_tiles;
     const int first_of_keys = block.rows / 16, members = C.shared_heads ? args.tiling.heads : 1;

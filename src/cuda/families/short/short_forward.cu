@@ -75,7 +75,7 @@ NH_DEVICE nh_work nh_work_of(const nh_short_args &args, int round) {
 
 /* Fills in a round's work tile and groups, if the block has one. Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_work_tile_fill(const nh_short_args &args, int round) {
-    const int number = (int)blockIdx.x + round * (int)gridDim.x;
+    const int number = (int)NH_OWN_BLOCK + round * (int)NH_OWN_BLOCKS;
     if (number >= args.tiling.work_tiles || (int)threadIdx.x >= args.tiling.groups) return;
     const nh_work_tile work_tile = nh_work_tile_of(args, number);
     if (threadIdx.x == 0) nh_work_tiles()[round % NH_PLACES] = work_tile;
@@ -326,7 +326,7 @@ NH_DEVICE void nh_copy_work_tile(const nh_work &work) {
 
 /* Starts the copies of a round's work tile, if the block has one, and fills in its rows as keys. */
 NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
-    if ((int)blockIdx.x + round * (int)gridDim.x < args.tiling.work_tiles) {
+    if ((int)NH_OWN_BLOCK + round * (int)NH_OWN_BLOCKS < args.tiling.work_tiles) {
         const nh_work work = nh_work_of(args, round);
         nh_copy_work_tile(work);
         if (C.order != SHORT_EVEN || round < C.stages)
@@ -340,7 +340,8 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
 using namespace nh_short;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    short_forward(const __grid_constant__ nh_short_args args) {
+    short_forward(NH_PARAMETER(nh_short_args)) {
+    NH_TAKE_MEMBER(nh_short_args)
     const int own_row = (int)threadIdx.x / 32 / C.split * 16;
     /* What rows see is the same for all work tiles; a warp with a single warp tile keeps it. */
     const bool keeps = C.order == SHORT_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_WARP_TILES;
@@ -351,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     __syncthreads();
     if (C.stages == 2) nh_fetch(args, 0);
 #pragma unroll 1
-    for (int round = 0; (int)blockIdx.x + round * (int)gridDim.x < args.tiling.work_tiles; round++) {
+    for (int round = 0; (int)NH_OWN_BLOCK + round * (int)NH_OWN_BLOCKS < args.tiling.work_tiles; round++) {
         nh_fetch(args, round + C.stages - 1);
         nh_work_tile_fill(args, round + C.stages);
         const nh_work work = nh_work_of(args, round);

@@ -88,7 +88,7 @@ struct nh_block {
 };
 
 NH_DEVICE nh_block nh_block_of(const nh_short_args &args) {
-    const nh_extents extents = nh_extents_of(args, (int)blockIdx.x);
+    const nh_extents extents = nh_extents_of(args, (int)NH_OWN_BLOCK);
     const int rows = nh_rows_of(extents);
     const nh_part part = nh_part_of(args, rows);
     return {args, extents, rows, part, nh_tile_at(args, rows, part)};

@@ -23,7 +23,8 @@ static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of 
 using namespace nh_small;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_backward_key_copies(const __grid_constant__ nh_tiled_args args) {
+    small_backward_key_copies(NH_PARAMETER(nh_tiled_args)) {
+    NH_TAKE_MEMBER(nh_tiled_args)
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_halo &halo = shared.halo;
@@ -35,16 +36,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_wait_for_launches();
     __syncthreads();
     if (threadIdx.x / 32 == 0)
-        nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
+        nh_work_tile_locate(args, shared.tables.digits, (int)NH_OWN_BLOCK, false, shared.info[0].work_tile);
     __syncthreads();
-    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
+    for (int index = (int)NH_OWN_BLOCK; index < args.tiling.work_tiles; index += (int)NH_OWN_BLOCKS) {
         nh_tile_info &info = shared.info[current];
         const nh_work_tile &work_tile = info.work_tile;
         nh_key_sums sums;
         current ^= 1;
         nh_copy_rows<C.dim, C.dim>(args, work_tile, NH_K, rows.keys);
         nh_copy_rows<C.dim_v, C.dim_v>(args, work_tile, NH_V, rows.values);
-        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[current].work_tile);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)NH_OWN_BLOCKS, shared.info[current].work_tile);
 #pragma unroll 1
         for (int member = 0; member < share; member++) {
             nh_copy_halo<C.dim>(args, work_tile, NH_Q, member * args.tensor[NH_Q].head, halo.queries);

@@ -105,7 +105,8 @@ NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_work_tile &wor
 using namespace nh_small;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_backward_key_turns(const __grid_constant__ nh_tiled_args args) {
+    small_backward_key_turns(NH_PARAMETER(nh_tiled_args)) {
+    NH_TAKE_MEMBER(nh_tiled_args)
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
@@ -115,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_tables_start(args, shared.tables, shared.info);
     nh_wait_for_launches();
     nh_start<C.dim>(args, shared, NH_Q, warp);
-    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
+    for (int index = (int)NH_OWN_BLOCK; index < args.tiling.work_tiles; index += (int)NH_OWN_BLOCKS) {
         nh_tile_info &info = shared.info[current], &next = shared.info[current ^= 1];
         const nh_work_tile &work_tile = info.work_tile;
         const bool exists = nh_warp_tile_exists(work_tile, warp);
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_tile_info_fill(args, tables, info, work_tile.head, (int)nh_thread_again(), NH_THREADS);
         nh_copy_wait();
         __syncthreads();
-        nh_work_tile_locate_next(args, tables, index + (int)gridDim.x, next.work_tile);
+        nh_work_tile_locate_next(args, tables, index + (int)NH_OWN_BLOCKS, next.work_tile);
         if (exists) {
             nh_note_warp_tile(args, work_tile.number, warp);
             nh_begin(weights, args, shared, info, warp);
@@ -152,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
             nh_repair_both(args, work_tile, warp, repair);
         }
         __syncthreads();
-        if (index + (int)gridDim.x < args.tiling.work_tiles)
+        if (index + (int)NH_OWN_BLOCKS < args.tiling.work_tiles)
             nh_copy_halo<C.dim>(args, next.work_tile, NH_Q, 0, shared.halo);
     }
 }

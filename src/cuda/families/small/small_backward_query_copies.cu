@@ -20,7 +20,8 @@ static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of 
 using namespace nh_small;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_backward_query_copies(const __grid_constant__ nh_tiled_args args) {
+    small_backward_query_copies(NH_PARAMETER(nh_tiled_args)) {
+    NH_TAKE_MEMBER(nh_tiled_args)
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_let_next_begin();
@@ -33,9 +34,9 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables, shared.info);
     __syncthreads();
-    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
+    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)NH_OWN_BLOCK, false, shared.info[0].work_tile);
     __syncthreads();
-    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
+    for (int index = (int)NH_OWN_BLOCK; index < args.tiling.work_tiles; index += (int)NH_OWN_BLOCKS) {
         nh_tile_info &info = shared.info[current];
         const nh_work_tile &work_tile = info.work_tile;
         current ^= 1;
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_copy_rows<C.dim_v, C.dim_v>(args, work_tile, NH_D_O, rows.d_outputs);
         nh_bias_head(args, summed_head, work_tile.head, shared.sums, products);
         nh_tile_info_fill(args, shared.tables, info, work_tile.head, (int)nh_thread_again(), NH_THREADS);
-        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[current].work_tile);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)NH_OWN_BLOCKS, shared.info[current].work_tile);
         nh_copy_wait();
         __syncthreads();
         nh_for_warp_tiles(args, work_tile, [&](int warp_tile) {

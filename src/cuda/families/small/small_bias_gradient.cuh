@@ -135,7 +135,7 @@ NH_DEVICE void nh_bias_flush(const nh_tiled_args &args, int head, int next, nh_b
                              nh_bias_products &products) {
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int warp = (int)(threadIdx.x / 32);
-    const long long share = (long long)blockIdx.x * C.warps + warp;
+    const long long share = (long long)NH_OWN_BLOCK * C.warps + warp;
     int entry_inside = 0;
 #pragma unroll
     for (int a = NH_FIRST_AXIS; a < 3; a++)

@@ -57,7 +57,7 @@ NH_DEVICE nh_tile_info &nh_tile_info_of(nh_ring &ring, unsigned n) {
 
 /* Where halos roll: the first work tile of this block, or of the one `ahead` blocks later, among those of one head. */
 NH_DEVICE unsigned nh_roll_start(const nh_tiled_args &args, unsigned ahead) {
-    const unsigned block = blockIdx.x / C.near_heads + ahead, blocks = gridDim.x / C.near_heads;
+    const unsigned block = NH_OWN_BLOCK / C.near_heads + ahead, blocks = NH_OWN_BLOCKS / C.near_heads;
     return (unsigned)((unsigned long long)args.tiling.work_tiles / C.near_heads * block / blocks);
 }
 
@@ -67,9 +67,9 @@ static_assert(!NH_PLANES || C.near_heads == 1, "blocks next to each other work f
  * common. The last sweeps, fewer than blocks, are divided evenly among all. Sets the number of the block's work tiles,
  * of those in whole sweeps, and where its share of the last sweeps begins. Called by one thread. */
 NH_DEVICE void nh_deal_sweeps(const nh_tiled_args &args, nh_ring &ring) {
-    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
+    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = NH_OWN_BLOCKS;
     const unsigned tiles = (unsigned)args.tiling.work_tiles, rounds = tiles / (length * blocks);
-    const unsigned long long rest = tiles - rounds * length * blocks, block = blockIdx.x;
+    const unsigned long long rest = tiles - rounds * length * blocks, block = NH_OWN_BLOCK;
     ring.dealt = rounds * length;
     ring.rest = (unsigned)(rest * block / blocks);
     ring.own = ring.dealt + (unsigned)(rest * (block + 1) / blocks) - ring.rest;
@@ -78,13 +78,13 @@ NH_DEVICE void nh_deal_sweeps(const nh_tiled_args &args, nh_ring &ring) {
 /* The index of the n-th work tile of this block. Sets its number for the ring of slots, and whether a halo begins. */
 NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, const nh_ring &ring, unsigned n,
                            int &number, bool &first) {
-    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = gridDim.x;
+    const unsigned length = (unsigned)args.tiling.tiles[NH_FIRST_AXIS], blocks = NH_OWN_BLOCKS;
     unsigned at = n;
     first = n == 0 || n == ring.dealt;
     number = (int)n;
     if (n < ring.dealt) {
         const unsigned round = nh_quotient(n, digits.tiles[NH_FIRST_AXIS]);
-        at += round * (length * blocks - length) + blockIdx.x * length;
+        at += round * (length * blocks - length) + NH_OWN_BLOCK * length;
     } else {
         at += ring.dealt * blocks - ring.dealt + ring.rest;
         number += (int)(ring.rest - nh_quotient(ring.rest, digits.tiles[NH_FIRST_AXIS]) * length);
@@ -96,12 +96,12 @@ NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, c
 NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const nh_ring &ring) {
     if (NH_PLANES) return ring.own;
     if (C.slots) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
-    return ((unsigned)args.tiling.work_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    return ((unsigned)args.tiling.work_tiles - NH_OWN_BLOCK + NH_OWN_BLOCKS - 1) / NH_OWN_BLOCKS;
 }
 
 NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned n) {
-    return (int)(C.slots ? (nh_roll_start(args, 0) + n) * C.near_heads + blockIdx.x % C.near_heads
-                          : blockIdx.x + n * gridDim.x);
+    return (int)(C.slots ? (nh_roll_start(args, 0) + n) * C.near_heads + NH_OWN_BLOCK % C.near_heads
+                          : NH_OWN_BLOCK + n * NH_OWN_BLOCKS);
 }
 
 /* Called by one thread; a barrier must follow. */

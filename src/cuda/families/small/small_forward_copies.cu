@@ -19,7 +19,8 @@ static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of 
 using namespace nh_small;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_forward_copies(const __grid_constant__ nh_tiled_args args) {
+    small_forward_copies(NH_PARAMETER(nh_tiled_args)) {
+    NH_TAKE_MEMBER(nh_tiled_args)
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_key_halo &halo = shared.halo;
@@ -29,16 +30,16 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
     __syncthreads();
-    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
+    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)NH_OWN_BLOCK, false, shared.info[0].work_tile);
     __syncthreads();
-    for (int index = (int)blockIdx.x; index < args.tiling.work_tiles; index += (int)gridDim.x) {
+    for (int index = (int)NH_OWN_BLOCK; index < args.tiling.work_tiles; index += (int)NH_OWN_BLOCKS) {
         nh_tile_info &info = shared.info[current];
         current ^= 1;
         nh_copy_halo<C.dim>(args, info.work_tile, NH_K, 0, halo.keys);
         nh_copy_halo<C.dim_v>(args, info.work_tile, NH_V, 0, halo.values);
         nh_copy_rows<C.dim, NH_WIDEST>(args, info.work_tile, NH_Q, rows.queries);
         nh_tile_info_fill(args, shared.tables, info, info.work_tile.head, (int)nh_thread_again(), NH_THREADS);
-        nh_work_tile_locate_next(args, shared.tables, index + (int)gridDim.x, shared.info[current].work_tile);
+        nh_work_tile_locate_next(args, shared.tables, index + (int)NH_OWN_BLOCKS, shared.info[current].work_tile);
         nh_copy_wait();
         __syncthreads();
         nh_for_warp_tiles(args, info.work_tile, [&](int warp_tile) {

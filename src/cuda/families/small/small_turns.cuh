@@ -25,7 +25,7 @@ static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of 
 /* Locates the block's first work tile, and starts to copy its first tensor. Called by all, after the tables. */
 template <int WIDTH> NH_DEVICE void nh_start(const nh_tiled_args &args, nh_shared &shared, int tensor, int warp) {
     __syncthreads();
-    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)blockIdx.x, false, shared.info[0].work_tile);
+    if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)NH_OWN_BLOCK, false, shared.info[0].work_tile);
     __syncthreads();
     nh_copy_halo<WIDTH>(args, shared.info[0].work_tile, tensor, 0, shared.halo);
 }

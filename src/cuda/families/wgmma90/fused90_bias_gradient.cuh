@@ -132,7 +132,7 @@ __device__ __forceinline__ float diagonal_sum(unsigned line, int diagonal) {
 /* This block's table for a head. */
 __device__ __forceinline__ float *bias_table(const nh_tiled_args &args, int head) {
     const nh_cuda_tensor &tables = args.tensor[NH_D_S];
-    return (float *)tables.data + head * tables.head + blockIdx.x / C.head_parts * bias_entries(args);
+    return (float *)tables.data + head * tables.head + NH_OWN_BLOCK / C.head_parts * bias_entries(args);
 }
 
 /* Synchronizes all helpers; n: how often this was done before. */
@@ -143,7 +143,7 @@ __device__ __forceinline__ void sync_helpers(const layout &s, unsigned n) {
 
 /* Clears all tables of this block, and the lines, before the first tile. */
 __device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const layout &s) {
-    int heads = (int)args.heads / C.head_parts, first = blockIdx.x % C.head_parts * heads;
+    int heads = (int)args.heads / C.head_parts, first = NH_OWN_BLOCK % C.head_parts * heads;
     for (int head = first; head < first + heads; head++)
         for (long long i = (int)threadIdx.x - 32; i < bias_entries(args); i += BIAS_LANES)
             bias_table(args, head)[i] = 0;

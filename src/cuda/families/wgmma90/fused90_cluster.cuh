@@ -51,7 +51,7 @@ template <int DIM> __device__ __forceinline__ void lay_down(unsigned sums, int r
 constexpr int SHARED_ROWS = 16 / C.cluster;
 
 __device__ __forceinline__ int first_shared_row(void) {
-    int rank = (int)blockIdx.x % C.cluster, warp = (int)threadIdx.x / 32 - 4;
+    int rank = (int)NH_OWN_BLOCK % C.cluster, warp = (int)threadIdx.x / 32 - 4;
     return (rank * 4 * C.warpgroups + warp) * SHARED_ROWS;
 }
 

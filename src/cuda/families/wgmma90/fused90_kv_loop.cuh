@@ -81,7 +81,7 @@ struct share {
 
 __device__ __forceinline__ share share_of(int tiles) {
     if (C.cluster == 1) return {0, tiles, true};
-    int rank = (int)blockIdx.x % C.cluster;
+    int rank = (int)NH_OWN_BLOCK % C.cluster;
     share s = {tiles * rank / C.cluster, tiles * (rank + 1) / C.cluster, true};
     s.counts = s.begin < s.end;
     if (!s.counts) s.end = s.begin + 1;

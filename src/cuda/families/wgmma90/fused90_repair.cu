@@ -4,7 +4,8 @@
 #include "naive_forward.cuh"
 #include "repair_noted.cuh"
 
-extern "C" __global__ void __launch_bounds__(ROW.threads) fused90_repair(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) fused90_repair(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     if (!nh_any_repair(args)) return;
     long long rows = args.batch * args.heads * nh_token_count(args);
     for (long long row = nh_first_row(); row < rows; row += nh_row_step()) {

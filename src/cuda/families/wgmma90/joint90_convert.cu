@@ -38,7 +38,8 @@ struct take {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_convert(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_convert(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     nh_follow_launches();
     if (first_column() >= args.dim) return; /* columns that fill up a row are undefined */
     nh_for_runs<NH_RUN, take>(args, args.axis[2].dilation == 1);

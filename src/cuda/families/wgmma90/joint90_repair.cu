@@ -12,7 +12,8 @@ __device__ __forceinline__ void make_query(const nh_cuda_args &args, const nh_qu
     nh_differentiate_query(args, query, d_o, delta);
 }
 
-extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_repair(const __grid_constant__ nh_cuda_args args) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) joint90_repair(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     if (!nh_any_repair(args)) return;
     long long query_tokens = args.batch * nh_token_count(args), key_tokens = args.batch * nh_token_count(args, true);
     for (long long row = nh_first_row(); row < query_tokens * args.heads; row += nh_row_step()) {

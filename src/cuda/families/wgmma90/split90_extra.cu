@@ -55,7 +55,7 @@ __device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra
 
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
-    for (int index = blockIdx.x; index < args.tiling.work_tiles; index += gridDim.x, work_tiles++) {
+    for (int index = NH_OWN_BLOCK; index < args.tiling.work_tiles; index += NH_OWN_BLOCKS, work_tiles++) {
         extra_work_tile work_tile = extra_work_tile_at(args, index);
         const int own[3] = {0, 0, work_tile.row};
         if (work_tiles) nh_barrier_wait(s.own_free, (work_tiles - 1) & 1);
@@ -94,7 +94,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
     unsigned n = 0, work_tiles = 0;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int index = blockIdx.x; index < args.tiling.work_tiles; index += gridDim.x, work_tiles++) {
+    for (int index = NH_OWN_BLOCK; index < args.tiling.work_tiles; index += NH_OWN_BLOCKS, work_tiles++) {
         extra_work_tile work_tile = extra_work_tile_at(args, index);
         key_rows_clear(r);
         nh_barrier_wait(s.own_full, work_tiles & 1);

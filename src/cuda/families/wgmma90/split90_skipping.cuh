@@ -32,7 +32,7 @@ struct work_rounds {
 };
 
 __device__ __forceinline__ work_rounds first_round() {
-    return {0, (int)blockIdx.x};
+    return {0, (int)NH_OWN_BLOCK};
 }
 
 __device__ __forceinline__ int index_in(const work_rounds &r) {
@@ -40,8 +40,8 @@ __device__ __forceinline__ int index_in(const work_rounds &r) {
 }
 
 __device__ __forceinline__ void next_round(work_rounds &r) {
-    r.first += (int)gridDim.x;
-    if (++r.place == (int)gridDim.x) r.place = 0;
+    r.first += (int)NH_OWN_BLOCKS;
+    if (++r.place == (int)NH_OWN_BLOCKS) r.place = 0;
 }
 
 /* Calls fetch(token) for every tile of a loop, line after line. */

@@ -94,10 +94,11 @@ struct take {
 };
 
 extern "C" __global__ void __launch_bounds__(ROW.threads)
-    backward_stats(const __grid_constant__ nh_cuda_args args) {
+    backward_stats(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     nh_let_next_begin();
     unsigned *queue = (unsigned *)args.tensor[NH_QUEUE].data;
-    if (queue && blockIdx.x == 0 && threadIdx.x < 2) queue[threadIdx.x] = 0;
+    if (queue && NH_OWN_BLOCK == 0 && threadIdx.x < 2) queue[threadIdx.x] = 0;
     /* The sums of a dilated axis lie in the order of its groups. */
     const bool straight = !NH_SUM_COLUMNS || args.axis[2].dilation == 1;
     nh_for_runs<NH_RUN, take>(args, straight);

@@ -6,10 +6,11 @@
 __shared__ float part[NH_BIAS_SUM_WARPS][32];
 
 extern "C" __global__ void __launch_bounds__(32 * NH_BIAS_SUM_WARPS)
-    bias_sum(const __grid_constant__ nh_cuda_args args) {
+    bias_sum(NH_PARAMETER(nh_cuda_args)) {
+    NH_TAKE_MEMBER(nh_cuda_args)
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
-    const int entry = (int)blockIdx.x * 32 + lane, head = (int)blockIdx.y;
+    const int entry = (int)NH_OWN_BLOCK * 32 + lane, head = (int)blockIdx.y;
     const int shares = (int)(partial.head / NH_BIAS_COUNT);
     const float *from = (const float *)partial.data + head * partial.head + entry;
     float sum = 0.f;

@@ -122,9 +122,9 @@ __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int l
  * border, or inner ones, again and again. A cluster of blocks has only one work tile. */
 template <nh_tiles T>
 __device__ __forceinline__ int nh_work_tile_index(int round) {
-    int blocks = (int)gridDim.x;
-    if (T.cluster > 1) return ((int)blockIdx.x + round * blocks) / T.cluster;
-    return round * blocks + ((int)blockIdx.x + round) % blocks;
+    int blocks = (int)NH_OWN_BLOCKS;
+    if (T.cluster > 1) return ((int)NH_OWN_BLOCK + round * blocks) / T.cluster;
+    return round * blocks + ((int)NH_OWN_BLOCK + round) % blocks;
 }
 
 /* Moves a work tile to the rows that tensors have of its dilation group. */
@@ -228,7 +228,7 @@ __device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int i
     }
     work_tile.index = index;
     int heads = (int)(T.inverse ? args.kv_heads : args.heads) / T.own_heads / T.head_parts;
-    work_tile.head = (nh_digit(&rest, heads) + (int)blockIdx.x % T.head_parts * heads) * T.own_heads;
+    work_tile.head = (nh_digit(&rest, heads) + (int)NH_OWN_BLOCK % T.head_parts * heads) * T.own_heads;
     work_tile.batch = (int)rest;
     bool shared = !T.inverse && args.heads != args.kv_heads;
     work_tile.kv_head = shared ? work_tile.head / (int)(args.heads / args.kv_heads) : work_tile.head;

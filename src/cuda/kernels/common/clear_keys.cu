@@ -29,16 +29,17 @@ __device__ __forceinline__ void clear_keys_of(elem *to, long long stride, long l
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    clear_keys(const __grid_constant__ nh_clear_keys_args args) {
+    clear_keys(NH_PARAMETER(nh_clear_keys_args)) {
+    NH_TAKE_MEMBER(nh_clear_keys_args)
     const nh_cuda_tensor &tensor = args.tensor[blockIdx.y ? NH_D_V : NH_D_K];
     const nh_cuda_box *attended = args.attended.box;
     const long long vectors = (blockIdx.y ? args.dim_v : args.dim) / NH_VECTOR;
     const long long chunks = (args.region[2].key.length + NH_KEYS - 1) / NH_KEYS;
     const long long lines = args.batch * args.region[0].key.length * args.region[1].key.length;
     const long long count = tensor.data ? lines * chunks * args.kv_heads * vectors : 0;
-    const long long step = (long long)gridDim.x * THREADS;
+    const long long step = (long long)NH_OWN_BLOCKS * THREADS;
     nh_let_next_begin();
-    for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
+    for (long long i = (long long)NH_OWN_BLOCK * THREADS + threadIdx.x; i < count; i += step) {
         long long vector = i, head = nh_split(&vector, vectors), chunk = nh_split(&head, args.kv_heads);
         long long rest = nh_split(&chunk, chunks), at[3];
         bool crosses = true;

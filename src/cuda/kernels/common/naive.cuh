@@ -19,11 +19,11 @@ struct nh_query {
 
 /* The first row of this group; and the step from a row of a group to its next, the number of all groups. */
 NH_DEVICE long long nh_first_row(void) {
-    return (long long)blockIdx.x * (ROW.threads / ROW.group) + threadIdx.x / ROW.group;
+    return (long long)NH_OWN_BLOCK * (ROW.threads / ROW.group) + threadIdx.x / ROW.group;
 }
 
 NH_DEVICE long long nh_row_step(void) {
-    return (long long)gridDim.x * (ROW.threads / ROW.group);
+    return (long long)NH_OWN_BLOCKS * (ROW.threads / ROW.group);
 }
 
 NH_DEVICE int nh_lane(void) {

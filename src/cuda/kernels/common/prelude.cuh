@@ -4,6 +4,17 @@
 #include "kernel_abi.h"
 #include "window.h"
 
+/* How a kernel takes its arguments: by NH_PARAMETER(type) and, first of all, NH_TAKE_MEMBER(type). And the number of a
+ * block, and of all blocks, along x. Where a launch is for several problems they are those of the block's own. */
+#ifdef NH_MEMBERS
+#include "members.cuh"
+#else
+#define NH_OWN_BLOCK blockIdx.x
+#define NH_OWN_BLOCKS gridDim.x
+#define NH_PARAMETER(type) const __grid_constant__ type args
+#define NH_TAKE_MEMBER(type)
+#endif
+
 #define NH_DEVICE static __device__ __forceinline__
 
 #define NH_F64 1

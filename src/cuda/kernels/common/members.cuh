@@ -1,0 +1,63 @@
+/* Launches for several problems, the members of a group (NH_MEMBERS, runtime/cuda_group.c). The members' blocks follow
+ * each other. A block looks for its member, copies the member's arguments to shared memory, and from there on works as
+ * one of a launch for this member alone. */
+#pragma once
+#include "members_abi.h"
+
+/* The blocks of this block's member. */
+struct nh_member_blocks {
+    unsigned first, count;
+};
+__shared__ nh_member_blocks nh_own_blocks;
+
+#define NH_OWN_BLOCK (blockIdx.x - nh_own_blocks.first)
+#define NH_OWN_BLOCKS nh_own_blocks.count
+#define NH_PARAMETER(type) const __grid_constant__ nh_cuda_members nh_launch
+#define NH_TAKE_MEMBER(type)                                                                                           \
+    __shared__ type nh_own_args;                                                                                       \
+    nh_take_member(nh_launch, &nh_own_args);                                                                           \
+    const type &args = nh_own_args;
+
+/* The index of the block's member: the last one that begins at the block or before it. All warps look for it. */
+__device__ __forceinline__ int nh_member_of_block(const nh_cuda_members &members) {
+    const unsigned block = members.member[0].first_block + blockIdx.x;
+    const int lane = (int)threadIdx.x % 32;
+    int first = 0, left = members.members;
+    while (left > 1) {
+        const int step = (left + 31) / 32, at = lane * step;
+        const bool begun = at < left && members.member[first + at].first_block <= block;
+        const int last = (__popc(__ballot_sync(~0u, begun)) - 1) * step;
+        first += last;
+        left = min(step, left - last);
+    }
+    return first;
+}
+
+/* A tensor's address in a member. added: what the arguments add to it. */
+__device__ __forceinline__ long long nh_member_address(const nh_cuda_members &members, int member, int slot,
+                                                       long long added) {
+    if (!(members.used >> slot & 1)) return 0;
+    const int index = __popc(members.used & ((1u << slot) - 1));
+    const long long base = (long long)members.base[member * members.base_step + index];
+    return base ? base + members.place[(long long)member * members.bases + index] + added : 0;
+}
+
+/* Copies the arguments of the block's member, in words of 8 bytes, of which a tensor's address is the first. */
+template <class Args> __device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, Args *args) {
+    enum { WORDS = sizeof(Args) / 8, TENSOR_WORDS = sizeof(nh_cuda_tensor) / 8 };
+    static_assert(sizeof(Args) % 8 == 0 && sizeof(nh_cuda_tensor) % 8 == 0, "words of 8 bytes");
+    const int at = nh_member_of_block(members);
+    const nh_cuda_member member = members.member[at];
+    const long long *from =
+        (const long long *)(members.arguments + (long long)member.arguments * members.argument_bytes);
+    for (int i = (int)threadIdx.x; i < WORDS; i += members.threads) {
+        const int slot = i / TENSOR_WORDS;
+        long long word = from[i];
+        if (slot < NH_CUDA_TENSORS && i % TENSOR_WORDS == 0) word = nh_member_address(members, at, slot, word);
+        ((long long *)args)[i] = word;
+    }
+    if (threadIdx.x == 0)
+        nh_own_blocks = {member.first_block - members.member[0].first_block,
+                         members.member[at + 1].first_block - member.first_block};
+    __syncthreads();
+}

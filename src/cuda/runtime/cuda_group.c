@@ -1,0 +1,506 @@
+/* Groups on CUDA. Members whose steps have equal kernels form a batch: step i of all of them is one launch, whose grid is the sum
+ * of theirs. Its kernel is compiled with NH_MEMBERS and finds a block's member by a table in the plan's memory
+ * (kernels/common/members.cuh). What remains is launched member by member. */
+#include "cuda_group.h"
+
+#include "launch.h"
+#include "members_abi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A kernel keeps its member's arguments, and which blocks are the member's, in shared memory; what follows there begins at a
+ * multiple of 1,024 bytes. */
+enum { MEMBER_SHARED_BYTES = 2048 };
+static_assert(sizeof(struct nh_cuda_arguments) + 2 * sizeof(unsigned) <= MEMBER_SHARED_BYTES,
+              "shared memory of a member");
+
+/* The table of a step. Offsets are those of the plan's memory. */
+struct table {
+    size_t arguments, members;
+    /* places[0]: of members in packed tensors; places[1]: of members with tensors of their own */
+    size_t places[2];
+    uint32_t used;
+    int32_t bases;
+    unsigned *first_block; /* of each member and the end, as in the plan's memory */
+};
+
+struct batch {
+    /* launches of all members: their kernels, grids and memory */
+    struct nh_cuda_operation *operation;
+    int64_t count, *member; /* indices in the group, in the table's order */
+    struct table table[NH_CUDA_STEPS];
+};
+
+struct cuda_group {
+    struct nh_group_operation base;
+    const struct nh_host *host;
+    const struct nh_group *group;
+    struct nh_cuda_device *device;
+    int64_t batches, alone; /* alone: members in no batch */
+    struct batch *batch;
+    int64_t *member; /* indices of all members: batch after batch, then those alone */
+};
+
+static const struct nh_cuda_operation *operation_of(const struct nh_group *group, int64_t index) {
+    return (const struct nh_cuda_operation *)(const void *)group->member[index].operation;
+}
+
+/* ---- what forms a batch ---- */
+
+static bool same_kernel(const struct nh_kernel_spec *a, const struct nh_kernel_spec *b) {
+    if (strcmp(a->source, b->source) != 0 || strcmp(a->config, b->config) != 0 ||
+        a->count != b->count)
+        return false;
+    for (int32_t i = 0; i < a->count; i++)
+        if (strcmp(a->define[i].name, b->define[i].name) != 0 ||
+            a->define[i].value != b->define[i].value)
+            return false;
+    return true;
+}
+
+static bool same_step(const struct nh_cuda_step *a, const struct nh_cuda_step *b) {
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+        if (a->binding[slot].from != b->binding[slot].from) return false;
+    return a->threads == b->threads && a->cluster == b->cluster && a->overlaps == b->overlaps &&
+           a->outputs == b->outputs && a->grid[1] == b->grid[1] && a->grid[2] == b->grid[2];
+}
+
+static bool same_launches(const struct nh_cuda_operation *a, const struct nh_cuda_operation *b) {
+    if (a == b) return true;
+    if (a->count != b->count) return false;
+    for (int32_t i = 0; i < a->count; i++)
+        if (!same_step(&a->step[i], &b->step[i]) || !same_kernel(&a->spec[i], &b->spec[i]))
+            return false;
+    return true;
+}
+
+/* Whether the member's launches can be those of a batch: tensor maps, and memory that belongs to the member's plan, are not in
+ * the table. */
+static bool can_join(const struct nh_cuda_operation *operation) {
+    for (int32_t i = 0; i < operation->count; i++) {
+        const struct nh_cuda_step *step = &operation->step[i];
+        if (step->maps ||
+            step->shared_bytes + MEMBER_SHARED_BYTES > operation->device->shared_bytes_per_block)
+            return false;
+        for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+            if (step->binding[slot].from == NH_BIND_KEPT) return false;
+    }
+    return operation->count > 0;
+}
+
+/* A member while batches are formed. */
+struct candidate {
+    int64_t member, batch; /* batch: -1: alone */
+    const struct nh_cuda_operation *operation;
+    double tile_ns; /* about how long one of its work tiles takes */
+};
+
+/* Batch by batch, alone last; in each the longest work tiles first, so that those that are under way at the end are short, and
+ * equal members side by side. */
+static int compare(const void *first, const void *second) {
+    const struct candidate *a = first, *b = second;
+    if (a->batch != b->batch) return (uint64_t)a->batch < (uint64_t)b->batch ? -1 : 1;
+    if (a->tile_ns != b->tile_ns) return a->tile_ns > b->tile_ns ? -1 : 1;
+    if (a->operation != b->operation)
+        return (uintptr_t)a->operation < (uintptr_t)b->operation ? -1 : 1;
+    return a->member < b->member ? -1 : 1;
+}
+
+/* A member's time, spread over the rounds in which the multiprocessors take its work tiles. */
+static double tile_ns(const struct nh_cuda_operation *operation, double ns) {
+    int64_t tiles = 1;
+    for (int32_t i = 0; i < operation->count; i++)
+        tiles = nh_max(tiles, operation->step[i].work_tiles);
+    return ns * (double)nh_min(tiles, operation->device->multiprocessors) / (double)tiles;
+}
+
+/* Whether one more member leaves the grid within the hardware's limits. */
+static bool has_room(const int64_t grid[NH_CUDA_STEPS], const struct nh_cuda_operation *operation) {
+    for (int32_t i = 0; i < operation->count; i++)
+        if (grid[i] + operation->step[i].grid[0] > INT32_MAX) return false;
+    return true;
+}
+
+/* A batch while members join it: one of them, and its grids so far. */
+struct forming {
+    const struct nh_cuda_operation *operation;
+    int64_t grid[NH_CUDA_STEPS], count;
+};
+
+static void join(const struct nh_group *group, struct forming *forming, int64_t *count,
+                 struct candidate *candidate) {
+    const struct nh_cuda_operation *operation = operation_of(group, candidate->member);
+    int64_t at = 0;
+    candidate->operation = operation;
+    candidate->tile_ns = tile_ns(operation, group->member[candidate->member].ns);
+    if (!can_join(operation)) return;
+    while (at < *count && !(same_launches(forming[at].operation, operation) &&
+                            has_room(forming[at].grid, operation)))
+        at++;
+    if (at == *count) forming[(*count)++].operation = operation;
+    for (int32_t i = 0; i < operation->count; i++)
+        forming[at].grid[i] += operation->step[i].grid[0];
+    forming[at].count++;
+    candidate->batch = at;
+}
+
+/* Divides the members into batches of at least two and the rest. */
+static nhood_status form_batches(struct cuda_group *created) {
+    const struct nh_group *group = created->group;
+    const size_t room = (size_t)nh_max(group->count, 1);
+    struct candidate *candidate = nh_allocate(created->host, room * sizeof *candidate);
+    struct forming *forming = nh_allocate(created->host, room * sizeof *forming);
+    int64_t formed = 0;
+    nhood_status status = candidate && forming && created->member ? NHOOD_OK : NHOOD_ERR_MEMORY;
+    for (int64_t i = 0; !status && i < group->count; i++) {
+        candidate[i] = (struct candidate){.member = i, .batch = -1};
+        if (group->member[i].problem->batch) join(group, forming, &formed, &candidate[i]);
+    }
+    for (int64_t i = 0; !status && i < group->count; i++)
+        if (candidate[i].batch >= 0 && forming[candidate[i].batch].count < 2)
+            candidate[i].batch = -1;
+    created->batch = nh_allocate(created->host, (size_t)nh_max(formed, 1) * sizeof *created->batch);
+    if (!created->batch) status = NHOOD_ERR_MEMORY;
+    if (!status) qsort(candidate, (size_t)group->count, sizeof *candidate, compare);
+    for (int64_t i = 0; !status && i < group->count; i++) {
+        const bool first = i == 0 || candidate[i].batch != candidate[i - 1].batch;
+        created->member[i] = candidate[i].member;
+        if (candidate[i].batch < 0) {
+            created->alone++;
+            continue;
+        }
+        if (first) created->batch[created->batches++].member = &created->member[i];
+        created->batch[created->batches - 1].count++;
+    }
+    nh_release(created->host, candidate);
+    nh_release(created->host, forming);
+    return status;
+}
+
+/* ---- tables ---- */
+
+/* Whether a member has the arguments of the one before it in the table. */
+static bool repeats(const struct nh_group *group, const struct batch *batch, int64_t k) {
+    return k && operation_of(group, batch->member[k]) == operation_of(group, batch->member[k - 1]);
+}
+
+static void write_arguments(const struct nh_cuda_step *step, struct nh_cuda_arguments *arguments) {
+    arguments->shared = step->args;
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+        arguments->shared.tensor[slot].data = (void *)(uintptr_t)step->binding[slot].offset_bytes;
+    nh_cuda_step_arguments(step, arguments);
+}
+
+static bool of_keys(int32_t tensor) {
+    return tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
+}
+
+/* Where a member begins in what a tensor slot is bound to. */
+static int64_t place_of(const struct nh_group *group, int64_t index, int32_t from, bool packed,
+                        size_t workspace) {
+    const struct nh_group_member *member = &group->member[index];
+    if (from == NH_BIND_WORKSPACE) return (int64_t)workspace;
+    if (!packed) return 0;
+    return (of_keys(from) ? member->first_key : member->first_query) * group->token_bytes[from];
+}
+
+/* Writes the places of all members for a step. The workspace of a member follows that of the one before it. */
+static void write_places(const struct nh_group *group, const struct batch *batch, int32_t s,
+                         bool packed, int64_t *place) {
+    size_t workspace = 0;
+    for (int64_t k = 0; k < batch->count; k++) {
+        const struct nh_cuda_operation *operation = operation_of(group, batch->member[k]);
+        for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+            if (batch->table[s].used >> slot & 1)
+                *place++ = place_of(group, batch->member[k], operation->step[s].binding[slot].from,
+                                    packed, workspace);
+        workspace += operation->base.workspace_bytes;
+    }
+}
+
+/* Makes room for a step's table in the plan's memory. */
+static nhood_status make_table(const struct nh_group *group, struct batch *batch, int32_t s) {
+    struct nh_cuda_operation *operation = batch->operation;
+    struct table *table = &batch->table[s];
+    int64_t different = 0;
+    for (int64_t k = 0; k < batch->count; k++)
+        different += !repeats(group, batch, k);
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+        if (operation->step[s].binding[slot].from != NH_BIND_NONE)
+            table->used |= 1u << slot, table->bases++;
+    const size_t place_bytes = (size_t)batch->count * (size_t)table->bases * sizeof(int64_t);
+    table->first_block =
+        nh_allocate(operation->host, ((size_t)batch->count + 1) * sizeof *table->first_block);
+    struct nh_cuda_arguments *arguments =
+        nh_cuda_keep(operation, (size_t)different * sizeof *arguments, &table->arguments);
+    if (!table->first_block || !arguments) return NHOOD_ERR_MEMORY;
+    for (int64_t k = 0; k < batch->count; k++)
+        if (!repeats(group, batch, k))
+            write_arguments(&operation_of(group, batch->member[k])->step[s], arguments++);
+    struct nh_cuda_member *member =
+        nh_cuda_keep(operation, ((size_t)batch->count + 1) * sizeof *member, &table->members);
+    if (!member) return NHOOD_ERR_MEMORY;
+    for (int64_t k = 0, which = -1, block = 0; k <= batch->count; k++) {
+        which += k < batch->count && !repeats(group, batch, k);
+        member[k] = (struct nh_cuda_member){(unsigned)block, (int)which};
+        table->first_block[k] = (unsigned)block;
+        if (k < batch->count) block += operation_of(group, batch->member[k])->step[s].grid[0];
+    }
+    for (int apart = 0; apart < 2; apart++) {
+        int64_t *place = nh_cuda_keep(operation, place_bytes, &table->places[apart]);
+        if (!place) return NHOOD_ERR_MEMORY;
+        write_places(group, batch, s, !apart, place);
+    }
+    return NHOOD_OK;
+}
+
+/* Sets up the launches of a batch: those of its first member, but for what is that of all. */
+static nhood_status make_batch(struct cuda_group *created, struct batch *batch) {
+    const struct nh_group *group = created->group;
+    const struct nh_cuda_operation *first = operation_of(group, batch->member[0]);
+    struct nh_cuda_operation *operation = batch->operation =
+        nh_allocate(created->host, sizeof *operation);
+    nhood_status status = operation ? NHOOD_OK : NHOOD_ERR_MEMORY;
+    if (status) return status;
+    *operation = *first;
+    operation->base.workspace_bytes = 0;
+    for (int64_t k = 0; k < batch->count; k++)
+        operation->base.workspace_bytes +=
+            operation_of(group, batch->member[k])->base.workspace_bytes;
+    for (int32_t s = 0; !status && s < operation->count; s++) {
+        struct nh_cuda_step *step = &operation->step[s];
+        for (int64_t k = 1; k < batch->count; k++) {
+            const struct nh_cuda_step *own = &operation_of(group, batch->member[k])->step[s];
+            step->grid[0] += own->grid[0];
+            step->shared_bytes = nh_max(step->shared_bytes, own->shared_bytes);
+        }
+        nh_kernel_define(&operation->spec[s], "NH_MEMBERS", 1);
+        status = make_table(group, batch, s);
+    }
+    if (!status) status = nh_cuda_load(operation);
+    if (!status) status = nh_cuda_write_kept(operation);
+    return status;
+}
+
+/* ---- executing ---- */
+
+/* Fills in the addresses of tensors that a member, or all of them, are given. */
+static void set_bases(const struct nh_cuda_step *step, uint32_t used, const nhood_io *io,
+                      unsigned long long *base) {
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
+        if (!(used >> slot & 1)) continue;
+        const int32_t from = step->binding[slot].from;
+        *base++ = (unsigned long long)(uintptr_t)(from == NH_BIND_WORKSPACE ? io->workspace
+                                                                            : io->data[from]);
+    }
+}
+
+/* Launches step s for the members [first, first + count) of a batch, whose bases are set. */
+static nhood_status launch_members(const struct batch *batch, int32_t s, int64_t first,
+                                   int64_t count, bool packed, bool overlaps, void *stream,
+                                   struct nh_cuda_members *members) {
+    const struct nh_cuda_operation *operation = batch->operation;
+    const struct table *table = &batch->table[s];
+    const char *memory = (const char *)(uintptr_t)operation->memory;
+    struct nh_cuda_step step = operation->step[s];
+    void *parameters[1] = {members};
+    members->arguments = memory + table->arguments;
+    members->argument_bytes = (int)sizeof(struct nh_cuda_arguments);
+    members->member =
+        (const struct nh_cuda_member *)(const void *)(memory + table->members) + first;
+    members->place =
+        (const long long *)(const void *)(memory + table->places[!packed]) + first * table->bases;
+    members->members = (int)count;
+    members->threads = step.threads;
+    members->used = table->used;
+    members->bases = table->bases;
+    members->base_step = packed ? 0 : table->bases;
+    step.grid[0] = (int64_t)table->first_block[first + count] - table->first_block[first];
+    return nh_cuda_launch(operation, &step, overlaps, stream, parameters);
+}
+
+/* Whether the members' tensors lie as in packed ones, so that one address serves all members. Sets these tensors. */
+static bool find_packed(const struct nh_group *group, const nhood_group_io *io,
+                        nhood_group_io *packed) {
+    bool found = false;
+    if (*group->not_packed) return false;
+    *packed = *io;
+    packed->member = NULL;
+    for (int64_t i = 0; i < group->count; i++) {
+        if (!group->member[i].problem->batch) continue;
+        for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+            char *data = io->member[i].data[t];
+            if (data) data -= place_of(group, i, t, true, 0);
+            if (!found) packed->data[t] = data;
+            if (packed->data[t] != data) return false;
+        }
+        found = true;
+    }
+    return found;
+}
+
+static nhood_io packed_io(const nhood_group_io *io) {
+    nhood_io all = {.struct_size = sizeof all, .workspace = io->workspace, .stream = io->stream};
+    memcpy(all.data, io->data, sizeof all.data);
+    return all;
+}
+
+static nhood_status run_packed(const struct batch *batch, const nhood_group_io *io) {
+    const struct nh_cuda_operation *operation = batch->operation;
+    const nhood_io all = packed_io(io);
+    nhood_status status = NHOOD_OK;
+    struct nh_cuda_members members;
+    bool follows = false; /* the step right before this one was launched */
+    for (int32_t s = 0; !status && s < operation->count; s++) {
+        const struct nh_cuda_step *step = &operation->step[s];
+        const bool launched = nh_cuda_wanted(step, &all);
+        const bool overlaps = follows && step->overlaps && operation->device->overlaps;
+        follows = launched;
+        if (!launched) continue;
+        set_bases(step, batch->table[s].used, &all, members.base);
+        status = launch_members(batch, s, 0, batch->count, true, overlaps, io->stream, &members);
+    }
+    return status;
+}
+
+/* Sets the bases of members from the first one on, up to one that does not want the step or finds no room. Returns their number. */
+static int64_t set_bases_of_members(const struct cuda_group *created, const struct batch *batch,
+                                    int32_t s, int64_t first, const nhood_group_io *io,
+                                    unsigned long long *base) {
+    const struct nh_cuda_step *step = &batch->operation->step[s];
+    const struct table *table = &batch->table[s];
+    int64_t count = 0;
+    for (; first + count < batch->count; count++) {
+        const nhood_io own = nh_group_member_io(created->group, io, batch->member[first + count]);
+        if ((count + 1) * table->bases > NH_MEMBER_BASES || !nh_cuda_wanted(step, &own)) break;
+        set_bases(step, table->used, &own, base + count * table->bases);
+    }
+    return count;
+}
+
+/* Runs of members are launched one after the other, so that no launch may begin before the one ahead of it has ended: that need
+ * not be the launch whose results it reads. */
+static nhood_status run_apart(const struct cuda_group *created, const struct batch *batch,
+                              const nhood_group_io *io) {
+    nhood_status status = NHOOD_OK;
+    struct nh_cuda_members members;
+    bool follows = false; /* the step before this one was one launch for all members */
+    for (int32_t s = 0; !status && s < batch->operation->count; s++) {
+        const struct nh_cuda_step *step = &batch->operation->step[s];
+        bool whole = false;
+        for (int64_t first = 0, count; !status && first < batch->count; first += nh_max(count, 1)) {
+            count = set_bases_of_members(created, batch, s, first, io, members.base);
+            if (!count) continue;
+            whole = count == batch->count;
+            status = launch_members(batch, s, first, count, false,
+                                    follows && whole && step->overlaps &&
+                                        batch->operation->device->overlaps,
+                                    io->stream, &members);
+        }
+        follows = whole;
+    }
+    return status;
+}
+
+static nhood_status check_alignments(const struct cuda_group *created, const nhood_group_io *io) {
+    const struct nh_group *group = created->group;
+    nhood_status status = NHOOD_OK;
+    for (int64_t i = 0; !status && i < group->count; i++) {
+        const nhood_io own = nh_group_member_io(group, io, i);
+        if (!group->member[i].problem->batch) continue;
+        status = nh_cuda_check_alignment(operation_of(group, i), &own);
+        if (status) status = nh_group_member_error(status, i);
+    }
+    return status;
+}
+
+static nhood_status run_batches(const struct cuda_group *created, const nhood_group_io *io) {
+    nhood_status status = NHOOD_OK;
+    struct nh_cuda_scope scope;
+    nhood_group_io packed;
+    if (!created->batches) return NHOOD_OK;
+    status = nh_cuda_enter(created->device, false, &scope);
+    if (status) return status;
+    if (io->member && find_packed(created->group, io, &packed)) io = &packed;
+    for (int64_t b = 0; !status && b < created->batches; b++)
+        status = io->member ? run_apart(created, &created->batch[b], io)
+                            : run_packed(&created->batch[b], io);
+    nh_cuda_leave(created->device, &scope);
+    return status;
+}
+
+static nhood_status run(const struct nh_group_operation *operation, const nhood_group_io *io) {
+    const struct cuda_group *created = (const struct cuda_group *)operation;
+    const struct nh_group *group = created->group;
+    nhood_status status = check_alignments(created, io);
+    if (!status) status = run_batches(created, io);
+    for (int64_t i = group->count - created->alone; !status && i < group->count; i++) {
+        const int64_t index = created->member[i];
+        const struct nh_operation *own = group->member[index].operation;
+        const nhood_io own_io = nh_group_member_io(group, io, index);
+        status = own->run(own, &own_io);
+        if (status) status = nh_group_member_error(status, index);
+    }
+    return status;
+}
+
+/* ---- making ---- */
+
+static void destroy(struct nh_group_operation *operation) {
+    struct cuda_group *created = (struct cuda_group *)operation;
+    for (int64_t b = 0; created->batch && b < created->batches; b++) {
+        struct batch *batch = &created->batch[b];
+        for (int s = 0; s < NH_CUDA_STEPS; s++)
+            nh_release(created->host, batch->table[s].first_block);
+        if (batch->operation) batch->operation->base.destroy(&batch->operation->base);
+    }
+    nh_release(created->host, created->batch);
+    nh_release(created->host, created->member);
+    nh_release(created->host, created);
+}
+
+/* Gets the kernels of members in no batch, and takes their launches into account. */
+static nhood_status make_alone(struct cuda_group *created) {
+    const struct nh_group *group = created->group;
+    nhood_status status = NHOOD_OK;
+    for (int64_t i = group->count - created->alone; !status && i < group->count; i++) {
+        const struct nh_group_member *member = &group->member[created->member[i]];
+        struct nh_cuda_operation *operation = (struct nh_cuda_operation *)(void *)member->operation;
+        if (!member->problem->batch) continue;
+        created->base.launches += operation->count;
+        created->base.workspace_bytes = (size_t)nh_max((int64_t)created->base.workspace_bytes,
+                                                       (int64_t)operation->base.workspace_bytes);
+        if (operation->count && !operation->step[0].kernel) status = nh_cuda_load(operation);
+        if (status) status = nh_group_member_error(status, created->member[i]);
+    }
+    return status;
+}
+
+nhood_status nh_cuda_group_build(const struct nh_device *device, const struct nh_group *group,
+                                 struct nh_group_operation **operation) {
+    struct cuda_group *created = nh_allocate(device->host, sizeof *created);
+    if (!created) return NHOOD_ERR_MEMORY;
+    created->base = (struct nh_group_operation){.run = run, .destroy = destroy};
+    created->host = device->host;
+    created->group = group;
+    created->device = device->backend;
+    created->member =
+        nh_allocate(created->host, (size_t)nh_max(group->count, 1) * sizeof *created->member);
+    nhood_status status = form_batches(created);
+    for (int64_t b = 0; !status && b < created->batches; b++) {
+        status = make_batch(created, &created->batch[b]);
+        if (status) break;
+        created->base.launches += created->batch[b].operation->count;
+        created->base.workspace_bytes =
+            (size_t)nh_max((int64_t)created->base.workspace_bytes,
+                           (int64_t)created->batch[b].operation->base.workspace_bytes);
+    }
+    if (!status) status = make_alone(created);
+    if (status) {
+        destroy(&created->base);
+        return status;
+    }
+    *operation = &created->base;
+    return NHOOD_OK;
+}

@@ -1,0 +1,312 @@
+/* Groups on CUDA: how many launches a pass has, what they hand to their kernels, and what is not launched so. */
+#include "cuda_group.h"
+#include "cuda_solvers.h"
+#include "fixture.h"
+#include "launch.h"
+#include "members_abi.h"
+
+#include <stddef.h>
+
+enum { MOST = 120, TEXT = 128 };
+
+static struct fixture f;
+
+/* A group whose members are given by the ends of their texts, some of them several times in a row. */
+struct made {
+    struct nh_group group;
+    struct nh_group_member member[MOST];
+    struct nh_problem problem[MOST];
+    struct nh_operation *built[MOST];
+    int distinct;
+    struct nh_group_operation *operation;
+    nhood_group_io io;
+    nhood_io own[MOST];
+};
+
+static nhood_status make(const struct nh_solver *solver, const struct nh_config *config,
+                         const char *head, const char *const *end, int count, int times,
+                         struct made *made) {
+    struct nh_device device = f.device[0];
+    nhood_status status = NHOOD_OK;
+    memset(made, 0, sizeof *made);
+    device.kernels_later = true;
+    made->group = (struct nh_group){.count = (int64_t)count * times, .member = made->member};
+    for (int i = 0; !status && i < count; i++) {
+        char text[TEXT];
+        struct nh_problem room;
+        snprintf(text, sizeof text, "%s:%s", head, end[i]);
+        read_problem(text, &made->problem[i]);
+        const struct nh_problem *view = nh_solver_view(solver, &made->problem[i], &room);
+        status = config ? solver->build(solver, view, &device, config, &made->built[i])
+                        : build_first(solver, &made->problem[i], &device, &made->built[i]);
+        if (!status) made->distinct++;
+        for (int k = 0; k < times; k++)
+            made->member[i * times + k] = (struct nh_group_member){
+                .problem = &made->problem[i], .operation = made->built[i], .ns = 1e3 * (i + 1)};
+    }
+    if (status) return status;
+    nh_group_pack(&made->group);
+    return nh_cuda_group_build(&device, &made->group, &made->operation);
+}
+
+static void unmake(struct made *made) {
+    if (made->operation) made->operation->destroy(made->operation);
+    for (int i = 0; i < made->distinct; i++)
+        made->built[i]->destroy(made->built[i]);
+}
+
+/* Executes with all tensors, packed or each member's own, which then begins 1 MiB behind that of the member before. */
+static nhood_status run(struct made *made, bool apart, int missing) {
+    const struct nh_problem *first = &made->problem[0];
+    made->io = (nhood_group_io){.struct_size = sizeof made->io,
+                                .count = made->group.count,
+                                .workspace = workspace_address(),
+                                .workspace_bytes = made->operation->workspace_bytes,
+                                .stream = (void *)(uintptr_t)0x5000,
+                                .query_tokens = made->group.query_tokens,
+                                .key_tokens = made->group.key_tokens};
+    memset(made->own, 0, sizeof made->own);
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        if (nh_problem_role(first, t) == NH_UNUSED || t == missing) continue;
+        made->io.data[t] = address_of(t);
+        for (int64_t i = 0; i < made->group.count; i++)
+            made->own[i].data[t] = address_of(t) + (i << 20);
+    }
+    if (apart) made->io.member = made->own;
+    fake.launch_count = 0;
+    return made->operation->run(made->operation, &made->io);
+}
+
+static const struct nh_cuda_members *handed(int launch) {
+    return &fake.launch[launch].members;
+}
+
+/* ---- one launch for each pass ---- */
+
+static const struct nh_config rows = {{0}};
+static const char *const images[] = {"b1h2d64:14x14:w7x7", "b1h2d64:20x30:w7x7",
+                                     "b2h4d64:9x17:w5x3", "b1h2d64:64x64:w7x7:d2x1",
+                                     "b1h6k3d64:9x9:w3x3"};
+enum { IMAGES = sizeof images / sizeof *images };
+
+/* The kernel's grid has the blocks of all members, in which 8 lanes share a query with a head. */
+static void check_forward(void) {
+    static struct made made;
+    int64_t rows_of_all = 0;
+    nhood_status status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", images, IMAGES, 1, &made);
+    CHECK(!status, "%s", nhood_last_error());
+    if (!status) {
+        const int64_t rows_of_block = ROW_THREADS / 8;
+        for (int i = 0; i < IMAGES; i++)
+            rows_of_all += nh_ceil_div(made.problem[i].batch * made.problem[i].query_tokens *
+                                           made.problem[i].heads,
+                                       rows_of_block);
+        CHECK(made.operation->launches == 1 && !run(&made, false, -1) && fake.launch_count == 1,
+              "%d launches, %s", fake.launch_count, nhood_last_error());
+        CHECK(fake.launch[0].grid[0] == rows_of_all, "%u blocks, not %lld", fake.launch[0].grid[0],
+              (long long)rows_of_all);
+        CHECK(handed(0)->members == IMAGES && handed(0)->base_step == 0 &&
+                  handed(0)->base[0] == (uintptr_t)address_of(NHOOD_Q),
+              "packed tensors");
+        CHECK(!run(&made, true, NHOOD_LSE) && fake.launch_count == 1, "%d launches, %s",
+              fake.launch_count, nhood_last_error());
+        /* Q, K, V, O and LSE, which is not given; the last member has the longest tiles and comes first */
+        CHECK(handed(0)->bases == 5 && handed(0)->base_step == 5 &&
+                  handed(0)->base[1] == (uintptr_t)address_of(NHOOD_K) + ((uintptr_t)4 << 20) &&
+                  handed(0)->base[4] == 0,
+              "tensors of members: %d bases, K at %llx", handed(0)->bases, handed(0)->base[1]);
+    }
+    unmake(&made);
+}
+
+/* A backward pass has as many launches as that of one member, and one gradient can be left out. Each member has its own part of the
+ * workspace. */
+static void check_backward(void) {
+    static struct made made;
+    nhood_status status = make(&nh_solver_cuda_naive, &rows, "bwd:f16", images, IMAGES, 2, &made);
+    CHECK(!status, "%s", nhood_last_error());
+    if (!status) {
+        size_t bytes = 0;
+        for (int i = 0; i < IMAGES; i++)
+            bytes += 2 * made.built[i]->workspace_bytes;
+        CHECK(made.operation->workspace_bytes == bytes, "workspace of %zu bytes, not %zu",
+              made.operation->workspace_bytes, bytes);
+        CHECK(!run(&made, false, -1) && fake.launch_count == 2, "%d launches", fake.launch_count);
+        CHECK(!run(&made, true, NHOOD_D_K) && fake.launch_count == 2, "%d launches",
+              fake.launch_count);
+        for (int i = 0; i < 2 * IMAGES; i++)
+            made.own[i].data[NHOOD_D_V] = NULL;
+        fake.launch_count = 0;
+        CHECK(!made.operation->run(made.operation, &made.io) && fake.launch_count == 1,
+              "%d launches without dK and dV", fake.launch_count);
+        made.own[3].data[NHOOD_D_K] = address_of(NHOOD_D_K);
+        fake.launch_count = 0;
+        CHECK(!made.operation->run(made.operation, &made.io) && fake.launch_count == 2 &&
+                  handed(1)->members == 1,
+              "%d launches where one member wants dK", fake.launch_count);
+    }
+    unmake(&made);
+}
+
+/* What was copied to the device at an address: the table, as this test has nothing else copied. */
+static const void *sent(const void *address) {
+    return fake.sent + ((uintptr_t)address - FAKE_MEMORY);
+}
+
+/* What a kernel adds up for a tensor of a member. */
+static uintptr_t address_in(const struct nh_cuda_members *members, int64_t k, int slot) {
+    const struct nh_cuda_member *member = sent(members->member + k);
+    const struct nh_cuda_args *args =
+        sent(members->arguments + (ptrdiff_t)member->arguments * members->argument_bytes);
+    int64_t index = 0;
+    for (int s = 0; s < slot; s++)
+        index += members->used >> s & 1;
+    const long long *place = sent(members->place + k * members->bases + index);
+    return (uintptr_t)members->base[k * members->base_step + index] + (uintptr_t)*place +
+           (uintptr_t)args->tensor[slot].data;
+}
+
+static void check_table(void) {
+    static const char *const two[] = {"b1h2d64:14x14:w7x7", "b1h2d64:20x30:w7x7:q3+5x0+30"};
+    static struct made made;
+    nhood_status status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", two, 1, 2, &made);
+    CHECK(!status && !run(&made, false, -1), "%s", nhood_last_error());
+    if (!status) {
+        const uintptr_t bytes = 14 * 14 * 2 * 64 * 2;
+        CHECK(fake.sent_bytes <= sizeof fake.sent, "%zu bytes of tables", fake.sent_bytes);
+        CHECK(address_in(handed(0), 0, NH_V) == (uintptr_t)address_of(NHOOD_V) &&
+                  address_in(handed(0), 1, NH_V) == (uintptr_t)address_of(NHOOD_V) + bytes,
+              "V of the second of two equal members, packed");
+        CHECK(!run(&made, true, -1) &&
+                  address_in(handed(0), 1, NH_V) == (uintptr_t)address_of(NHOOD_V) + (1 << 20) &&
+                  handed(0)->base_step > 0,
+              "V of the second of two equal members, apart");
+        for (int32_t t = NHOOD_Q; t <= NHOOD_O; t++)
+            made.own[1].data[t] = address_of(t) + bytes;
+        made.own[1].data[NHOOD_LSE] = address_of(NHOOD_LSE) + bytes / 64 * 2;
+        CHECK(!made.operation->run(made.operation, &made.io) && handed(1)->base_step == 0 &&
+                  address_in(handed(1), 1, NH_V) == (uintptr_t)address_of(NHOOD_V) + bytes,
+              "tensors of members that lie packed: %d launches", fake.launch_count);
+    }
+    unmake(&made);
+    /* A part of a grid has a kernel of its own: its address is that of the grid's first token. */
+    status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", two + 1, 1, 2, &made);
+    CHECK(!status && !run(&made, false, -1), "%s", nhood_last_error());
+    if (!status)
+        CHECK(address_in(handed(0), 0, NH_Q) ==
+                  (uintptr_t)address_of(NHOOD_Q) - (uintptr_t)3 * 30 * 2 * 64 * 2,
+              "Q of a part");
+    unmake(&made);
+    status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", two, 2, 1, &made);
+    CHECK(!status && made.operation->launches == 2 && !run(&made, false, -1) &&
+              fake.launch_count == 2 && fake.memory_open == 0,
+          "members with different kernels: %d launches, %s", fake.launch_count, nhood_last_error());
+    unmake(&made);
+}
+
+/* A launch has room for so many addresses: 6 of each member with a bias, which packed tensors do not take. */
+static void check_many(void) {
+    static const char *const one[] = {"b1h2d64:9x9:w3x3:rpb"};
+    static struct made made;
+    nhood_status status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", one, 1, MOST, &made);
+    CHECK(!status && !run(&made, true, -1), "%s", nhood_last_error());
+    if (!status) {
+        const int room = NH_MEMBER_BASES / 6;
+        CHECK(fake.launch_count == 2 && handed(0)->members == room &&
+                  handed(1)->members == MOST - room && handed(1)->bases == 6,
+              "%d launches, the first of %d members", fake.launch_count, handed(0)->members);
+        CHECK(fake.launch[0].grid[0] + fake.launch[1].grid[0] ==
+                      MOST * fake.launch[1].grid[0] / (unsigned)(MOST - room) &&
+                  handed(1)->member == handed(0)->member + room,
+              "grids of %u and %u blocks", fake.launch[0].grid[0], fake.launch[1].grid[0]);
+    }
+    unmake(&made);
+}
+
+/* Launches of other families: as many as one member has, that may begin early as its own may. */
+static void check_tiles(void) {
+    static const char *const ends[] = {"b1h2d64:64x64:w9x9", "b1h2d64:80x70:w9x9",
+                                       "b3h2d64:48x64:w9x9"};
+    static struct made made, alone;
+    struct nh_config config;
+    struct nh_problem problem;
+    read_problem("bwd:bf16:b1h2d64:64x64:w9x9", &problem);
+    CHECK(nh_solver_cuda_split80.candidates(&problem, &f.device[0], &config, 1) == 1, "no config");
+    nhood_status status = make(&nh_solver_cuda_split80, &config, "bwd:bf16", ends, 3, 1, &made);
+    CHECK(!status && !run(&made, false, -1), "%s", nhood_last_error());
+    const int launches = fake.launch_count;
+    bool overlaps[2] = {fake.launch[0].overlaps, fake.launch[launches - 1].overlaps};
+    status = make(&nh_solver_cuda_split80, &config, "bwd:bf16", ends, 1, 1, &alone);
+    CHECK(!status && !run(&alone, false, -1), "%s", nhood_last_error());
+    CHECK(launches == fake.launch_count && launches == made.operation->launches,
+          "%d launches, one member has %d", launches, fake.launch_count);
+    CHECK(!overlaps[0] && overlaps[1] == fake.launch[launches - 1].overlaps && overlaps[1],
+          "launches that begin early");
+    unmake(&made);
+    unmake(&alone);
+}
+
+/* ---- what does not go ---- */
+
+static void check_refusals(void) {
+    static struct made made;
+    nhood_status status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", images, 2, 1, &made);
+    CHECK(!status && !run(&made, true, -1), "%s", nhood_last_error());
+    if (!status) {
+        made.own[1].data[NHOOD_K] = address_of(NHOOD_K) + 2;
+        fake.launch_count = 0;
+        CHECK(made.operation->run(made.operation, &made.io) == NHOOD_ERR_ARGUMENT &&
+                  fake.launch_count == 0 && strstr(nhood_last_error(), "member 1: io.data[k]"),
+              "a misaligned tensor: %s", nhood_last_error());
+    }
+    unmake(&made);
+}
+
+/* Whatever fails while a group is made is said, and leaves nothing behind. */
+static void check_faults(void) {
+    static const char *const calls[] = {"memory_allocate", "memory_send", "library_load",
+                                        "kernel_set"};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        static struct made made;
+        fake_driver_reset(90);
+        CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
+        fake.failing = calls[i];
+        fake.fail_from = 1;
+        /* tiles, which ask for much shared memory */
+        const nhood_status status = make(&nh_solver_cuda_split80, NULL, "bwd:bf16",
+                                         (const char *const[]){"b1h2d64:64x64:w9x9"}, 1, 3, &made);
+        CHECK(status == (i ? NHOOD_ERR_DEVICE : NHOOD_ERR_MEMORY), "%s failing: %d", calls[i],
+              (int)status);
+        unmake(&made);
+        fixture_close(&f, calls[i]);
+    }
+    for (int n = 1;; n++) {
+        static struct made made;
+        fake_driver_reset(90);
+        CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
+        atomic_store(&allocations, 0);
+        atomic_store(&failing_allocation, n);
+        const nhood_status status =
+            make(&nh_solver_cuda_naive, &rows, "bwd:f16", images, IMAGES, 2, &made);
+        atomic_store(&failing_allocation, 0);
+        unmake(&made);
+        fixture_close(&f, "without memory");
+        CHECK(!status || status == NHOOD_ERR_MEMORY, "allocation %d failing: %d", n, (int)status);
+        if (!status) break;
+    }
+}
+
+int main(void) {
+    fake_driver_reset(90);
+    fake.for_members = true;
+    CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
+    check_forward();
+    check_backward();
+    check_table();
+    check_many();
+    check_tiles();
+    check_refusals();
+    fixture_close(&f, "groups");
+    check_faults();
+    return test_result();
+}
