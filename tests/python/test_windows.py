@@ -443,8 +443,11 @@ def test_calls_that_do_not_fit():
         nhood.na2d(query, key, value, kernel_size=[(windows, 3), (windows, 4)], stride=2)
     with pytest.raises(ValueError, match="bias with a Windows in kernel_size"):
         nhood.na2d(query, key, value, [(windows, 3)] * 2, bias=[np.zeros((2, 1, 5))] * 2)
-    with pytest.raises(NotImplementedError, match="windows of packed samples are formulas"):
-        nhood.neighborhood_attention_varlen(query, key, value, windows, layouts=[(8, 6)])
+    packed = [x.reshape(1, -1, *x.shape[3:])[:, : x.shape[1] * 6] for x in (query, key, value)]
+    with pytest.raises(ValueError, match=r"member 0: kernel_size\[0\] = Windows.* has 8 queries, axis 0 has 6"):
+        nhood.neighborhood_attention_varlen(*packed, (windows, 3), layouts=[(6, 8)])
+    with pytest.raises(ValueError, match=r"member 0: stride\[0\] = 2: it must be 1 where kernel_size\[0\] = Windows"):
+        nhood.neighborhood_attention_varlen(*packed, (windows, 3), layouts=[(8, 6)], stride=2)
 
 
 def test_clamped_windows_beside_tables():

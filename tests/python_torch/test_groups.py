@@ -8,6 +8,7 @@ import nhood
 import numpy as np
 import pytest
 import torch
+from nhood import Windows
 from nhood import torch as nt
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -60,7 +61,41 @@ def by_set(query, key, value, *tables):
     return torch.cat([out for out, _ in parts], -2), torch.cat([lse for _, lse in parts], -1)
 
 
-KINDS = [pytest.param(packed, of_samples, by_sample, id="samples"), pytest.param(heads, of_sets, by_set, id="sets")]
+BY_TABLE = [(6, 9), (0, 4), (5, 7), (5, 7), (8, 3)]
+BLOCKS = (3, Windows.blocks(7, 3, 1))
+SIZES = [(Windows.resampled(6, 4, 3), 5), 3, BLOCKS, BLOCKS, (Windows.cut(8, 5), Windows([(0, 2), (2, 0), (2, 3)], keys=5))]
+KEYS = [(4, 9), (0, 4), (5, 7), (5, 7), (8, 5)]
+
+
+def packed_by_table():
+    """Of which some queries have no key: their log-sum-exps are -infinity."""
+    torch.manual_seed(11)
+    queries, keys = (sum(x * y for x, y in of) for of in (BY_TABLE, KEYS))
+    return drawn(1, queries, 4, 8), drawn(1, keys, 2, 8), drawn(1, keys, 2, 6)
+
+
+def of_tables(query, key, value):
+    out, lse = nt.neighborhood_attention_varlen(query, key, value, layouts=BY_TABLE, kernel_sizes=SIZES, return_lse=True)
+    return out, lse.where(lse > -torch.inf, 0)
+
+
+def by_table(query, key, value):
+    parts, q, k = [], 0, 0
+    for layout, keys, size in zip(BY_TABLE, KEYS, SIZES):
+        count, key_count = layout[0] * layout[1], keys[0] * keys[1]
+        if count:
+            own = [t[:, k : k + key_count].unflatten(1, keys) for t in (key, value)]
+            parts.append(nt.na2d(query[:, q : q + count].unflatten(1, layout), *own, size, return_lse=True))
+        q, k = q + count, k + key_count
+    out, lse = [torch.cat([part.flatten(1, 2) for part in of], 1) for of in zip(*parts)]
+    return out, lse.where(lse > -torch.inf, 0)
+
+
+KINDS = [
+    pytest.param(packed, of_samples, by_sample, id="samples"),
+    pytest.param(packed_by_table, of_tables, by_table, id="windows"),
+    pytest.param(heads, of_sets, by_set, id="sets"),
+]
 
 
 @pytest.mark.parametrize("inputs, one, many", KINDS)
@@ -136,6 +171,23 @@ def test_tables_and_tensors_of_layouts():
     assert torch.equal(out, again)
 
 
+def test_tables_of_windows():
+    """One for all samples, one for each, as a table, and with layouts in a tensor."""
+    given = [x.detach() for x in packed_by_table()]
+    out = of_tables(*given)[0]
+    table = nt.varlen_table(BY_TABLE, kernel_sizes=SIZES)
+    assert torch.equal(out, nt.neighborhood_attention_varlen(*given, table=table))
+    assert torch.equal(table, nt.varlen_table(torch.tensor(BY_TABLE), kernel_sizes=SIZES))
+    x = torch.randn(1, 3 * 35, 2, 8)
+    one = nt.neighborhood_attention_varlen(x, x, x, (Windows.cut(5, 3), 5), layouts=[(5, 7)] * 3)
+    each = nt.neighborhood_attention_varlen(x, x, x, layouts=[(5, 7)] * 3, kernel_sizes=[(Windows.cut(5, 3), 5)] * 3)
+    first = x[:, :35].unflatten(1, (5, 7))
+    assert torch.equal(one, each)
+    assert torch.equal(one[:, :35].unflatten(1, (5, 7)), nt.na2d(first, first, first, (Windows.cut(5, 3), 5)))
+    again = nt.neighborhood_attention_varlen(x, x, x, (Windows.cut(5, 3), 5), layouts=torch.tensor([(5, 7)] * 3))
+    assert torch.equal(one, again)
+
+
 def test_no_samples_and_samples_without_tokens():
     for layouts in ([], [(0, 7), (3, 0)]):
         query = torch.zeros(1, 0, 2, 8, requires_grad=True)
@@ -159,6 +211,18 @@ ILLEGAL = [
     (dict(kernel_size=3), "layouts = None and table = None: give one of them"),
     (dict(kernel_size=3, table=torch.zeros(1, 16, dtype=torch.int64)), "table and layouts, windows, strides or dilations"),
     (dict(table=torch.zeros(1, 15, dtype=torch.int64)), "table has rows of 15 words"),
+    (
+        dict(layouts=LAYOUTS, kernel_sizes=[3, 3, (3, Windows.cut(29, 5)), 3, 3]),
+        "member 2: kernel_size[1] = Windows.cut(length=29, size=5) has 29 queries, axis 1 has 30",
+    ),
+    (
+        dict(layouts=LAYOUTS, kernel_sizes=[3, 3, (3, Windows.resampled(30, 10, 5)), 3, 3]),
+        f"layouts and windows have {TOKENS - 120} tokens, key has {TOKENS}",
+    ),
+    (
+        dict(layouts=LAYOUTS, kernel_sizes=[3, 3, (3, Windows.cut(30, 5)), 3, 3], dilation=2),
+        "member 2: dilation[1] = 2: it must be 1 where kernel_size[1] = Windows.cut",
+    ),
 ]
 
 
@@ -177,6 +241,29 @@ def test_illegal_samples(named, text, where):
         with pytest.raises(ValueError) as error:
             nt.neighborhood_attention_varlen(*given, **named)
     assert text in str(error.value)
+
+
+def test_tables_whose_records_are_wrong():
+    x = torch.zeros(1, 20, 1, 8)
+    table = nt.varlen_table([(10,), (10,)], Windows([(0, 3)] * 10, keys=10))
+    nt.neighborhood_attention_varlen(x, x, x, table=table)
+    for row, column, word, text in (
+        (0, 9, 100, "member 0: the table has no record of the windows of axis 0 at word 100"),
+        (1, 9, -1, "member 1: the table has no record"),
+        (1, 8, 11, "member 1: the table has no record"),
+        (1, 7, 9, "member 1: the table has no record"),
+        (0, 2, 11, "member 0: kernel_size[0] = Windows(<10 ranges of 3 keys>, keys=10) has 10 queries, axis 0 has 11"),
+        (2, 1, 77, "kind = 77"),
+        (3, 1, 99, "table[3] = (99, 0) is not a range of 10 keys"),
+    ):
+        wrong = table.clone()
+        wrong[row, column] = word
+        with pytest.raises(ValueError) as error:
+            nt.neighborhood_attention_varlen(x, x, x, table=wrong)
+        assert text in str(error.value)
+    short = nt.varlen_table([(10,)], Windows([(0, 3)] * 10, keys=10))[:-1]
+    with pytest.raises(ValueError, match="no record"):
+        nt.neighborhood_attention_varlen(x[:, :10], x[:, :10], x[:, :10], table=short)
 
 
 def test_tables_that_overlap():
@@ -228,6 +315,18 @@ def test_numpy_computes_the_same():
     assert all(np.array_equal(got, leaf.grad.numpy()) for got, leaf in zip(found, leaves))
 
 
+def test_numpy_computes_the_same_by_table():
+    leaves = [x.detach().float().requires_grad_() for x in packed_by_table()]
+    named = dict(layouts=BY_TABLE, kernel_sizes=SIZES)
+    out, lse = nt.neighborhood_attention_varlen(*leaves, **named, return_lse=True)
+    arrays = [x.detach().numpy() for x in leaves]
+    result = nhood.neighborhood_attention_varlen(*arrays, **named, return_lse=True)
+    assert np.array_equal(result[0], out.detach().numpy()) and np.array_equal(result[1], lse.detach().numpy())
+    out.sum().backward()
+    found = nhood.neighborhood_attention_varlen_backward(np.ones_like(result[0]), *arrays, *result, **named)
+    assert all(np.array_equal(got, leaf.grad.numpy()) for got, leaf in zip(found, leaves))
+
+
 def test_numpy_windows_by_sets():
     *inputs, first, second = [x.detach().float() for x in heads()]
     arrays, tables = [x.numpy() for x in inputs], [first.numpy(), second.numpy()]
@@ -246,6 +345,10 @@ def test_flops():
     with FlopCounterMode(display=False) as counter:
         nt.neighborhood_attention_varlen(query, key, value, **VARLEN).sum().backward()
     assert counter.get_total_flops() == 3.5 * 2 * TOKENS * 4 * 35 * (16 + 12)
+    with FlopCounterMode(display=False) as counter:
+        of_tables(*[x.detach() for x in packed_by_table()])
+    pairs = 54 * 3 * 5 + 2 * 5 * 3 * (2 * 2 + 3 * 3 + 2 * 2) + (3 + 4 + 4 * 5 + 4 + 3) * (2 + 3)
+    assert counter.get_total_flops() == 2 * 4 * (8 + 6) * pairs
     given = heads()
     with FlopCounterMode(display=False) as counter:
         of_sets(*given)[0].sum().backward()
@@ -278,6 +381,25 @@ def test_compiled_without_recompiling():
         table = nt.varlen_table(layouts, 3)
         expected = nt.neighborhood_attention_varlen(x, 2 * x, 3 * x, 3, layouts=layouts)
         assert torch.equal(program(x, table), expected)
+    assert compiles == 1
+
+
+def test_new_windows_by_table_compile_nothing():
+    compiles = 0
+
+    def backend(graph, _):
+        nonlocal compiles
+        compiles += 1
+        return graph
+
+    @torch.compile(backend=backend, fullgraph=True, dynamic=True)
+    def program(query, key, table):
+        return nt.neighborhood_attention_varlen(query, key, 2 * key, table=table)
+
+    for size in (Windows.resampled(12, 20, 3), Windows.cut(12, 5), Windows([(i // 2, 3) for i in range(12)], keys=9)):
+        query, key = torch.randn(1, 36, 3, 8), torch.randn(1, 3 * size.keys, 3, 8)
+        expected = nt.neighborhood_attention_varlen(query, key, 2 * key, size, layouts=[(12,)] * 3)
+        assert torch.equal(program(query, key, nt.varlen_table([(12,)] * 3, size)), expected)
     assert compiles == 1
 
 

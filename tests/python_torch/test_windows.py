@@ -408,8 +408,8 @@ def test_calls_that_are_refused():
         nt.na1d(query, key, value, windows, bias=torch.zeros(2, 5))
     with pytest.raises(ValueError, match=r"kernel_size\[0\]\[0\] = Windows.cut\(length=5, size=3\) does not fit 4 queries and 4"):
         nt.na1d(query, key, value, [[Windows.cut(5, 3)], [3]])
-    with pytest.raises(NotImplementedError, match="windows of packed samples are formulas"):
-        nt.neighborhood_attention_varlen(query, key, value, windows, layouts=[(4,)])
+    with pytest.raises(ValueError, match=r"member 0: is_causal\[0\] = True: it must be False where"):
+        nt.neighborhood_attention_varlen(query, key, value, windows, layouts=[(4,)], is_causal=True)
     with pytest.raises(ValueError, match="is no text of a Windows"):
         torch.ops.nhood.na_qk(query, key, None, [1], [1], [1], [0], None, False, False, [], [], [], [], "4q3")
     with pytest.raises(ValueError, match="has 2 entries, not 1"):

@@ -2,6 +2,9 @@
 
 The members of packed arrays, [1, tokens, heads, channels], are the rows of a table of int64: the first token of the member's
 queries and of its keys, then for each axis what AXIS names. Members without tokens have a length of 0.
+
+Behind the members there may be rows that begin with -1. What else they hold is, row after row, the table's data: a record for each
+Windows, of what RECORD names and, of a table, its ranges, a word for first and count of each query.
 """
 
 from __future__ import annotations
@@ -19,11 +22,16 @@ from . import _words
 from ._layouts import Layout, packed_strides
 from ._operations import FORWARD, Operation, Tensor, bind, dtype_of, tensor_dtype
 from ._plans import Context, Outputs, PlanOwner, cached_groups, current_options, give_back, int_in, take_scratch
-from ._windows import Windows, windows_of
+from ._windows import Windows, of_record, windows_of
 
-AXIS = ("length", "window", "stride", "dilation", "causal", "query_length", "key_length")
-"""Of an axis in a row. The last two are 0 where queries and keys cover all of it, as boxes at its beginning otherwise."""
+AXIS = ("length", "window", "stride", "dilation", "causal", "query_length", "key_length", "windows")
+"""Of an axis in a row. query_length and key_length are 0 where queries and keys cover all of it, as boxes at its beginning otherwise.
+windows is 0 where these are by formula, and else the number of the first word of their record in the table's data, counted from 1:
+key_length then is the number of keys."""
 FIRSTS = 2
+_EMPTY = (1, 1, 1, 1, 0, 0, 0, 0)
+"""an axis of a member without tokens, as the library is asked about it"""
+RECORD = ("kind", "queries", "keys", "size", "shift", "valid")
 
 _PROBLEM = np.dtype(c.Problem)
 _IO_WORDS = ctypes.sizeof(c.Io) // 8
@@ -85,7 +93,14 @@ def _fill_axes(problems: np.ndarray, axes: np.ndarray) -> None:
     for i, name in enumerate(AXIS[:5]):
         problems["axis"][name][:, :rank] = axes[:, :, i]
     problems["region"]["query_length"][:, :rank] = axes[:, :, 5]
-    problems["region"]["key_length"][:, :rank] = axes[:, :, 6]
+    problems["region"]["key_length"][:, :rank] = np.where(axes[:, :, 7] == 0, axes[:, :, 6], 0)
+
+
+def _fill_windows(problems: np.ndarray, axes: np.ndarray, windows: dict[int, Windows]) -> None:
+    """They are to be kept as long as the problems, which borrow their tables."""
+    for i, axis in zip(*np.nonzero(axes[:, :, 7])):
+        of_axis = windows[int(axes[i, axis, 7])].borrowed()
+        problems["windows"][i, axis] = np.frombuffer(bytes(of_axis), problems["windows"].dtype)[0]
 
 
 def check_problems(problems: np.ndarray) -> None:
@@ -107,17 +122,86 @@ def _create(context: Context, device: int, problems: np.ndarray) -> tuple[PlanOw
     return owner, c.lib.nhood_plan_workspace_bytes(owner.handle)
 
 
+# ---- windows in tables ----
+
+
+@functools.lru_cache(maxsize=128)
+def _records(text: str) -> tuple[dict[str, int], np.ndarray]:
+    """Of the Windows of a text: where the record of each entry begins, counted from 1, and the records in a row."""
+    places: dict[str, int] = {}
+    words: list[np.ndarray] = []
+    at = 1
+    for entry, of_axis in zip(text.split(","), windows_of(text)):
+        if of_axis is None or entry in places:
+            continue
+        places[entry] = at
+        words += of_axis.record()
+        at += sum([len(part) for part in words[-2:]])
+    return places, np.concatenate(words)
+
+
+def data_rows(text: str, words: int) -> np.ndarray:
+    """The rows of so many words that hold the records."""
+    _, data = _records(text)
+    rows = np.full((-(-len(data) // (words - 1)), words), -1, np.int64)
+    padding = np.zeros(rows[:, 1:].size - len(data), np.int64)
+    rows[:, 1:] = np.concatenate([data, padding]).reshape(-1, words - 1)
+    return rows
+
+
+def windows_words(lengths: np.ndarray, text: str) -> np.ndarray:
+    """The words key_length and windows of the axes of samples, [samples, axes, 2]. text: an entry for each axis of each sample, or
+    for each axis of all."""
+    entries, (places, data) = text.split(","), _records(text)
+    pairs = np.zeros((len(entries), 2), np.int64)
+    for i, entry in enumerate(entries):
+        if entry:
+            pairs[i] = data[places[entry] - 1 + RECORD.index("keys")], places[entry]
+    count, rank = lengths.shape
+    if len(entries) not in (rank, count * rank):
+        raise ValueError(f"windows = {text[:80]!r} has {len(entries)} entries, not {count} times {rank}")
+    own = np.broadcast_to(pairs.reshape(-1, rank, 2), (count, rank, 2))
+    return np.where((lengths == 0).any(axis=1)[:, None, None], 0, own)  # samples without tokens have no keys, either
+
+
+def split_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The members' rows, and the data behind them."""
+    members = int((table[:, 0] >= 0).sum())
+    return table[:members], np.ascontiguousarray(table[members:, 1:]).ravel()
+
+
+def _table_windows(axes: np.ndarray, data: np.ndarray) -> dict[int, Windows]:
+    """The Windows in a table by where they begin. ValueError for those that do not fit their axis."""
+    found: dict[int, Windows] = {}
+    for i, axis in zip(*np.nonzero(axes[:, :, 7])):
+        length, *steps, query_length, keys, place = axes[i, axis].tolist()
+        record = data[place - 1 : place - 1 + len(RECORD)].tolist() if place > 0 else []
+        count = record[1] if record and record[0] == c.WINDOWS_TABLE else 0
+        ranges = data[place - 1 + len(RECORD) :][: max(count, 0)]
+        if len(record) < len(RECORD) or len(ranges) != count or query_length or keys != record[2]:
+            raise ValueError(f"member {i}: the table has no record of the windows of axis {axis} at word {place} of its data")
+        if place not in found:
+            found[place] = of_record(np.concatenate([record, ranges]).astype(np.int64).tobytes())
+        if length != record[1]:
+            raise ValueError(f"member {i}: kernel_size[{axis}] = {found[place]} has {record[1]} queries, axis {axis} has {length}")
+        for name, value, usual in zip(("window", "stride", "dilation", "is_causal"), steps, (1, 1, 1, 0)):
+            if value != usual:
+                value, usual = (bool(value), False) if name == "is_causal" else (value, usual)
+                raise ValueError(f"member {i}: {name}[{axis}] = {value}: it must be {usual} where kernel_size[{axis}] = {found[place]}")
+    return found
+
+
 # ---- members in packed arrays ----
 
 
-def _tokens(name: str, extents: np.ndarray, first: np.ndarray, total: int, whole: bool) -> np.ndarray:
+def _tokens(name: str, given: str, extents: np.ndarray, first: np.ndarray, total: int, whole: bool) -> np.ndarray:
     """Of each member. ValueError if members overlap, reach beyond the arrays or, if they are to be `whole`, leave gaps."""
     exact = extents.astype(np.float64).prod(axis=1)  # which does not overflow
     if (extents < 0).any() or exact.sum() > 2.0**62:
-        raise ValueError(f"layouts have {exact.sum():.0f} tokens, {name} has {total}")
+        raise ValueError(f"{given} {exact.sum():.0f} tokens, {name} has {total}")
     tokens = extents.prod(axis=1)
     if whole and tokens.sum() != total:
-        raise ValueError(f"layouts have {tokens.sum()} tokens, {name} has {total}")
+        raise ValueError(f"{given} {tokens.sum()} tokens, {name} has {total}")
     ends = first + tokens
     wrong = np.flatnonzero((first < np.concatenate([[0], ends[:-1]])) | (ends > total))
     if len(wrong):
@@ -136,15 +220,31 @@ class Members(NamedTuple):
     tokens: tuple[np.ndarray, np.ndarray]
     batch: np.ndarray
     """equal samples that follow each other, which are one member"""
+    windows: dict[int, Windows]
+    """by the axes' word"""
 
 
 def read_table(table: np.ndarray, totals: tuple[int, int], whole: bool) -> Members:
-    rank = rank_of(table.shape[1])
-    axes = table[:, FIRSTS:].reshape(-1, rank, len(AXIS)).copy()
+    rows, axes, windows = _read_axes(table)
     extents = [np.where(axes[:, :, side] == 0, axes[:, :, 0], axes[:, :, side]) for side in (5, 6)]
-    first = table[:, 0], table[:, 1]
-    tokens = [_tokens(name, *of, whole) for name, *of in zip(("query", "key"), extents, first, totals)]
-    return Members(axes, first, (tokens[0], tokens[1]), np.ones(len(axes), np.int64))
+    first = rows[:, 0], rows[:, 1]
+    given = "layouts have", "layouts and windows have" if windows else "layouts have"
+    tokens = [_tokens(*of, whole) for of in zip(("query", "key"), given, extents, first, totals)]
+    return Members(axes, first, (tokens[0], tokens[1]), np.ones(len(axes), np.int64), windows)
+
+
+def table_windows(table: np.ndarray) -> tuple[np.ndarray, dict[int, Windows]]:
+    """The members' rows, and their windows by table, by the axes' word."""
+    rows, _, windows = _read_axes(table)
+    return rows, windows
+
+
+def _read_axes(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[int, Windows]]:
+    """The members' rows, their axes [member, axis, len(AXIS)], a copy, and the windows."""
+    rank = rank_of(table.shape[1])
+    rows, data = split_table(table)
+    axes = rows[:, FIRSTS:].reshape(-1, rank, len(AXIS)).copy()
+    return rows, axes, _table_windows(axes, data)
 
 
 def _joined(members: Members) -> Members:
@@ -155,7 +255,7 @@ def _joined(members: Members) -> Members:
     kept = np.flatnonzero(np.concatenate([[True], ~same])[: len(members.axes)])
     batch = np.diff(np.append(kept, len(members.axes)))
     pairs = [tuple(of[kept] for of in pair) for pair in (members.first, members.tokens)]
-    return Members(members.axes[kept], *pairs, batch)
+    return Members(members.axes[kept], *pairs, batch, members.windows)
 
 
 def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Members) -> np.ndarray:
@@ -163,8 +263,9 @@ def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Membe
     problems = _blank(asked, dtype, rank, len(members.axes))
     axes = members.axes.copy()
     empty = (members.tokens[0] == 0) | (members.tokens[1] == 0)
-    axes[empty] = (1, 1, 1, 1, 0, 0, 0)
+    axes[empty] = _EMPTY
     _fill_axes(problems, axes)
+    _fill_windows(problems, axes, members.windows)
     problems["batch"] = np.where(empty, 0, members.batch)
     problems["heads"], problems["kv_heads"] = sizes["H"], sizes["K"]
     problems["dim"], problems["dim_v"] = sizes["D"], sizes["V"]
@@ -231,11 +332,11 @@ def _totals(sizes: dict[str, int]) -> tuple[int, int]:
 
 def check_table(table: np.ndarray) -> None:
     """ValueError for members that are not legal, whatever arrays they are of."""
-    rank = rank_of(table.shape[1])
-    axes = table[:, FIRSTS:].reshape(-1, rank, len(AXIS)).copy()
-    axes[(axes[:, :, 0] == 0).any(axis=1)] = (1, 1, 1, 1, 0, 0, 0)
-    problems = _blank(Asked(FORWARD, None, 0, (True, False)), c.DTYPE_F32, rank, len(axes))
+    _, axes, windows = _read_axes(table)
+    axes[(axes[:, :, 0] == 0).any(axis=1)] = _EMPTY
+    problems = _blank(Asked(FORWARD, None, 0, (True, False)), c.DTYPE_F32, axes.shape[1], len(axes))
     _fill_axes(problems, axes)
+    _fill_windows(problems, axes, windows)
     check_problems(problems)
 
 
@@ -485,8 +586,10 @@ def layouts_table(
     strides: tuple[tuple[int, ...], ...],
     dilations: tuple[tuple[int, ...], ...],
     causal: tuple[bool, ...],
+    tables: str = "",
 ) -> np.ndarray:
-    """The table of samples of these layouts, packed one after the other; window, stride and dilation of each, or of all."""
+    """The table of samples of these layouts, packed one after the other; window, stride and dilation of each, or of all. tables: the
+    Windows of each axis of each, or of all, as _windows.py writes them."""
     count = len(layouts)
     table = np.zeros((count, row_words(rank)), np.int64)
     axes = table[:, FIRSTS:].reshape(count, rank, len(AXIS))
@@ -495,7 +598,13 @@ def layouts_table(
             int_in(int(value), name, 63)
         if count:
             axes[:, :, i] = np.array(values, np.int64)
-    tokens = axes[:, :, 0].prod(axis=1)
-    table[:, :FIRSTS] = (np.cumsum(tokens) - tokens)[:, None]
+    if tables:
+        axes[:, :, 6:] = windows_words(axes[:, :, 0], tables)
+    for side in (0, 1):
+        extents = np.where(axes[:, :, 5 + side] == 0, axes[:, :, 0], axes[:, :, 5 + side])
+        tokens = extents.prod(axis=1)
+        table[:, side] = np.cumsum(tokens) - tokens
+    if tables:
+        table = np.concatenate([table, data_rows(tables, table.shape[1])])
     table.setflags(write=False)
     return table

@@ -9,9 +9,10 @@ import numpy as np
 
 from . import _groups
 from ._calls import run_group
-from ._functions import Array, FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis, refuse_windows
+from ._functions import Array, FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis
 from ._groups import Asked, layouts_table
 from ._operations import BACKWARD, FORWARD
+from ._windows import KernelSize, Windows, text_of
 
 Layouts = Sequence[Sequence[int]]
 ByAxis = tuple[tuple[int, ...], ...]
@@ -19,8 +20,6 @@ ByAxis = tuple[tuple[int, ...], ...]
 
 def _of_samples(name: str, one: Any, many: Any, rank: int, count: int, default: Any = None) -> ByAxis:
     """What is given for all samples, or for each of them: one entry for all, or one for each."""
-    for given in (one, *(many or ())) if name == "kernel_size" else ():
-        refuse_windows(given, "windows of packed samples are formulas")
     if many is None:
         if one is None:
             one = default
@@ -32,6 +31,25 @@ def _of_samples(name: str, one: Any, many: Any, rank: int, count: int, default: 
     if len(many) != count:
         raise ValueError(f"{name}s has {len(many)} entries, layouts {count}")
     return tuple([per_axis(entry, rank, f"{name}s[{i}]") for i, entry in enumerate(many)])
+
+
+def _parted(kernel_size: Any, rank: int) -> tuple[Any, list[str]]:
+    """A kernel_size with 1 for each Windows, and their texts by axis, [] if there is none."""
+    entries = (kernel_size,) * rank if isinstance(kernel_size, Windows) else kernel_size
+    if isinstance(entries, (list, tuple)) and any([isinstance(entry, Windows) for entry in entries]):
+        sizes = [1 if isinstance(entry, Windows) else entry for entry in entries]
+        return sizes, text_of(entries).split(",")
+    return kernel_size, []
+
+
+def part_windows(one: Any, many: Any, rank: int) -> tuple[Any, Any, str]:
+    """kernel_size and kernel_sizes with 1 for each Windows, and the text of those: for each axis, of all samples or of each."""
+    one, texts = _parted(one, rank)
+    if isinstance(many, (list, tuple)):
+        pairs = [_parted(entry, rank) for entry in many]
+        many = [sizes for sizes, _ in pairs]
+        texts += [text for _, of_axes in pairs for text in of_axes or [""] * rank]
+    return one, many, ",".join(texts) if any(texts) else ""
 
 
 def read_layouts(layouts: Layouts, rank: Optional[int] = None) -> ByAxis:
@@ -48,8 +66,8 @@ def read_layouts(layouts: Layouts, rank: Optional[int] = None) -> ByAxis:
 
 def table_of(
     layouts: Layouts,
-    kernel_size: Optional[PerAxis],
-    kernel_sizes: Optional[Sequence[PerAxis]],
+    kernel_size: Optional[KernelSize],
+    kernel_sizes: Optional[Sequence[KernelSize]],
     stride: Optional[PerAxis],
     strides: Optional[Sequence[PerAxis]],
     dilation: Optional[PerAxis],
@@ -61,6 +79,7 @@ def table_of(
     causal = (False,) if not read else flag_per_axis(is_causal, rank, "is_causal")
     if not read:
         return layouts_table(1, (), (), (), (), causal)
+    kernel_size, kernel_sizes, tables = part_windows(kernel_size, kernel_sizes, rank)
     return layouts_table(
         rank,
         read,
@@ -68,6 +87,7 @@ def table_of(
         _of_samples("stride", stride, strides, rank, count, 1),
         _of_samples("dilation", dilation, dilations, rank, count, 1),
         causal,
+        tables,
     )
 
 
@@ -81,10 +101,10 @@ def neighborhood_attention_varlen(
     query: Array,
     key: Array,
     value: Array,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -100,10 +120,10 @@ def neighborhood_attention_varlen(
     query: Array,
     key: Array,
     value: Array,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -119,10 +139,10 @@ def neighborhood_attention_varlen(
     query: Array,
     key: Array,
     value: Array,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -137,10 +157,10 @@ def neighborhood_attention_varlen(
     query: Array,
     key: Array,
     value: Array,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -155,7 +175,8 @@ def neighborhood_attention_varlen(
     layouts: the lengths of the axes of each sample, such as [(14, 14), (20, 30)]; all have 1, 2 or 3 axes. Their tokens
         follow each other in this order, the last axis fastest, and are all there are. Samples may have none.
     kernel_size, stride, dilation: of all samples, one value for all axes or one per axis; stride and dilation are 1 by default.
-    kernel_sizes, strides, dilations: of each sample, instead.
+    kernel_sizes, strides, dilations: of each sample, instead. A kernel_size of either kind may have nhood.Windows, with as many
+        queries as the layout has on their axis; a sample has their number of keys there, of which key and value hold as many.
     is_causal: one value for all axes, or one per axis.
     scale: any finite number; None: D ** -0.5.
 
@@ -177,10 +198,10 @@ def neighborhood_attention_varlen_backward(
     value: Array,
     out: Array,
     lse: Array,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,

@@ -8,7 +8,6 @@ says, and a table has its numbers behind "#": steps between the beginnings and b
 from __future__ import annotations
 
 import base64
-import ctypes
 import functools
 import re
 import zlib
@@ -135,6 +134,12 @@ class Windows:
         padding = self.keys - self._valid
         return c.Windows(self._kind, 0, self.keys, self._size, self._shift, padding, table)
 
+    def record(self) -> list[np.ndarray]:
+        """As words of 64 bits, in two parts: fields (nhood/_groups.py names them), and the ranges of a table."""
+        fields = (self._kind, self.queries, self.keys, self._size, self._shift, self._valid)
+        ranges = np.empty(0, np.int64) if self._table is None else self._table.view(np.int64).ravel()
+        return [np.array(fields, np.int64), ranges]
+
     def _words(self, text: str) -> str:
         """The library's text about it in words of the caller."""
         text = _RANGE.sub(r"(\1, \2)", text).replace("windows.range[", "table[")
@@ -234,6 +239,14 @@ def _new(*fields: Any) -> Windows:
     made = object.__new__(Windows)
     made._fill(*fields)
     return made
+
+
+@functools.lru_cache(maxsize=128)
+def of_record(record: bytes) -> Windows:
+    """From the words of `Windows.record`."""
+    words = np.frombuffer(record, np.int64)
+    kind, *fields = words[:6].tolist()
+    return _new(kind, *fields, words[6:].view(np.int32).reshape(-1, 2) if kind == c.WINDOWS_TABLE else None)
 
 
 def _read(text: str) -> Windows:

@@ -37,9 +37,9 @@ class GroupRequest(NamedTuple):
     members: Union[Packed, HeadSets]
 
     @property
-    def windows(self) -> str:
-        """by table, as _windows.py writes them"""
-        return self.members.windows if isinstance(self.members, HeadSets) else ""
+    def windows(self) -> bool:
+        """whether there are some by table"""
+        return bool(self.members.windows) if isinstance(self.members, HeadSets) else bool((self.members.rows()[:, 0] < 0).any())
 
     def asked(self) -> Asked:
         return Asked(*self[:4])

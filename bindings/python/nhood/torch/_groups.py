@@ -21,8 +21,8 @@ from torch.utils.flop_counter import register_flop_formula
 from .. import _groups, _plans
 from .. import _library as c
 from .._groups import Asked, GroupPlan, HeadSets, parted
-from .._layouts import packed_strides
 from .._operations import BACKWARD, FORWARD
+from .._windows import text_of
 from ._dispatch import directly
 from ._fused import AttentionBackward
 from ._ops import library
@@ -43,6 +43,7 @@ _SCHEMAS = {
     "na_sets_backward": "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor out, Tensor lse, Tensor d_out, "
     f"Tensor? d_lse, {_SETS}, bool[] wanted) -> Tensor[]",
     "sequence_table": "(Tensor starts_q, Tensor starts_kv, bool is_causal) -> Tensor",
+    "varlen_windows": "(Tensor lengths, str windows) -> (Tensor, Tensor)",
 }
 """The results are those of na and na_backward. whole: the members are all of the tokens; else tokens between and beyond them have
 out 0, log-sum-exp -infinity and gradients 0. bias: the tables of all sets, flat, one after the other."""
@@ -104,7 +105,7 @@ def _nothing(query: Tensor, value: Tensor, table: Tensor, whole: bool, need_lse:
 
 
 def _tokens_of(table: Tensor) -> int:
-    axes = _numbers(table)[:, _groups.FIRSTS :: len(_groups.AXIS)]
+    axes = _groups.split_table(_numbers(table))[0][:, _groups.FIRSTS :: len(_groups.AXIS)]
     return int(axes.prod(axis=1).sum())
 
 
@@ -140,13 +141,20 @@ def _sequence_table(starts_q: Tensor, starts_kv: Tensor, is_causal: bool) -> Ten
     longest = lengths.max(axis=1)
     table = np.ones((len(lengths), _groups.row_words(1)), np.int64)
     table[:, :2] = first
-    length, window, stride, dilation, causal, query_length, key_length = range(2, table.shape[1])
+    length, window, stride, dilation, causal, query_length, key_length, windows = range(2, table.shape[1])
     for column in (length, window):
         table[:, column] = longest
     table[:, causal] = is_causal
     table[:, [query_length, key_length]] = np.where(lengths == longest[:, None], 0, lengths)
-    table[(lengths < 1).any(axis=1), 2:] = (0, 1, 1, 1, 0, 0, 0)
+    table[:, windows] = 0
+    table[(lengths < 1).any(axis=1), 2:] = (0, 1, 1, 1, 0, 0, 0, 0)
     return torch.from_numpy(table)
+
+
+def _varlen_windows(lengths: Tensor, windows: str) -> tuple[Tensor, Tensor]:
+    """What a table has of windows by table: two words for each axis of each sample, and rows of data."""
+    rows = _groups.data_rows(windows, _groups.row_words(lengths.shape[1]))
+    return torch.from_numpy(_groups.windows_words(lengths.numpy(), windows)), torch.from_numpy(rows)
 
 
 # ---- fakes ----
@@ -196,6 +204,11 @@ def _fake_sequence_table(starts_q: Tensor, starts_kv: Tensor, is_causal: bool) -
     return starts_q.new_empty((starts_q.shape[0] - 1, _groups.row_words(1)), dtype=torch.int64, device="cpu")
 
 
+def _fake_varlen_windows(lengths: Tensor, windows: str) -> tuple[Tensor, Tensor]:
+    words = _groups.row_words(int(lengths.shape[1]))
+    return lengths.new_empty((*lengths.shape, 2)), lengths.new_empty((len(_groups.data_rows(windows, words)), words))
+
+
 # ---- FLOPs ----
 
 
@@ -204,9 +217,12 @@ def _varlen_flops(query: Tensor, key: Tensor, value: Tensor, table: Tensor, fact
         raise ValueError("the FLOPs of samples of different sizes follow from their table, which has no values here")
     members = _groups.read_table(_numbers(table), (query.shape[1], key.shape[1]), False)
     axes = members.axes
-    window = np.where(axes[:, :, 6] == 0, axes[:, :, 1], np.minimum(axes[:, :, 1], axes[:, :, 6])).prod(axis=1)
+    window = np.where(axes[:, :, 6] == 0, axes[:, :, 1], np.minimum(axes[:, :, 1], axes[:, :, 6])).astype(np.float64)
+    for i, axis in zip(*np.nonzero(axes[:, :, 7])):  # how many keys a query has on average
+        window[i, axis] = members.windows[axes[i, axis, 7]].ranges[:, 1].mean()
+    window = window.prod(axis=1)
     pairs = (members.tokens[0] * window * (members.tokens[1] > 0)).sum()
-    return int(2 * factor * pairs * query.shape[2] * (query.shape[3] + value.shape[3]))
+    return round(2 * factor * pairs * query.shape[2] * (query.shape[3] + value.shape[3]))
 
 
 def _sets_flops(arguments: Sequence[Any], parameters: Sequence[Any], factor: float) -> int:
@@ -243,10 +259,15 @@ na_varlen = _register("na_varlen", 4, _na_varlen, _checked_na_varlen)
 na_varlen_backward = _register("na_varlen_backward", 8, _na_varlen_backward, _fake_gradients)
 na_sets = _register("na_sets", 4, _na_sets, _fake_na_sets)
 na_sets_backward = _register("na_sets_backward", 8, _na_sets_backward, _fake_gradients)
-library.define("sequence_table" + _SCHEMAS["sequence_table"])
-library.impl("sequence_table", _sequence_table, "CompositeExplicitAutograd")
-torch.library.register_fake("nhood::sequence_table", _fake_sequence_table, lib=library)
+for _name, _implementation, _fake in (
+    ("sequence_table", _sequence_table, _fake_sequence_table),
+    ("varlen_windows", _varlen_windows, _fake_varlen_windows),
+):
+    library.define(_name + _SCHEMAS[_name])
+    library.impl(_name, _implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"nhood::{_name}", _fake, lib=library)
 sequence_table = torch.ops.nhood.sequence_table.default
+varlen_windows = torch.ops.nhood.varlen_windows.default
 
 
 @register_flop_formula(torch.ops.nhood.na_varlen, get_raw=True)
@@ -283,16 +304,19 @@ class _Member(NamedTuple):
 def _packed_members(table: Tensor, scale: Optional[float]) -> Iterator[tuple[_Member, tuple[int, int]]]:
     """Each member with tokens, and the first of its queries and of its keys."""
     rank = _groups.rank_of(table.shape[1])
-    for row in table.tolist():
+    rows, found = _groups.table_windows(np.array(table.tolist(), np.int64).reshape(-1, table.shape[1]))
+    for row in rows.tolist():
         axes = [row[_groups.FIRSTS + i * len(_groups.AXIS) :][: len(_groups.AXIS)] for i in range(rank)]
-        length, window, stride, dilation, causal, query_length, key_length = zip(*axes)
+        length, window, stride, dilation, causal, query_length, key_length, places = zip(*axes)
         extents = [[own or whole for own, whole in zip(of, length)] for of in (query_length, key_length)]
         if 0 in extents[0] or 0 in extents[1]:
             continue
         (q, k), (q_count, k_count) = row[:2], map(math.prod, extents)
-        cut_whole = not any(query_length) and not any(key_length)
+        of_boxes = any(query_length) or any([keys and not place for keys, place in zip(key_length, places)])
         zeros = (0,) * rank
-        place: tuple[Sequence[int], ...] = () if cut_whole else ((), length, zeros, zeros)
+        place: tuple[Any, ...] = ((), length, zeros, zeros) if of_boxes else ()
+        if any(places):
+            place = (*(place or ((),) * 4), text_of([found.get(at) for at in places]))
 
         def cut(x: OptionalTensor, letter: str, q: int = q, k: int = k, q_count: int = q_count, k_count: int = k_count,
                 extents: Any = extents) -> Any:

@@ -13,8 +13,9 @@ from .. import _varlen as of_arrays
 from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number
 from .._groups import Asked
 from .._operations import FORWARD
+from .._windows import KernelSize
 from ._functions import _COMMON_PARAGRAPHS, _check_tensors, autocast, in_graph
-from ._groups import na_varlen, packed_layout_check
+from ._groups import na_varlen, packed_layout_check, varlen_windows
 
 Layouts = Union[Tensor, Sequence[Sequence[int]]]
 
@@ -42,9 +43,9 @@ def _checked(name: str, tensor: Tensor, rank: Optional[int] = None) -> Tensor:
 
 def varlen_table(
     layouts: Layouts,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
-    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Union[None, Tensor, Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -63,18 +64,27 @@ def varlen_table(
         lengths = _checked("layouts", layouts)
         rank = lengths.shape[1]
     count = lengths.shape[0]
+    kernel_size, kernel_sizes, windows = of_arrays.part_windows(kernel_size, kernel_sizes, rank)
+    zeros, data = torch.zeros_like(lengths), []
+    key_lengths, places = zeros, zeros
+    if windows:
+        words, rows = varlen_windows(lengths, windows)
+        (key_lengths, places), data = words.unbind(-1), [rows]
     columns = [
         lengths,
         _rows("kernel_size", kernel_size, kernel_sizes, rank, count),
         _rows("stride", stride, strides, rank, count, 1),
         _rows("dilation", dilation, dilations, rank, count, 1),
         torch.tensor([int(causal) for causal in flag_per_axis(is_causal, rank, "is_causal")], device="cpu").expand(count, rank),
-        torch.zeros_like(lengths),
-        torch.zeros_like(lengths),
+        zeros,
+        key_lengths,
+        places,
     ]
-    tokens = lengths.prod(1, keepdim=True)
-    first = tokens.cumsum(0) - tokens
-    return torch.cat([first, first, torch.stack(columns, dim=-1).flatten(1)], dim=1)
+    firsts = []
+    for extents in (lengths, torch.where(key_lengths == 0, lengths, key_lengths) if windows else lengths):
+        tokens = extents.prod(1, keepdim=True)
+        firsts.append(tokens.cumsum(0) - tokens)
+    return torch.cat([torch.cat([*firsts, torch.stack(columns, dim=-1).flatten(1)], dim=1), *data])
 
 
 @overload
@@ -82,10 +92,10 @@ def neighborhood_attention_varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Optional[Layouts] = None,
-    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Union[None, Tensor, Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -102,10 +112,10 @@ def neighborhood_attention_varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Optional[Layouts] = None,
-    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Union[None, Tensor, Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -122,10 +132,10 @@ def neighborhood_attention_varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Optional[Layouts] = None,
-    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Union[None, Tensor, Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -141,10 +151,10 @@ def neighborhood_attention_varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Optional[Layouts] = None,
-    kernel_sizes: Union[None, Tensor, Sequence[PerAxis]] = None,
+    kernel_sizes: Union[None, Tensor, Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Union[None, Tensor, Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -161,7 +171,8 @@ def neighborhood_attention_varlen(
         CPU; all have 1, 2 or 3 axes. Their tokens follow each other in this order, the last axis fastest, and are all there are.
         Samples may have none.
     kernel_size, stride, dilation: of all samples, one value for all axes or one per axis; stride and dilation are 1 by default.
-    kernel_sizes, strides, dilations: of each sample, instead.
+    kernel_sizes, strides, dilations: of each sample, instead. A kernel_size of either kind may have nhood.Windows, with as many
+        queries as the layout has on their axis; a sample has their number of keys there, of which key and value hold as many.
     is_causal: one value for all axes, or one per axis.
     table: what varlen_table makes of the arguments from layouts to is_causal, instead of these.
     scale: any finite number; None: D ** -0.5.

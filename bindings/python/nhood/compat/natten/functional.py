@@ -19,7 +19,7 @@ from ._unfused import *  # noqa: F403
 from ._unfused import __all__ as _unfused_names
 from .attn_merge import merge_attentions
 from .context import *  # noqa: F403  where 0.15 had its switches
-from .types import CausalArgTypeOrDed, DimensionType, DimensionTypeOrDed, KernelSchedule
+from .types import CausalArgType, CausalArgTypeOrDed, DimensionType, DimensionTypeOrDed, KernelSchedule
 from .utils import checks
 from .varlen_attention import Sequences, packed_attention
 
@@ -166,7 +166,9 @@ def neighborhood_attention_generic(
     """
     schedule = checks.check_kernel_schedule(kernel_schedule)
 
-    def check(query: Tensor, key: Tensor, value: Tensor) -> Any:
+    def check(
+        query: Tensor, key: Tensor, value: Tensor
+    ) -> Tuple[DimensionType, DimensionType, DimensionType, CausalArgType]:
         checks.na_tensor_checks(query, key, value)
         checks.additional_kv_tensor_checks(query, key, value, additional_keys, additional_values)
         axes = checks.check_all_args(query.dim() - 3, kernel_size, stride, dilation, is_causal)

@@ -4,7 +4,7 @@ raises them, or logs them where it only asks whether a backend can run."""
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Optional, Tuple, Type
+from typing import Any, Optional, Tuple, Type, TypeVar
 
 from torch import Tensor
 
@@ -14,6 +14,8 @@ from .environment import is_torch_compiling
 from .varlen import check_sequence_table, generate_varlen_parameters
 
 logger = log.get_logger(__name__)
+
+R = TypeVar("R")
 
 
 def raise_or_log(refusal: Optional[Exception], raise_error: bool) -> bool:
@@ -207,7 +209,7 @@ def check_args_against_input(
             raise ValueError(f"stride = {s} exceeds kernel_size = {k} on axis {axis}")
 
 
-def with_heads_last(check: Callable[..., Any], *tensors: Tensor) -> Any:
+def with_heads_last(check: Callable[..., R], *tensors: Tensor) -> R:
     """check(*tensors), of query, key and value. What it raises has a word on tensors whose heads come before the grid, if it takes
     them once these are behind it."""
     try:
