@@ -4,10 +4,14 @@ import nhood.compat.natten
 import pytest
 import torch
 from nhood import torch as nt
+from nhood._operations import BACKWARD, FORWARD
+from nhood.torch import _groups
+from torch._dynamo.testing import CompileCounterWithBackend
 
 nhood.compat.natten.install()
 
 import natten  # noqa: E402
+from natten.utils.varlen import generate_varlen_parameters  # noqa: E402
 from natten.varlen import configure_varlen, neighborhood_attention_varlen  # noqa: E402
 
 LAYOUTS = [(2, 6, 5), (1, 9, 8), (3, 4, 4)]
@@ -124,3 +128,59 @@ def test_new_lengths_of_sequences_recompile_nothing():
         expected = torch.cat([nt.attention(*[part] * 3) for part in x.split(lengths, 1)], 1)
         torch.testing.assert_close(attend(x, starts, 38), expected)
     assert compiles == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_new_numbers_of_sequences_recompile_nothing(backend, monkeypatch):
+    """Each call runs one attention forward and one backward, and none where there is nothing."""
+    ran = []
+    execute = _groups.launch
+    monkeypatch.setattr(_groups, "launch", lambda call, tensors: ran.append(call.operation) or execute(call, tensors))
+    compiles = CompileCounterWithBackend(backend)
+
+    @torch.compile(backend=compiles, fullgraph=True)
+    def attend(query, key, value, starts_q, starts_kv, longest):
+        return natten.attention(
+            query,
+            key,
+            value,
+            cumulative_seqlen_Q=starts_q,
+            cumulative_seqlen_KV=starts_kv,
+            max_seqlen_Q=longest,
+            max_seqlen_KV=longest,
+        )
+
+    for lengths in ([10, 30], [12, 8, 20], [40], [1, 2, 3, 4, 30], [5] * 8):
+        query, key, value = (torch.randn(1, 40, heads, 8, requires_grad=True) for heads in (4, 2, 2))
+        sizes = torch.tensor(lengths, dtype=torch.int32)
+        starts_q, starts_kv, *_ = generate_varlen_parameters(query, key, value, sizes, sizes)
+        ran.clear()
+        out = attend(query, key, value, starts_q, starts_kv, 40)
+        out.square().sum().backward()
+        assert ran == [FORWARD, BACKWARD]
+        parts = [x.detach().split(lengths, 1) for x in (query, key, value)]
+        expected = torch.cat([nt.attention(*own) for own in zip(*parts)], 1)
+        torch.testing.assert_close(out, expected)
+    assert compiles.frame_count == 1
+    ran.clear()
+    for tokens in (0, 7):  # which no sequence has
+        nothing = [x[:, :tokens].detach().requires_grad_() for x in (query, key, value)]
+        out = attend(*nothing, torch.zeros_like(starts_q), torch.zeros_like(starts_kv), 0)
+        out.sum().backward()
+        assert out.shape == nothing[0].shape and not out.any() and not any(x.grad.any() for x in nothing)
+    assert not ran
+
+
+def test_new_numbers_of_samples_recompile_nothing():
+    compiles = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(backend=compiles, fullgraph=True)
+    def attend(x, table):
+        return nt.neighborhood_attention_varlen(x, 2 * x, 3 * x, table=table)
+
+    for layouts in ([(4, 6), (6, 6)], [(5, 4), (5, 8)], [(3, 4), (6, 4), (4, 6)], [(6, 10)], [(3, 4)] * 5):
+        x = torch.randn(1, 60, 4, 8, requires_grad=True)
+        out = attend(x, nt.varlen_table(layouts, 3))
+        assert torch.equal(out, nt.neighborhood_attention_varlen(x, 2 * x, 3 * x, 3, layouts=layouts))
+        out.sum().backward()
+    assert compiles.frame_count == 1

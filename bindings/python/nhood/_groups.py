@@ -164,10 +164,20 @@ def windows_words(lengths: np.ndarray, text: str) -> np.ndarray:
     return np.where((lengths == 0).any(axis=1)[:, None, None], 0, own)  # samples without tokens have no keys, either
 
 
-def split_table(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The members' rows, and the data behind them."""
+def split_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The members' rows, and those of data."""
     members = int((table[:, 0] >= 0).sum())
-    return table[:members], np.ascontiguousarray(table[members:, 1:]).ravel()
+    return table[:members], table[members:]
+
+
+def axes_of(rows: np.ndarray) -> np.ndarray:
+    """[member, axis, len(AXIS)]"""
+    return rows[:, FIRSTS:].reshape(len(rows), rank_of(rows.shape[1]), len(AXIS))
+
+
+def extents_of(axes: np.ndarray, side: int) -> np.ndarray:
+    """Of each member and axis, of queries (0) or keys (1)."""
+    return np.where(axes[:, :, 5 + side] == 0, axes[:, :, 0], axes[:, :, 5 + side])
 
 
 def _table_windows(axes: np.ndarray, data: np.ndarray) -> dict[int, Windows]:
@@ -226,7 +236,7 @@ class Members(NamedTuple):
 
 def read_table(table: np.ndarray, totals: tuple[int, int], whole: bool) -> Members:
     rows, axes, windows = _read_axes(table)
-    extents = [np.where(axes[:, :, side] == 0, axes[:, :, 0], axes[:, :, side]) for side in (5, 6)]
+    extents = [extents_of(axes, side) for side in (0, 1)]
     first = rows[:, 0], rows[:, 1]
     given = "layouts have", "layouts and windows have" if windows else "layouts have"
     tokens = [_tokens(*of, whole) for of in zip(("query", "key"), given, extents, first, totals)]
@@ -241,10 +251,9 @@ def table_windows(table: np.ndarray) -> tuple[np.ndarray, dict[int, Windows]]:
 
 def _read_axes(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[int, Windows]]:
     """The members' rows, their axes [member, axis, len(AXIS)], a copy, and the windows."""
-    rank = rank_of(table.shape[1])
-    rows, data = split_table(table)
-    axes = rows[:, FIRSTS:].reshape(-1, rank, len(AXIS)).copy()
-    return rows, axes, _table_windows(axes, data)
+    rows, data = split_rows(table)
+    axes = axes_of(rows).copy()
+    return rows, axes, _table_windows(axes, np.ascontiguousarray(data[:, 1:]).ravel())
 
 
 def _joined(members: Members) -> Members:
@@ -315,8 +324,7 @@ def _lie_packed(problems: np.ndarray, tensor: Tensor, layout: Layout, members: M
     """Sets the members' strides in a packed array, and returns their offsets in bytes."""
     side = "Y" in tensor.shape
     steps = _steps(tensor, layout, tensor.shape[-1] in "DV")
-    extents = members.axes[:, :, 6 if side else 5]
-    extents = np.where(extents == 0, members.axes[:, :, 0], extents)
+    extents = extents_of(members.axes, int(side))
     strides, step = problems["strides"], np.full(len(problems), steps[1], np.int64)
     for axis in reversed(range(extents.shape[1])):
         strides["axis"][:, tensor.slot, axis] = step
@@ -601,8 +609,7 @@ def layouts_table(
     if tables:
         axes[:, :, 6:] = windows_words(axes[:, :, 0], tables)
     for side in (0, 1):
-        extents = np.where(axes[:, :, 5 + side] == 0, axes[:, :, 0], axes[:, :, 5 + side])
-        tokens = extents.prod(axis=1)
+        tokens = extents_of(axes, side).prod(axis=1)
         table[:, side] = np.cumsum(tokens) - tokens
     if tables:
         table = np.concatenate([table, data_rows(tables, table.shape[1])])

@@ -68,6 +68,13 @@ def _sets_of(parameters: Sequence[Any]) -> tuple[HeadSets, Optional[float], int]
     return HeadSets(sets, *axes, periodic, windows), scale, c.FLAG_CLAMP_WINDOW if clamp_window else 0
 
 
+def of_any_number(table: Tensor) -> Tensor:
+    """The table of samples or sequences, marked for torch.compile: another number of them compiles nothing anew."""
+    if not torch.compiler.is_compiling() and not isinstance(table, FakeTensor):
+        torch._dynamo.maybe_mark_dynamic(table, 0)
+    return table
+
+
 def _numbers(table: Tensor) -> np.ndarray:
     if table.device.type != "cpu" or table.dtype != torch.int64 or table.dim() != 2:
         raise ValueError(f"table is {table.dtype} of {table.dim()} axes on {table.device}, expected torch.int64 of 2 on the CPU")
@@ -105,7 +112,7 @@ def _nothing(query: Tensor, value: Tensor, table: Tensor, whole: bool, need_lse:
 
 
 def _tokens_of(table: Tensor) -> int:
-    axes = _groups.split_table(_numbers(table))[0][:, _groups.FIRSTS :: len(_groups.AXIS)]
+    axes = _groups.split_rows(_numbers(table))[0][:, _groups.FIRSTS :: len(_groups.AXIS)]
     return int(axes.prod(axis=1).sum())
 
 
@@ -135,9 +142,10 @@ def _na_sets_backward(*arguments: Any) -> list[Tensor]:
 
 
 def _sequence_table(starts_q: Tensor, starts_kv: Tensor, is_causal: bool) -> Tensor:
-    """Reads the device, which waits for it. Sequences without queries or without keys are members without tokens."""
+    """Reads the device, which waits for it. Sequences without queries or without keys are members without tokens, and so is one more
+    at the end: of one sequence there are two members then, as torch.compile takes sizes of 1 for constants."""
     starts = np.stack([starts_q.cpu().numpy(), starts_kv.cpu().numpy()]).astype(np.int64)
-    first, lengths = starts[:, :-1].T, np.diff(starts).T
+    first, lengths = starts.T, np.diff(starts, append=starts[:, -1:]).T
     longest = lengths.max(axis=1)
     table = np.ones((len(lengths), _groups.row_words(1)), np.int64)
     table[:, :2] = first
@@ -201,7 +209,7 @@ def _fake_na_sets(*arguments: Any) -> list[Tensor]:
 
 
 def _fake_sequence_table(starts_q: Tensor, starts_kv: Tensor, is_causal: bool) -> Tensor:
-    return starts_q.new_empty((starts_q.shape[0] - 1, _groups.row_words(1)), dtype=torch.int64, device="cpu")
+    return starts_q.new_empty((starts_q.shape[0], _groups.row_words(1)), dtype=torch.int64, device="cpu")
 
 
 def _fake_varlen_windows(lengths: Tensor, windows: str) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import _varlen as of_arrays
 from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number
-from .._groups import Asked
+from .._groups import Asked, row_words
 from .._operations import FORWARD
 from .._windows import KernelSize
 from ._functions import _COMMON_PARAGRAPHS, _check_tensors, autocast, in_graph
-from ._groups import na_varlen, packed_layout_check, varlen_windows
+from ._groups import na_varlen, of_any_number, packed_layout_check, varlen_windows
 
 Layouts = Union[Tensor, Sequence[Sequence[int]]]
 
@@ -54,8 +54,8 @@ def varlen_table(
 ) -> Tensor:
     """What neighborhood_attention_varlen takes for `table`, of its arguments of these names.
 
-    Made once, for instance where a batch is put together, it serves all layers. In compiled programs it is a tensor like others:
-    new lengths, windows and, but for the first time, numbers of samples compile nothing anew."""
+    Made once, for instance where a batch is put together, it serves all layers. In compiled programs it is a tensor like others,
+    whose first axis is marked as dynamic: new lengths, windows and numbers of samples compile nothing anew."""
     if not isinstance(layouts, Tensor):
         read = of_arrays.read_layouts(layouts)
         rank = len(read[0]) if read else 1
@@ -65,11 +65,13 @@ def varlen_table(
         rank = lengths.shape[1]
     count = lengths.shape[0]
     kernel_size, kernel_sizes, windows = of_arrays.part_windows(kernel_size, kernel_sizes, rank)
-    zeros, data = torch.zeros_like(lengths), []
+    zeros = torch.zeros_like(lengths)
+    # There is a row that is no sample in any case: torch.compile takes sizes of 1 for constants.
+    data = torch.full((1, row_words(rank)), -1, device="cpu")
     key_lengths, places = zeros, zeros
     if windows:
-        words, rows = varlen_windows(lengths, windows)
-        (key_lengths, places), data = words.unbind(-1), [rows]
+        words, data = varlen_windows(lengths, windows)
+        key_lengths, places = words.unbind(-1)
     columns = [
         lengths,
         _rows("kernel_size", kernel_size, kernel_sizes, rank, count),
@@ -84,7 +86,7 @@ def varlen_table(
     for extents in (lengths, torch.where(key_lengths == 0, lengths, key_lengths) if windows else lengths):
         tokens = extents.prod(1, keepdim=True)
         firsts.append(tokens.cumsum(0) - tokens)
-    return torch.cat([torch.cat([*firsts, torch.stack(columns, dim=-1).flatten(1)], dim=1), *data])
+    return of_any_number(torch.cat([torch.cat([*firsts, torch.stack(columns, dim=-1).flatten(1)], dim=1), data]))
 
 
 @overload

@@ -31,7 +31,7 @@ def packed_attention(
     in graphs compiled for CUDA, so that these can be captured."""
     query, key, value = autocast(query, key, value)
     if sequences.longest_q == 0 or sequences.longest_kv == 0:
-        return _nothing(query, value)
+        return _nothing(query, key, value)
     if _is_for_cuda_graphs(query):
         return _padded(query, key, value, sequences, is_causal, scale)
     table = sequence_table(sequences.starts_q, sequences.starts_kv, is_causal)
@@ -43,9 +43,10 @@ def _is_for_cuda_graphs(query: Tensor) -> bool:
     return query.is_cuda and is_torch_compiling()
 
 
-def _nothing(query: Tensor, value: Tensor) -> Tuple[Tensor, Tensor]:
+def _nothing(query: Tensor, key: Tensor, value: Tensor) -> Tuple[Tensor, Tensor]:
+    """With gradients of 0 where there are to be some."""
     lse_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    out = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+    out = query.new_zeros((*query.shape[:-1], value.shape[-1])) + sum(x[:, :0].sum() for x in (query, key, value))
     return out, query.new_full(query.shape[:-1], -torch.inf, dtype=lse_dtype)
 
 

@@ -5,6 +5,8 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+from nhood.torch._groups import of_any_number
+
 from .environment import is_torch_compiling
 
 
@@ -16,7 +18,8 @@ def generate_varlen_parameters(
     seqlens_KV: Optional[Tensor] = None,
 ) -> Tuple[Optional[Tensor], Optional[Tensor], int, int]:
     """(cumulative_seqlen_Q, cumulative_seqlen_KV, max_seqlen_Q, max_seqlen_KV), from the lengths of the
-    sequences. Waits for the device: call it once, before a model's forward, and outside compiled code."""
+    sequences. Waits for the device: call it once, before a model's forward, and outside compiled code, which other numbers of
+    sequences then do not compile anew."""
     if is_torch_compiling():
         raise RuntimeError(
             "generate_varlen_parameters reads lengths from the device, which breaks compiled graphs: call it "
@@ -42,7 +45,7 @@ def generate_varlen_parameters(
 
 
 def _starts_and_end(lengths: Tensor) -> Tensor:
-    return torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return of_any_number(torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0)))
 
 
 def check_sequence_table(name: str, table_q: Any, table_kv: Any, device: torch.device, least: int) -> None:
