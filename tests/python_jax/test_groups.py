@@ -232,9 +232,8 @@ def test_what_is_not_legal():
         nhood.jax.na2d(x, x, x, [[3, 3], [5, 4]], bias=[jnp.zeros((2, 5, 5))] * 2)
     with refused("3 sets of heads, there are 2 key/value heads"):
         nhood.jax.na2d(x, x[..., :2, :], x[..., :2, :], [[3, 3], [5, 4], [3, 3]])
-    with refused("a kernel_size with a Windows", NotImplementedError):
-        windows = nhood.Windows([[0, 3]] * 8, 8)
-        nhood.jax.na2d(x, x, x, [[3, windows], [5, 4]])
+    with refused("does not fit 8 queries and 8 keys on axis 1"):
+        nhood.jax.na2d(x, x, x, [[3, nhood.Windows([[0, 3]] * 9, 8)], [5, 4]])
     with refused("additional_keys with windows per set of heads", NotImplementedError):
         extra = jnp.zeros((1, 2, 4, 6))
         nhood.jax.na2d(x, x, x, [[3, 3], [5, 4]], additional_keys=extra, additional_values=extra)

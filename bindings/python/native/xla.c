@@ -170,9 +170,15 @@ static struct tensor *tensor_at(struct call_site *site, int64_t index) {
                                         : &site->results[index - site->argument_count];
 }
 
+/* Tables of windows may follow the text of a problem, behind a line break. Those that stand for them in the text have as many
+ * elements. */
 static bool fill_from_problem(struct call_site *site) {
     nhood_problem problem;
-    if (library.parse(site->problem, &problem, sizeof problem)) return false;
+    char *end = strchr(site->problem, '\n');
+    if (end) *end = 0;
+    const nhood_status status = library.parse(site->problem, &problem, sizeof problem);
+    if (end) *end = '\n';
+    if (status) return false;
     for (int64_t i = 0; i < site->argument_count + site->result_count; i++) {
         struct tensor *tensor = tensor_at(site, i);
         tensor->dtype = dtype_of(problem.dtype, tensor->number);

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -391,21 +392,35 @@ def _outputs(request: Request, problem: c.Problem, sizes: dict[str, int]) -> Out
 
 @functools.lru_cache(maxsize=PLAN_CACHE_SIZE)
 def describe(request: Request, layouts: tuple[Optional[Layout], ...]) -> tuple[bytes, Outputs]:
-    """A request on packed arrays as the text of its problem, and what it results in. Raises what find_plan would, but for want
-    of a solver."""
+    """A request on packed arrays as the text of its problem (find_plan_of_text), and what it results in. Raises what find_plan
+    would, but for want of a solver."""
     problem, sizes = _problem(request, layouts)
     length = ctypes.c_size_t()
     c.lib.nhood_problem_format(problem, None, 0, ctypes.byref(length))
     text = ctypes.create_string_buffer(length.value + 1)
     c.check(c.lib.nhood_problem_format(problem, text, len(text), None))
-    return text.value, _outputs(request, problem, sizes)
+    return _with_tables(text.value, request.windows), _outputs(request, problem, sizes)
+
+
+_TABLE = re.compile(rb"t(\d+)#[0-9a-f]{16}(?:v\d+)?")
+
+
+def _with_tables(text: bytes, windows: str) -> bytes:
+    """The library's text names a table by a hash only. Here it names windows with as many queries, keys and slots, and the tables
+    follow behind a line break, as _windows.py writes them."""
+    if not _TABLE.search(text):
+        return text
+    most = iter([of_axis.most for of_axis in windows_of(windows) if of_axis is not None and of_axis.is_table])
+    return _TABLE.sub(lambda found: b"r%sw%d" % (found[1], next(most)), text) + b"\n" + windows.encode()
 
 
 @cached
 def find_plan_of_text(context: Context, device: int, text: bytes) -> tuple[PlanOwner, int]:
     """The plan of a problem on packed tensors, and the bytes of its workspace."""
     problem = c.Problem()
-    c.check(c.lib.nhood_problem_parse_sized(text, ctypes.byref(problem), ctypes.sizeof(problem)))
+    fields, _, windows = text.partition(b"\n")
+    c.check(c.lib.nhood_problem_parse_sized(fields, ctypes.byref(problem), ctypes.sizeof(problem)))
+    _fill_windows(problem, windows_of(windows.decode()))
     owner = _create(context, device, problem)
     return owner, c.lib.nhood_plan_workspace_bytes(owner.handle)
 

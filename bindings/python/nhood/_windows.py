@@ -86,6 +86,11 @@ class Windows:
         return _new(self._kind, self.queries, self.keys, self._size, self._shift, kept, self._table)
 
     @property
+    def is_table(self) -> bool:
+        """Whether its ranges are the caller's own, in no text of the library's."""
+        return self._table is not None
+
+    @property
     def inverse(self) -> np.ndarray:
         """int32 [keys, 2]: first and count of the queries that attend each key, read-only."""
         made = np.empty((self.keys, 2), np.int32)

@@ -16,9 +16,9 @@ from .._functions import FlagPerAxis, PerAxis, called_wrongly, document, flag, n
 from .._layouts import counted
 from .._library import FLAG_ALLOW_TF32, FLAG_DETERMINISTIC
 from .._operations import FORWARD
-from .._plans import Request
 from .._types import JaxAttention
 from .._varlen import Layouts, table_of
+from .._windows import KernelSize
 from .._words import wrong_type
 from ._members import GroupRequest, Packed
 from ._ops import Asked, bind
@@ -28,7 +28,7 @@ _COMMON_PARAGRAPHS = """deterministic: results are equal from run to run on GPUs
         CPU they are in any case.
 
     Arrays are JAX's or numpy's, float64, float32, float16 or bfloat16, all of one dtype (log-sum-exps are float64 for float64,
-    else float32). Everything but arrays is static: Python's own numbers, bools and sequences. The functions can be transformed
+    else float32). Everything but arrays is static: Python's own numbers, bools and sequences, and Windows. The functions can be transformed
     by jit, grad, jvp, vmap and shard_map in any order and depth, and run on the CPU and on CUDA devices.
 
     Raises ValueError for values, shapes and dtypes that are not legal, with a text that names the argument, its value and the
@@ -54,8 +54,6 @@ def _as_array(array: Any, name: str) -> Any:
 
 def asked(request: Any, arrays: tuple[Any, ...], deterministic: bool) -> tuple[Any, tuple[Any, ...]]:
     """A request with JAX's settings, and JAX's arrays for it."""
-    if request.windows:
-        raise NotImplementedError("a kernel_size with a Windows: functions of nhood and nhood.torch take it, not those of nhood.jax")
     given = tuple(
         None if array is None and tensor.optional else _as_array(array, tensor.name)
         for tensor, array in zip(request.operation.inputs, arrays)
@@ -132,10 +130,10 @@ def neighborhood_attention_varlen(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -152,10 +150,10 @@ def neighborhood_attention_varlen(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -172,10 +170,10 @@ def neighborhood_attention_varlen(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -191,10 +189,10 @@ def neighborhood_attention_varlen(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: Optional[PerAxis] = None,
+    kernel_size: Optional[KernelSize] = None,
     *,
     layouts: Layouts,
-    kernel_sizes: Optional[Sequence[PerAxis]] = None,
+    kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
     dilation: Optional[PerAxis] = None,
@@ -211,7 +209,8 @@ def neighborhood_attention_varlen(
         follow each other in this order, the last axis fastest, and are all there are. Samples may have none. They are static: a
         program is compiled for them.
     kernel_size, stride, dilation: of all samples, one value for all axes or one per axis; stride and dilation are 1 by default.
-    kernel_sizes, strides, dilations: of each sample, instead.
+    kernel_sizes, strides, dilations: of each sample, instead. A kernel_size of either kind may have nhood.Windows, with as many
+        queries as the layout has on their axis; a sample has their number of keys there, of which key and value hold as many.
     is_causal: one value for all axes, or one per axis.
     scale: any finite number; None: D ** -0.5.
 

@@ -22,6 +22,7 @@ from .. import _library as c
 from .._groups import HeadSets, parted
 from .._operations import BACKWARD, FORWARD, Operation
 from .._plans import CUDA_ALIGNMENT, Request
+from .._windows import text_of
 from . import _members, _target
 from ._members import GroupRequest, Packed
 from ._ops import Given, inputs_of, layouts_of, ordinal_of, outputs_of, primitive_of, primitives, slots_of
@@ -115,12 +116,12 @@ def _batch_rule(operation: Operation, arrays: Sequence[Any], dims: Sequence[Any]
 
 
 def _repeated(members: Packed, size: int) -> Packed:
-    rows = members.rows()
-    lengths = rows[:, groups.FIRSTS :: len(groups.AXIS)]
-    tokens = lengths.prod(axis=1).sum()
+    rows, data = groups.split_rows(members.rows())
     table = np.tile(rows, (size, 1))
-    table[:, : groups.FIRSTS] += np.repeat(np.arange(size) * tokens, len(rows))[:, None]
-    return Packed(members.words, table.tobytes())
+    for side in (0, 1):
+        tokens = groups.extents_of(groups.axes_of(rows), side).prod(axis=1).sum()
+        table[:, side] += np.repeat(np.arange(size) * tokens, len(rows))
+    return Packed(members.words, np.concatenate([table, data]).tobytes())
 
 
 # Members by themselves.
@@ -149,28 +150,33 @@ def apart(request: GroupRequest, query: Any, key: Any) -> Apart:
     return _sets_apart(request, members, query, key)
 
 
-def _of_member(request: GroupRequest, axes: Sequence[Sequence[int]], periodic: Optional[tuple[bool, ...]]) -> Request:
+def _of_member(
+    request: GroupRequest, axes: Sequence[Sequence[int]], periodic: Optional[tuple[bool, ...]], windows: str
+) -> Request:
     window, stride, dilation, causal = [tuple(int(value) for value in values) for values in axes]
     flags = request.flags & ~c.FLAG_UNALIGNED
-    return Request(
-        FORWARD, window, stride, dilation, tuple(map(bool, causal)), request.scale, flags, (True, True), None, periodic
-    )
+    causal_axes = tuple(map(bool, causal))
+    request_of = Request(FORWARD, window, stride, dilation, causal_axes, request.scale, flags, (True, True), None, periodic)
+    return request_of._replace(windows=windows)
 
 
 def _packed_apart(request: GroupRequest, members: Packed) -> Apart:
     found = []
-    rows = members.rows()
-    axes = rows[:, groups.FIRSTS :].reshape(len(rows), groups.rank_of(members.words), len(groups.AXIS))
-    for row, of_axis in zip(rows, axes):
-        first, lengths = int(row[0]), tuple(of_axis[:, 0].tolist())
-        count = math.prod(lengths)
-        if count == 0:
+    rows, tables = groups.table_windows(members.rows())
+    axes = groups.axes_of(rows)
+    extents = [groups.extents_of(axes, side).tolist() for side in (0, 1)]
+    for i, of_axis in enumerate(axes):
+        lengths = [tuple(of[i]) for of in extents]
+        if 0 in lengths[0]:
             continue
 
-        def cut(x: Any, letter: str, first: int = first, count: int = count, lengths: Any = lengths) -> Any:
-            return None if x is None else x[:, first : first + count].reshape(1, *lengths, *x.shape[2:])
+        def cut(x: Any, letter: str, first: Any = rows[i, :2].tolist(), lengths: Any = lengths) -> Any:
+            side = letter == "k"
+            count = math.prod(lengths[side])
+            return None if x is None else x[:, first[side] : first[side] + count].reshape(1, *lengths[side], *x.shape[2:])
 
-        found.append(Member(_of_member(request, of_axis[:, 1:5].T.tolist(), None), cut))
+        windows = text_of([tables.get(at) for at in of_axis[:, 7].tolist()])
+        found.append(Member(_of_member(request, of_axis[:, 1:5].T.tolist(), None, windows), cut))
 
     def join(letter: str, pieces: list[Any], like: Any) -> Any:
         if not pieces:
@@ -191,6 +197,7 @@ def _sets_apart(request: GroupRequest, sets: HeadSets, query: Any, key: Any) -> 
     for i, own in enumerate(kv_heads):
         axes = [values[i * rank : (i + 1) * rank] for values in sets[1:5]]
         periodic = tuple(sets.periodic[i * rank : (i + 1) * rank])
+        windows = text_of(sets.tables[i * rank : (i + 1) * rank])
 
         def cut(x: Any, letter: str, i: int = i, first: int = sum(kv_heads[:i]), own: int = own) -> Any:
             if x is None:
@@ -200,7 +207,7 @@ def _sets_apart(request: GroupRequest, sets: HeadSets, query: Any, key: Any) -> 
             step = 1 if letter == "k" else share
             return jax.lax.slice_in_dim(x, first * step, (first + own) * step, axis=rank + 1)
 
-        found.append(Member(_of_member(request, axes, periodic if any(periodic) else None), cut))
+        found.append(Member(_of_member(request, axes, periodic if any(periodic) else None, windows), cut))
     return Apart(found, lambda letter, pieces, like: jnp.concatenate(pieces, axis=rank + 1))
 
 

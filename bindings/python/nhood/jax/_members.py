@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
 
@@ -36,11 +38,6 @@ class GroupRequest(NamedTuple):
     wanted: tuple[bool, ...]
     members: Union[Packed, HeadSets]
 
-    @property
-    def windows(self) -> bool:
-        """whether there are some by table"""
-        return bool(self.members.windows) if isinstance(self.members, HeadSets) else bool((self.members.rows()[:, 0] < 0).any())
-
     def asked(self) -> Asked:
         return Asked(*self[:4])
 
@@ -56,7 +53,8 @@ def text_of(request: GroupRequest, layouts: Sequence[Optional[Layout]]) -> str:
         "arrays": [layout and (layout[0], layout[2]) for layout in layouts],
     }
     if isinstance(members, Packed):
-        content.update(words=members.words, table=members.rows().ravel().tolist())
+        table = base64.b64encode(zlib.compress(members.table, 1)).decode()
+        content.update(words=members.words, table=table)
     else:
         content.update(sets=members)
     return json.dumps(content, separators=(",", ":"))
@@ -71,9 +69,9 @@ def plan_of_text(context: Context, device: int, text: bytes) -> GroupPlan:
         for array in content["arrays"]
     )
     if "sets" in content:
-        count, *axes = content["sets"][:6]
-        return _groups.heads_plan(context, device, asked, HeadSets(count, *map(tuple, axes)), layouts)
-    table = np.array(content["table"], np.int64).tobytes()
+        count, *axes, windows = content["sets"]
+        return _groups.heads_plan(context, device, asked, HeadSets(count, *map(tuple, axes), windows), layouts)
+    table = zlib.decompress(base64.b64decode(content["table"]))
     return _groups.packed_plan(context, device, asked, table, content["words"], layouts, True)
 
 

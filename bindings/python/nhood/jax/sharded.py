@@ -23,6 +23,7 @@ from .. import _functions as of_arrays
 from .. import _library as c
 from .._functions import FlagPerAxis, PerAxis
 from .._plans import Region, Request
+from .._windows import KernelSize, windows_of
 from ._functions import asked
 from ._ops import bind, describe, vary_alike
 
@@ -165,7 +166,7 @@ def neighborhood_attention(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -190,7 +191,7 @@ def neighborhood_attention(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -215,7 +216,7 @@ def neighborhood_attention(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -239,7 +240,7 @@ def neighborhood_attention(
     query: Any,
     key: Any,
     value: Any,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis = 1,
     dilation: PerAxis = 1,
     is_causal: FlagPerAxis = False,
@@ -261,7 +262,7 @@ def neighborhood_attention(
 
     mesh: the devices.
     sharded_axes: per axis of the grid the axis of the mesh, or several, along which it is sharded, or None. The number of devices
-        divides the length.
+        divides the length. Windows in kernel_size are for axes that are not sharded.
     batch_axis, heads_axis: the same for batch and heads.
 
     Results are sharded in the same way. They are those of one device up to rounding. May be called inside jit; differentiable and
@@ -336,6 +337,12 @@ def _axis_of(request: Request, i: int, length: int, mesh: Mesh, entry: AxisName)
     shards = _check_divides(mesh, entry, f"sharded_axes[{i}]", f"the length of axis {i}", length)
     if shards == 1:
         return None
+    windows = windows_of(request.windows)
+    if windows and windows[i] is not None:
+        raise NotImplementedError(
+            f"kernel_size[{i}] = {windows[i]} with sharded_axes[{i}] = {entry!r}: a sharded axis has windows by formula, by which "
+            "devices know the keys of a shard; axes that are not sharded may have Windows"
+        )
     dilation, window, stride = request.dilation[i], request.window[i], request.stride[i]
     if request.flags & c.FLAG_CLAMP_WINDOW:
         window = max(1, min(window, length // dilation))
