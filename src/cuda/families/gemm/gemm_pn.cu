@@ -98,7 +98,6 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_lookup &lookup, const fl
         if (exists[i]) *at[i] = nh_store(score[i]);
 }
 
-/* Writes a chunk's scores. */
 NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], const float *stage, const elem *q,
                        const elem *k, int chunk, int first, int end) {
     const nh_lookup lookup = {divisor, nh_spans_of(tile), chunk};

@@ -33,7 +33,6 @@ NH_DEVICE int nh_group_heads(const nh_cuda_args &args) {
     return (int)args.heads / (int)args.kv_heads;
 }
 
-/* The key head of a query head. */
 NH_DEVICE int nh_key_head(const nh_cuda_args &args, int head) {
     return head / nh_group_heads(args);
 }
@@ -307,7 +306,6 @@ NH_DEVICE nh_spans nh_spans_of(const nh_tile &tile) {
     return spans;
 }
 
-/* A key's column in the box. */
 NH_DEVICE int nh_column_of(const nh_query &query, const nh_cuda_args &args, nh_spans spans, int n, nh_digits digits) {
     int first = (query.begin[0] * spans.plane + query.begin[1]) * spans.line + query.begin[2];
     return first + nh_renumber(query, args, n, digits, spans.plane, spans.line);

@@ -82,7 +82,6 @@ NH_DEVICE nh_range nh_rows_at(const nh_block &block, int axis, int distance) {
     return {distance < 0 ? -distance : 0, last < rows ? last : rows};
 }
 
-/* Sums the pairs of a tile at a distance from row to column. */
 NH_DEVICE float nh_bias_sum(const nh_block &block, const int distance[3], const nh_bias_tile &tile) {
     nh_range x = nh_rows_at(block, 0, distance[0]), y = nh_rows_at(block, 1, distance[1]),
              z = nh_rows_at(block, 2, distance[2]);

@@ -42,7 +42,6 @@ NH_DEVICE nh_kv_loop nh_block_begin(const nh_cuda_args &args, nh_block &block, n
     return nh_loop_begin(args, block, shared.loop);
 }
 
-/* Starts the copy of the loop's current tile of one tensor. */
 template <int TENSOR>
 NH_DEVICE void nh_start_copy(const nh_cuda_args &args, const nh_block &block, nh_shared &shared,
                              const nh_kv_loop &loop) {

@@ -53,7 +53,6 @@ NH_DEVICE void nh_softmax_shrink(nh_softmax &state, nh_output &output, const flo
     }
 }
 
-/* Turns scores into weights. */
 NH_DEVICE void nh_softmax_weights(nh_softmax &state, nh_scores &scores, float scale) {
 #pragma unroll
     for (int r = 0; r < 2 * NH_BLOCKS; r++) {

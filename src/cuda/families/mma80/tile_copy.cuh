@@ -17,7 +17,6 @@ NH_DEVICE void nh_copy_unit(elem *shared, const elem *global, bool valid) {
         *shared = valid ? *global : elem();
 }
 
-/* Stores one unit from shared memory to a tensor. */
 NH_DEVICE void nh_store_unit(elem *global, const elem *shared) {
     if (NH_UNIT_BYTES == 16)
         *(uint4 *)global = *(const uint4 *)shared;
@@ -36,7 +35,6 @@ NH_DEVICE void nh_zero_padding(elem *tile, int rows, int pitch, int width, int p
 
 /* ---- the block's own rows ---- */
 
-/* Copies those of a tensor. */
 template <int WIDTH, int PITCH>
 NH_DEVICE void nh_copy_rows(const nh_cuda_args &args, const nh_block &block, int slot, elem *tile) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
@@ -147,7 +145,6 @@ NH_DEVICE void nh_copy_seam(elem *tile, const nh_cuda_args &args, const auto &bl
     });
 }
 
-/* Copies a tile of extra tokens. */
 template <int TENSOR>
 NH_DEVICE void nh_copy_extra(elem *tile, const nh_cuda_args &args, const nh_block &block, int left) {
     const int slot = TENSOR == NH_LOOP_FIRST ? NH_EXTRA_K : NH_EXTRA_V;

@@ -137,7 +137,6 @@ NH_DEVICE void nh_accumulate(float (&output)[NH_BLOCKS][WIDTH / 8][4], const nh_
         nh_accumulate16<WIDTH, PITCH>(output, weights, values);
 }
 
-/* Two neighbouring elements to shared memory. */
 NH_DEVICE void nh_store_pair(elem *to, float first, float second) {
     if (NH_DTYPE == NH_F32)
         *(float2 *)to = make_float2(first, second);

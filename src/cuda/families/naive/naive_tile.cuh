@@ -32,7 +32,6 @@ static_assert(!ROW.tiled || (ROW.group == 1 && ROW.resident), "a thread holds wh
 
 constexpr int ROW_STAGED = row_staged(&ROW);
 
-/* One of two types. */
 template <bool TILED> struct nh_args_of { typedef nh_cuda_args type; };
 template <> struct nh_args_of<true> { typedef nh_tiled_args type; };
 typedef nh_args_of<ROW.tiled>::type naive_args;
@@ -84,7 +83,6 @@ NH_DEVICE bool nh_tile_query(const nh_cuda_args &args, const nh_work_tile &work_
     return exists;
 }
 
-/* The rows of a box among the staged ones. */
 NH_DEVICE nh_box_rows nh_staged_box_rows(const nh_work_tile &work_tile, const nh_box &box, const elem *staged) {
     int line = work_tile.tiles[2], plane = work_tile.tiles[1] * line;
     int first = ((int)box.position[0] - work_tile.halo[0]) * plane + ((int)box.position[1] - work_tile.halo[1]) * line +

@@ -92,7 +92,6 @@ template <int LANES> NH_DEVICE void nh_add_groups(real d_weight[C.units][2 * C.p
     }
 }
 
-/* Writes the block's sums. */
 template <int LANES = C.group>
 NH_DEVICE void nh_block_sums(const nh_norm_rope_args &args, const nh_unit unit[C.units],
                              real d_weight[C.units][2 * C.pairs]) {

@@ -211,7 +211,6 @@ NH_DEVICE long long nh_token_offset(const nh_short_args &args, const nh_group *g
 
 /* ---- copies ---- */
 
-/* Lanes that copy a row. */
 enum { NH_ROW_LANES = 4 };
 
 /* Copies this lane's share of a row of a tensor; zeros if there is no token, and beyond WIDTH. */

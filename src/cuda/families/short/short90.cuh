@@ -163,7 +163,6 @@ NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, un
     }
 }
 
-/* Fetches the work tile's keys, queries and values. */
 NH_DEVICE void nh_fetch_work_tile(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring, int stage,
                                   const nh_place &place) {
     const unsigned barrier = ring.full + 8 * stage;

@@ -208,7 +208,6 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_warp_tile &warp_tile, c
     return make_float2(lse[0], lse[1]);
 }
 
-/* An element of a row in shared memory. */
 NH_DEVICE elem nh_element(int width, const char *rows, int row, int element) {
     return ((const elem *)(rows + nh_unit_offset(width, row, element / NH_PER_UNIT)))[element % NH_PER_UNIT];
 }

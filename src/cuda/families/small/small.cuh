@@ -91,7 +91,6 @@ NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_
         (const elem *)args.tensor[tensor].data + work_tile.origin[tensor] + ahead, work_tile.step[tensor], count, to);
 }
 
-/* Copies the work tile's rows. */
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, char *to) {
     int count[3];

@@ -92,7 +92,6 @@ NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, c
     return (int)at;
 }
 
-/* The number of work tiles of this block. */
 NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const nh_ring &ring) {
     if (NH_PLANES) return ring.own;
     if (C.slots) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
@@ -266,7 +265,6 @@ NH_DEVICE void nh_fetch_key_seam(const nh_tiled_args &args, const auto &work_til
         nh_copy_key_seam(args, work_tile, halo, lane, landed);
 }
 
-/* Fetches the work tile's rows. */
 template <int LAYOUT>
 NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                              unsigned barrier, char *to, int head, int heads) {

@@ -12,7 +12,6 @@ constexpr small_config C = NH_CONFIG;
 static_assert(C.element_bytes == sizeof(elem) && C.regions == NH_REGIONS && C.periodic == NH_PERIODIC,
               "what macros say to all families");
 
-/* One of two types. */
 template <bool FIRST, typename A, typename B> struct nh_choose {
     typedef A type;
 };

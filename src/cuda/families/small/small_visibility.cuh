@@ -340,7 +340,6 @@ struct nh_tables {
 };
 static_assert(sizeof(nh_tables) == small_tables_bytes(&C), "the host's count");
 
-/* What is the same for all work tiles of a block. */
 struct nh_block {
     const nh_tiled_args &args;
     const nh_tables &tables;

@@ -246,7 +246,6 @@ NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int r
     return exists;
 }
 
-/* Whether the warp tile begins before the first row. */
 NH_DEVICE bool nh_begins_before(const nh_work_tile &work_tile, int warp_tile) {
     bool before = false;
 #pragma unroll

@@ -27,7 +27,6 @@ struct maps {
     nh_tensor_map map[MAPS * MAP_VARIANTS];
 };
 
-/* Whether work tiles come from a queue. */
 constexpr bool QUEUED = wgmma90_queued(&C);
 
 /* The block's work tile of a round, for the thread that fetches and for those that multiply. In three dimensions, where
@@ -250,7 +249,6 @@ struct accumulators {
     rows r;
 };
 
-/* Skips a tile. */
 __device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
     release_pair(s, at.n);
     pass_over_bias(s, at.n);

@@ -132,7 +132,6 @@ __device__ __forceinline__ float2 stats_of_column(unsigned own, int column) {
     return both;
 }
 
-/* Turns scores into weights. */
 __device__ __forceinline__ void weigh(float *score, unsigned own, float scale) {
 #pragma unroll
     for (int j = 0; j < LOOP_ROWS / 8; j++) {

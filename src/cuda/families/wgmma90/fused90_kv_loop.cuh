@@ -99,7 +99,6 @@ __device__ __forceinline__ void tile_at(const nh_work_tile &work_tile, int n, in
 
 /* ---- consumers ---- */
 
-/* The state of a consumer's loop over the tiles of its work tile. */
 struct kv_loop {
     int work_tile, t, last, window_tiles, lines, tile[3];
     bool counts; /* see struct share */
@@ -112,13 +111,11 @@ __device__ __forceinline__ void advance(kv_loop &loop, const nh_work_tile &work_
     next_tile(work_tile, loop.tile);
 }
 
-/* Goes back to the first tile. */
 __device__ __forceinline__ void kv_loop_restart(kv_loop &loop) {
     loop.t = 0;
     loop.tile[0] = loop.tile[1] = loop.tile[2] = 0;
 }
 
-/* The coordinates of a tile's boxes. */
 struct tile_boxes {
     int box[C.loop_boxes][3];
 };
@@ -236,7 +233,6 @@ __device__ __forceinline__ void kv_loop_begin(const nh_tiled_args &args, const n
     loop.last = loop.window_tiles + (C.extra ? args.tiling.extra_tiles : 0) - 1;
 }
 
-/* Limits a loop to this block's share. */
 __device__ __forceinline__ void take_share(const nh_work_tile &work_tile, kv_loop &loop) {
     share mine = share_of(loop.last + 1);
     loop.t = mine.begin;

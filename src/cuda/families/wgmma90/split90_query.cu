@@ -113,7 +113,6 @@ __device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_w
                              token[0] * t.axis[0] + token[1] * t.axis[1] + token[2] * t.axis[2]);
 }
 
-/* Turns scores into weights. */
 __device__ __forceinline__ void weigh(float *score, float scale, float lse, float lse_below) {
 #pragma unroll
     for (int j = 0; j < LOOP_ROWS / 8; j++) {
@@ -146,7 +145,6 @@ __device__ __forceinline__ void repair_d_q(const nh_cuda_args &args, const nh_qu
                            nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[ROW.delta_at]);
 }
 
-/* Skips tile n. */
 __device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop, unsigned &n) {
     release_pair(s, n);
     n = next(n);

@@ -7,7 +7,6 @@
 #include "query_sums.cuh"
 #include "row_runs.cuh"
 
-/* Where a query's rows are. */
 struct stats_rows {
     const elem *o, *d_o;
     const real *lse, *d_lse;

@@ -43,7 +43,6 @@ NH_DEVICE void nh_repair_key(nh_repair &state, const Key &key, const Value &valu
             state.output[i] = state.output[i] * shrink + (double)weight * nh_load(value(lane + 32 * i));
 }
 
-/* The same with both rows in memory. */
 NH_DEVICE void nh_repair_key(nh_repair &state, const elem *key, const elem *value, float scale, float bias) {
     nh_repair_key(state, [&](int i) { return key[i]; }, [&](int i) { return value[i]; }, scale, bias);
 }

@@ -39,7 +39,6 @@ __device__ __forceinline__ void nh_barrier_wait(unsigned barrier, unsigned parit
                  : "memory");
 }
 
-/* Prefetches a map for boxes that are fetched soon. */
 __device__ __forceinline__ void nh_prefetch_map(const nh_tensor_map *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
