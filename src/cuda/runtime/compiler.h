@@ -56,6 +56,9 @@ void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_fie
 /* Has the configuration's text name the enumerator that is the value of a member, which kernels then must know. */
 void nh_kernel_name_value(struct nh_kernel_spec *spec, const char *member, const char *enumerator);
 
+/* An entry of a table of enumerators' names. */
+#define NH_NAMED(enumerator) [enumerator] = #enumerator
+
 /* Writes the spec for an architecture (80, 90, ..) as text: the source's name and the compiler's options. With line_info
  * the code has the lines of its sources. */
 enum { NH_KERNEL_TEXT_BYTES = 4096 };

@@ -24,8 +24,7 @@ static void rebind(struct nh_cuda_step *step, const struct nh_problem *problem, 
 static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const char *source,
                                      const struct gemm_config *config) {
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(GEMM_CONFIG);
-    static const char *const passes[] = {
-        [GEMM_PN] = "GEMM_PN", [GEMM_NN] = "GEMM_NN", [GEMM_IN] = "GEMM_IN"};
+    static const char *const passes[] = {NH_NAMED(GEMM_PN), NH_NAMED(GEMM_NN), NH_NAMED(GEMM_IN)};
     struct nh_kernel_spec spec = {.source = source};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);

@@ -214,12 +214,8 @@ bool nh_tiled80_add_work(const struct nh_tiled80_kernel *kernel,
 void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step *step,
                      struct nh_kernel_spec *spec) {
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(MMA80_CONFIG);
-    static const char *const passes[] = {
-        [MMA80_FORWARD] = "MMA80_FORWARD",
-        [MMA80_BY_QUERY] = "MMA80_BY_QUERY",
-        [MMA80_BY_KEY] = "MMA80_BY_KEY",
-        [MMA80_EXTRA] = "MMA80_EXTRA",
-    };
+    static const char *const passes[] = {NH_NAMED(MMA80_FORWARD), NH_NAMED(MMA80_BY_QUERY),
+                                         NH_NAMED(MMA80_BY_KEY), NH_NAMED(MMA80_EXTRA)};
     static const int sums[] = {NH_SUMS_OF_QUERY, NH_SUMS_OF_QUERY, NH_SUMS_OF_KEY,
                                NH_SUMS_OVER_ALL};
     const struct nh_problem *problem = kernel->problem;

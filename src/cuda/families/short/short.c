@@ -128,6 +128,10 @@ static bool backward_useful(const struct nh_short_launch *of) {
            sharing == of->tiles;
 }
 
+static bool useful(const struct nh_short_launch *of) {
+    return of->problem->op == NHOOD_OP_FWD ? forward_useful(of) : backward_useful(of);
+}
+
 /* ---- work ---- */
 
 /* Adds a launch's work for both passes. scores, tensor, bytes: a block's logits, clocks of products, and copies. */
@@ -163,12 +167,11 @@ static double forward_lacking(const struct nh_short_launch *of) {
 }
 
 /* The model's work tile is a share of one of short.cuh; a block with two stages copies the next one meanwhile. */
-static bool forward_work(const struct nh_short_launch *of, struct nh_work *work) {
+static void forward_work(const struct nh_short_launch *of, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
     const double ahead =
         1.5; /* of two work tiles that a block holds, one is half done on average */
-    if (!forward_useful(of)) return false;
     double tiles = (double)of->tiles, rows = 16 * tiles;
     double present = fmax(1, tiles * shape->rows_share), scores = 16 * present * shape->columns;
     double dims = (double)(problem->dim + problem->dim_v);
@@ -184,13 +187,11 @@ static bool forward_work(const struct nh_short_launch *of, struct nh_work *work)
     launch->unit[NH_WORK_INDEX] = log2(of->tiling.parts);
     launch->unit[NH_WORK_VECTOR] = launch->warps;
     launch->unit[NH_WORK_BLOCK] = of->config.stages;
-    return true;
 }
 
-static bool backward_work(const struct nh_short_launch *of, struct nh_work *work) {
+static void backward_work(const struct nh_short_launch *of, struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const struct nh_short_shape *shape = of->shape;
-    if (!backward_useful(of)) return false;
     int64_t wanted = wanted_registers(of), had = NH_CUDA_REGISTERS / (32 * of->config.warps);
     int64_t steps = (short_sums(&of->config, (int)problem->dim) +
                      short_sums(&of->config, (int)problem->dim_v)) /
@@ -208,11 +209,12 @@ static bool backward_work(const struct nh_short_launch *of, struct nh_work *work
     launch->unit[NH_WORK_SHARED] = held(of) ? 0 : tensor;
     launch->unit[NH_WORK_REDUCE] = tiles * (of->config.split - 1) * (double)steps;
     launch->unit[NH_WORK_INDEX] = rows / 16;
-    return true;
 }
 
 static bool work_of(const struct nh_short_launch *of, struct nh_work *work) {
-    return of->problem->op == NHOOD_OP_FWD ? forward_work(of, work) : backward_work(of, work);
+    if (!useful(of)) return false;
+    (of->problem->op == NHOOD_OP_FWD ? forward_work : backward_work)(of, work);
+    return true;
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
@@ -225,41 +227,47 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- candidates ---- */
 
-/* Whether there are useful configs. Keeps the fastest of all in `top` or, if that is NULL, stops at the first. Of the
- * values of `rows` that hold equally many groups, only the first is tried. */
-static bool search(const struct nh_problem *problem, const struct nh_device *device,
-                   struct nh_top_n *top) {
-    /* the values of each knob that are tried; for split and stages, pairs of values */
-    enum { SIZES = 3, CHOICES = 6, PAIRS = 4 };
-    static const int32_t sizes[SIZES] = {16, 64, 128}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
-                         parts[CHOICES] = {1, 2, 4, 8, 16, 32},
-                         pair[PAIRS][2] = {{1, 1}, {2, 1}, {4, 1}, {1, 2}};
+/* The values of each knob that are tried; for split and stages, pairs of values. */
+enum { SIZES = 3, CHOICES = 6, PAIRS = 4 };
+static const int32_t sizes[SIZES] = {16, 64, 128}, warps[CHOICES] = {1, 2, 4, 8, 12, 16},
+                     parts[CHOICES] = {1, 2, 4, 8, 16, 32},
+                     pair[PAIRS][2] = {{1, 1}, {2, 1}, {4, 1}, {1, 2}};
+
+/* Whether there are useful configs: then one of the smallest work tiles, which no warps or stages share, is useful. */
+static bool any_useful(const struct nh_problem *problem, const struct nh_device *device) {
+    struct nh_short_shape shape;
+    bool any = false;
+    if (!nh_short_shape_of(problem, sizes[0], &shape)) return false;
+    for (int i = 0; i < CHOICES * CHOICES && !any; i++) {
+        const int32_t value[] = {sizes[0], warps[i % CHOICES], parts[i / CHOICES], 1, 1};
+        const struct nh_short_launch of = launch_of(problem, device->backend, &shape, value);
+        any = useful(&of);
+    }
+    return any;
+}
+
+/* Of the values of `rows` that hold equally many groups, only the first is tried. */
+static int candidates(const struct nh_problem *problem, const struct nh_device *device,
+                      struct nh_config *config, int capacity) {
+    enum { MOST_CANDIDATES = 8 };
+    struct nh_top_n top;
     int64_t groups = 0;
+    nh_top_configs_start(&top, config, (int)nh_min(capacity, MOST_CANDIDATES));
     for (int s = 0; s < SIZES; s++) {
         struct nh_short_shape shape;
         if (!nh_short_shape_of(problem, sizes[s], &shape) || shape.groups == groups) continue;
         groups = shape.groups;
         for (int i = 0; i < CHOICES * CHOICES * PAIRS; i++) {
             const int32_t *last = pair[i / CHOICES / CHOICES];
-            const struct nh_config config = {
+            const struct nh_config tried = {
                 {sizes[s], warps[i % CHOICES], parts[i / CHOICES % CHOICES], last[0], last[1]}};
             const struct nh_short_launch of =
-                launch_of(problem, device->backend, &shape, config.value);
+                launch_of(problem, device->backend, &shape, tried.value);
             struct nh_work asked;
-            if (!work_of(&of, &asked)) continue;
-            if (!top) return true;
-            nh_top_n_add(top, &config, nh_predict(device->backend, &asked, NULL));
+            if (work_of(&of, &asked))
+                nh_top_n_add(&top, &tried, nh_predict(device->backend, &asked, NULL));
         }
     }
-    return top && top->count;
-}
-
-static int candidates(const struct nh_problem *problem, const struct nh_device *device,
-                      struct nh_config *config, int capacity) {
-    enum { MOST_CANDIDATES = 8 };
-    struct nh_top_n top;
-    nh_top_configs_start(&top, config, (int)nh_min(capacity, MOST_CANDIDATES));
-    search(problem, device, &top);
     return top.count;
 }
 
@@ -277,7 +285,7 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (nh_short_group_tokens(problem) > NH_SHORT_MOST_ROWS)
         return "a dilation group has more than 1024 tokens";
     if (!nh_short_offsets_fit(problem)) return "a batch entry spans more than 2^31 elements";
-    if (!search(problem, device, NULL))
+    if (!any_useful(problem, device))
         return "a dilation group exceeds shared memory, or there are more than 2^30";
     return NULL;
 }

@@ -167,13 +167,10 @@ struct nh_kernel_spec nh_short_spec(const struct nh_short_launch *of) {
     static const char *const sources[] = {[SHORT_FORWARD] = "short_forward.cu",
                                           [SHORT_BACKWARD] = "short_backward.cu",
                                           [SHORT_RING] = "short90_forward.cu"},
-                             *const passes[] = {[SHORT_FORWARD] = "SHORT_FORWARD",
-                                                [SHORT_BACKWARD] = "SHORT_BACKWARD",
-                                                [SHORT_RING] = "SHORT_RING"},
-                             *const orders[] = {[SHORT_UNEVEN] = "SHORT_UNEVEN",
-                                                [SHORT_EVEN] = "SHORT_EVEN",
-                                                [SHORT_BY_RESIDUE] = "SHORT_BY_RESIDUE",
-                                                [SHORT_BOXES] = "SHORT_BOXES"};
+                             *const passes[] = {NH_NAMED(SHORT_FORWARD), NH_NAMED(SHORT_BACKWARD),
+                                                NH_NAMED(SHORT_RING)},
+                             *const orders[] = {NH_NAMED(SHORT_UNEVEN), NH_NAMED(SHORT_EVEN),
+                                                NH_NAMED(SHORT_BY_RESIDUE), NH_NAMED(SHORT_BOXES)};
     const struct nh_problem *problem = of->problem;
     struct nh_kernel_spec spec = {.source = sources[of->config.pass]};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);

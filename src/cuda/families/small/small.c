@@ -80,21 +80,14 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
          "small_backward_query_boxes.cu"},
         {"small_backward_key_copies.cu", "small_backward_key_turns.cu",
          "small_backward_key_boxes.cu"}};
-    static const char *const passes[] = {
-        [SMALL_FORWARD] = "SMALL_FORWARD",
-        [SMALL_BY_QUERY] = "SMALL_BY_QUERY",
-        [SMALL_BY_KEY] = "SMALL_BY_KEY",
-    };
-    static const char *const pipelines[] = {
-        [SMALL_COPIES] = "SMALL_COPIES", [SMALL_TURNS] = "SMALL_TURNS",
-        [SMALL_BOXES] = "SMALL_BOXES",   [SMALL_LINES] = "SMALL_LINES",
-        [SMALL_PLANES] = "SMALL_PLANES",
-    };
-    static const char *const masks[] = {
-        [SMALL_NO_MASK] = "SMALL_NO_MASK", [SMALL_BITS] = "SMALL_BITS",
-        [SMALL_STARTS] = "SMALL_STARTS",   [SMALL_COORDINATES] = "SMALL_COORDINATES",
-        [SMALL_KINDS] = "SMALL_KINDS",
-    };
+    static const char *const passes[] = {NH_NAMED(SMALL_FORWARD), NH_NAMED(SMALL_BY_QUERY),
+                                         NH_NAMED(SMALL_BY_KEY)};
+    static const char *const pipelines[] = {NH_NAMED(SMALL_COPIES), NH_NAMED(SMALL_TURNS),
+                                            NH_NAMED(SMALL_BOXES), NH_NAMED(SMALL_LINES),
+                                            NH_NAMED(SMALL_PLANES)};
+    static const char *const masks[] = {NH_NAMED(SMALL_NO_MASK), NH_NAMED(SMALL_BITS),
+                                        NH_NAMED(SMALL_STARTS), NH_NAMED(SMALL_COORDINATES),
+                                        NH_NAMED(SMALL_KINDS)};
     const struct nh_problem *problem = launch->problem;
     struct nh_kernel_spec spec = {
         .source = sources[launch->config.pass][nh_min(launch->config.pipeline, SMALL_BOXES)]};

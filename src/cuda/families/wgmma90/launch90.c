@@ -27,21 +27,14 @@ struct wgmma90_config nh_wgmma90_config(const struct nh_problem *problem,
 void nh_wgmma90_configure(struct nh_kernel_spec *spec, const struct nh_problem *problem,
                           struct wgmma90_config config) {
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(WGMMA90_CONFIG);
-    static const char *const kernels[] = {
-        [WGMMA90_FORWARD] = "WGMMA90_FORWARD", [WGMMA90_QUERY] = "WGMMA90_QUERY",
-        [WGMMA90_KEY] = "WGMMA90_KEY",         [WGMMA90_EXTRA] = "WGMMA90_EXTRA",
-        [WGMMA90_JOINT] = "WGMMA90_JOINT",
-    };
-    static const char *const masks[] = {
-        [WGMMA90_MASK_BITS] = "WGMMA90_MASK_BITS",
-        [WGMMA90_MASK_PLACES] = "WGMMA90_MASK_PLACES",
-        [WGMMA90_MASK_PRODUCT] = "WGMMA90_MASK_PRODUCT",
-    };
-    static const char *const skipping[] = {
-        [WGMMA90_SKIP_NOTHING] = "WGMMA90_SKIP_NOTHING",
-        [WGMMA90_SKIP_TILES] = "WGMMA90_SKIP_TILES",
-        [WGMMA90_SKIP_PLANES] = "WGMMA90_SKIP_PLANES",
-    };
+    static const char *const kernels[] = {NH_NAMED(WGMMA90_FORWARD), NH_NAMED(WGMMA90_QUERY),
+                                          NH_NAMED(WGMMA90_KEY), NH_NAMED(WGMMA90_EXTRA),
+                                          NH_NAMED(WGMMA90_JOINT)};
+    static const char *const masks[] = {NH_NAMED(WGMMA90_MASK_BITS), NH_NAMED(WGMMA90_MASK_PLACES),
+                                        NH_NAMED(WGMMA90_MASK_PRODUCT)};
+    static const char *const skipping[] = {NH_NAMED(WGMMA90_SKIP_NOTHING),
+                                           NH_NAMED(WGMMA90_SKIP_TILES),
+                                           NH_NAMED(WGMMA90_SKIP_PLANES)};
     config.q_map = (int)nh_map_layout_of(problem, NHOOD_Q);
     config.k_map = (int)nh_map_layout_of(problem, NHOOD_K);
     config.v_map = (int)nh_map_layout_of(problem, NHOOD_V);
