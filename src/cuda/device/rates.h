@@ -25,7 +25,6 @@ static inline double nh_cuda_lane_clocks(double instructions) {
     return instructions / 128;
 }
 
-/* Converts clocks of a multiprocessor to nanoseconds. */
 static inline double nh_cuda_clocks_ns(const struct nh_cuda_device *device, double clocks) {
     return 1e9 * clocks / device->clock_hz;
 }

@@ -5,7 +5,6 @@
 
 #include "calibration.h"
 
-/* One candidate that was timed. */
 struct nh_timed {
     int64_t problem; /* its number from 0; a list has all timings of a problem next to each other */
     const struct nh_solver *solver;

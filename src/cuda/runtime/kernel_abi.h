@@ -118,7 +118,6 @@ struct nh_cuda_attended {
     struct nh_cuda_box box[3];
 };
 
-/* The arguments of clear_keys.cu. */
 NH_FAMILY_ARGS(nh_clear_keys_args, struct nh_cuda_attended attended;);
 
 #endif

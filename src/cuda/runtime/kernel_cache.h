@@ -28,7 +28,6 @@ const char *nh_kernel_cache_note(struct nh_kernel_cache *cache, const char *befo
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, nh_cu_kernel *kernel);
 
-/* Whether the kernel is loaded already. */
 bool nh_kernel_in_memory(const struct nh_cuda_device *device, const struct nh_kernel_spec *spec);
 
 struct nh_bundle_item;

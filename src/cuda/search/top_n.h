@@ -18,7 +18,6 @@ struct nh_top_n {
 /* Starts an empty list in the array `item` of `capacity` items of `item_bytes` each; at most NH_TOP_N_MOST are used. */
 void nh_top_n_start(struct nh_top_n *top, void *item, size_t item_bytes, int capacity);
 
-/* Starts an empty list of configs. */
 static inline void nh_top_configs_start(struct nh_top_n *top, struct nh_config *config,
                                         int capacity) {
     nh_top_n_start(top, config, sizeof *config, capacity);

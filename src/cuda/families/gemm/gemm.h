@@ -21,13 +21,11 @@ struct nh_gemm {
     const struct nh_config *config;
 };
 
-/* The kernel of a config. */
 struct gemm_config nh_gemm_config(const struct nh_gemm *of);
 
 /* The number of tiles of one batch entry and head. */
 int64_t nh_gemm_tiles(const struct nh_gemm *of);
 
-/* Appends the launch of the operator. */
 nhood_status nh_gemm_add_steps(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, const struct nh_config *config);
 

@@ -18,7 +18,6 @@ struct nh_tiled80_kernel {
     struct mma80_config config;
 };
 
-/* The kernel of a pass with these knobs. */
 struct nh_tiled80_kernel nh_tiled80_kernel(const struct nh_problem *problem,
                                            const struct nh_cuda_device *cuda, enum mma80_pass pass,
                                            const int32_t knob[NH_TILED80_KNOBS], int32_t stages);

@@ -71,7 +71,6 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
 
 /* ---- plan ---- */
 
-/* The launch's kernel and what it is compiled with. */
 static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(SMALL_CONFIG);
     static const char *const sources[][SMALL_BOXES + 1] = {

@@ -50,7 +50,7 @@ static bool owns_keys(const struct nh_backward90_kernel *kernel) {
  * which this is faster. They are cubes in volumes, where loop tiles are planes, and squares in images, where loop tiles
  * have 8 columns. In images, narrow heads gain with few windows only (docs/log/wgmma90.md). */
 static const struct {
-    int32_t rank, own[3], part[3], least_dim, most_dim, least_window, most_window;
+    int32_t rank, own[3], warpgroup_tile[3], least_dim, most_dim, least_window, most_window;
 } skipping[] = {{3, {4 * WARPGROUPS, 4, 4}, {4, 4, 4}, 1, 64, 5, 11},
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 33, 64, 9, 21},
                 {2, {1, 8, 8 * WARPGROUPS}, {1, 8, 8}, 1, 32, 13, 17}};
@@ -68,7 +68,7 @@ const int32_t *nh_backward90_skips(const struct nh_backward90_kernel *kernel) {
             !memcmp(kernel->own, skipping[i].own, sizeof skipping[i].own) &&
             dim >= skipping[i].least_dim && dim <= skipping[i].most_dim &&
             window >= skipping[i].least_window && window <= skipping[i].most_window)
-            return skipping[i].part;
+            return skipping[i].warpgroup_tile;
     return NULL;
 }
 
@@ -81,9 +81,9 @@ int64_t nh_backward90_sum_columns(const struct nh_problem *problem) {
 
 /* The warpgroup tile, and the axis along which these follow each other. */
 static int32_t stack_of(const struct nh_backward90_kernel *kernel, int32_t tile[3]) {
-    const int32_t *own = kernel->own, *part = nh_backward90_skips(kernel);
+    const int32_t *own = kernel->own, *warpgroup_tile = nh_backward90_skips(kernel);
     nh_sm90_first_warpgroup_tile(own, tile);
-    if (part) memcpy(tile, part, 3 * sizeof *tile);
+    if (warpgroup_tile) memcpy(tile, warpgroup_tile, 3 * sizeof *tile);
     return own[0] > tile[0] ? 0 : own[1] > tile[1] ? 1 : 2;
 }
 
@@ -156,11 +156,13 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
 
 struct nh_backward90_loops nh_backward90_loops_of(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
-    const int32_t *own = kernel->own, *loop = kernel->loop, *part = nh_backward90_skips(kernel);
+    const int32_t *own = kernel->own, *loop = kernel->loop,
+                  *warpgroup_tile = nh_backward90_skips(kernel);
     const bool keys = owns_keys(kernel);
     const struct nh_tiling_count whole = nh_tiling_count(problem, own, own, loop, keys, true);
-    if (!part) return nh_backward90_loops_from(kernel, &whole, NULL);
-    const struct nh_tiling_count seen = nh_tiling_count(problem, own, part, loop, keys, true);
+    if (!warpgroup_tile) return nh_backward90_loops_from(kernel, &whole, NULL);
+    const struct nh_tiling_count seen =
+        nh_tiling_count(problem, own, warpgroup_tile, loop, keys, true);
     return nh_backward90_loops_from(kernel, &whole, &seen);
 }
 
@@ -270,14 +272,14 @@ size_t nh_backward90_start(struct nh_cuda_operation *operation, const struct nh_
 }
 
 /* Sets the tensor maps in the order of the kernels' structs: of owned rows, of the loop's, and of extra tokens. */
-static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *part,
+static void set_maps(const struct nh_backward90_kernel *kernel, const int32_t *warpgroup_tile,
                      struct nh_cuda_step *step) {
     static const int32_t order[2][4] = {{NHOOD_Q, NHOOD_D_O, NHOOD_K, NHOOD_V},
                                         {NHOOD_K, NHOOD_V, NHOOD_Q, NHOOD_D_O}};
     const bool keys = owns_keys(kernel);
     for (int i = 0; i < 4; i++)
         step->map[step->maps++] =
-            nh_sm90_map(kernel->problem, order[keys][i], i < 2 ? part : kernel->loop, 1);
+            nh_sm90_map(kernel->problem, order[keys][i], i < 2 ? warpgroup_tile : kernel->loop, 1);
     if (keys) {
         step->map[step->maps++] = nh_sm90_stats_map(kernel->problem, kernel->loop);
     } else {

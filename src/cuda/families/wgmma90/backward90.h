@@ -61,7 +61,6 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
 /* The share of pairs of a warpgroup and a tile that are multiplied. */
 double nh_backward90_multiplied_share(const struct nh_backward90_loops *loops);
 
-/* Adds the work of the kernel's launches with these loops. */
 void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
                             const struct nh_backward90_loops *loops, struct nh_work *work);
 

@@ -115,7 +115,7 @@ static void find_prices(const struct nh_backward90_kernel *kernel, struct loop_t
 /* Ranks the pairs of an owned tile with all loop tiles by their work on a full device plus half of the longest loop, at
  * whose end fewer and fewer blocks run. The best are predicted. */
 static void rank_own(struct state *state, const int32_t own[3], const struct nh_loop_rows *rows,
-                     const struct nh_loop_rows *parts) {
+                     const struct nh_loop_rows *by_warpgroup) {
     const struct nh_problem *problem = state->kernel->problem;
     /* prices are for all batch entries and heads together */
     const double copies = (double)(problem->batch * problem->heads);
@@ -126,8 +126,8 @@ static void rank_own(struct state *state, const int32_t own[3], const struct nh_
         if (!loop->runs || !laps_fit(&kernel)) continue;
         const struct nh_tiling_count count = nh_loop_count(rows, loop->place);
         struct nh_tiling_count seen;
-        bool skips = parts && nh_backward90_skips(&kernel);
-        if (skips) seen = nh_loop_count(parts, loop->place);
+        bool skips = by_warpgroup && nh_backward90_skips(&kernel);
+        if (skips) seen = nh_loop_count(by_warpgroup, loop->place);
         const struct nh_backward90_loops loops =
             nh_backward90_loops_from(&kernel, &count, skips ? &seen : NULL);
         double longest = kernel.cuda->multiprocessors * loops.longest * loop->price.tile / copies;
@@ -166,13 +166,13 @@ static bool may_own(const struct nh_backward90_kernel *kernel, const int32_t sha
 }
 
 static void try_shape(struct state *state, const int32_t shape[3]) {
-    struct nh_loop_rows rows, parts;
+    struct nh_loop_rows rows, by_warpgroup;
     if (!may_own(state->kernel, shape)) return;
     nh_loop_rows_of(&state->counts, shape, shape, &rows);
     const struct nh_backward90_kernel kernel = kernel_with(state->kernel, shape, NULL);
-    const int32_t *part = nh_backward90_skips(&kernel);
-    if (part) nh_loop_rows_of(&state->counts, shape, part, &parts);
-    rank_own(state, shape, &rows, part ? &parts : NULL);
+    const int32_t *warpgroup_tile = nh_backward90_skips(&kernel);
+    if (warpgroup_tile) nh_loop_rows_of(&state->counts, shape, warpgroup_tile, &by_warpgroup);
+    rank_own(state, shape, &rows, warpgroup_tile ? &by_warpgroup : NULL);
 }
 
 /* Tries the covering tile, unless it is among the others. */

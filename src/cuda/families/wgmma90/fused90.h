@@ -55,7 +55,6 @@ bool nh_fused90_skips(const struct nh_fused90 *of);
 /* The blocks that share a work tile: 1 with a bias, whose boxes are for whole loops, or with several boxes per tile. */
 int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_count *fetched);
 
-/* Sets the work of a config with these loops. */
 void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
                         struct nh_work *work);
 

@@ -75,7 +75,7 @@ struct search {
     int keys;
     int32_t lines[3]; /* the key tile of whole lines */
     bool any;         /* some pair runs */
-    bool parts;       /* tensors cover a part of a grid, or some axis is periodic */
+    bool region;      /* tensors cover a part of a grid, or some axis is periodic */
     struct ranked ranked[MOST_RANKED]; /* least clocks first */
     struct nh_top_n top;
 };
@@ -182,8 +182,9 @@ static double share_of(const struct search *search, struct nh_config config,
 /* Tries a query tile, cut into warpgroup tiles, with every key tile, and keeps the pairs with the least work on a full
  * device. The last wave counts as a full one. Pairs that take too long without masks are left out early, as tiles of
  * several boxes take long to count. */
-static void try_parts(struct search *search, const struct nh_config *queries,
-                      const struct nh_loop_rows *whole, const struct nh_loop_rows *parts) {
+static void try_key_tiles(struct search *search, const struct nh_config *queries,
+                          const struct nh_loop_rows *whole,
+                          const struct nh_loop_rows *by_warpgroup) {
     const int warpgroups = queries->value[WARPGROUPS];
     for (const struct key_tile *key = search->key; key < search->key + search->keys; key++) {
         const struct prices *prices = &key->prices[warpgroups - 2];
@@ -191,12 +192,12 @@ static void try_parts(struct search *search, const struct nh_config *queries,
         int32_t *value = ranked.config.value, boxes = boxes_per_tile(key->shape);
         const struct nh_fused90 of = with(search, value);
         if ((boxes > 1 && value[STACK] != 0) || !key->runs[warpgroups - 2] ||
-            (search->parts && !nh_tiling_laps_fit(search->problem, value + QX, key->shape, false)))
+            (search->region && !nh_tiling_laps_fit(search->problem, value + QX, key->shape, false)))
             continue;
         set_keys(value, key->shape);
         if (nh_fused90_has_mask_step(value) && !nh_fused90_skips(&of)) continue;
         ranked.loops.fetched = nh_loop_count(whole, key->columns);
-        ranked.loops.seen = nh_loop_count(parts, key->columns);
+        ranked.loops.seen = nh_loop_count(by_warpgroup, key->columns);
         const struct nh_tiling_count *fetched = &ranked.loops.fetched, *seen = &ranked.loops.seen;
         double copies = nh_fused90_copies(&of), work_tiles = fetched->work_tiles,
                waves = copies * work_tiles / search->cuda->multiprocessors;
@@ -216,7 +217,7 @@ static void try_parts(struct search *search, const struct nh_config *queries,
 /* Tries a tile of these queries of so many heads, cut into warpgroup tiles along each axis. */
 static void try_queries(struct search *search, const int32_t q[3], int32_t heads) {
     struct nh_config queries = {{q[0], q[1], q[2], heads}};
-    struct nh_loop_rows whole, parts;
+    struct nh_loop_rows whole, by_warpgroup;
     int32_t warpgroup_tile[3], *stack = &queries.value[STACK];
     if (!nh_sm90_boxes_fit(search->problem, q)) return;
     nh_loop_rows_of(&search->counts, q, q, &whole);
@@ -224,8 +225,8 @@ static void try_queries(struct search *search, const int32_t q[3], int32_t heads
     for (*stack = 0; *stack < NH_AXES; ++*stack)
         if (nh_sm90_warpgroup_tile(q, heads, *stack, warpgroup_tile) &&
             (!search->problem->has_bias || heads > 1 || nh_sm90_pairs(warpgroup_tile))) {
-            nh_loop_rows_of(&search->counts, q, warpgroup_tile, &parts);
-            try_parts(search, &queries, &whole, &parts);
+            nh_loop_rows_of(&search->counts, q, warpgroup_tile, &by_warpgroup);
+            try_key_tiles(search, &queries, &whole, &by_warpgroup);
         }
 }
 
@@ -284,7 +285,7 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_de
     struct search search;
     search.problem = problem;
     search.cuda = cuda;
-    search.parts = nh_problem_partial(problem) || nh_problem_periodic(problem);
+    search.region = nh_problem_partial(problem) || nh_problem_periodic(problem);
     if (!try_tiles(&search, false, best)) try_tiles(&search, true, best);
     struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {

@@ -240,13 +240,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 static void add_tables(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                        struct nh_cuda_step *step, struct wgmma90_config *config) {
     const int64_t most_bytes = (int64_t)256 << 20;
-    int64_t table_bytes = problem->heads * problem->bias_count * 4, parts = 1;
-    while (parts < problem->heads &&
-           (problem->heads % parts || table_bytes * (step->grid[0] / parts) > most_bytes))
-        parts++;
-    int64_t shares = nh_max(1, step->grid[0] / parts);
-    config->head_parts = (int)parts;
-    step->grid[0] = parts * shares;
+    int64_t table_bytes = problem->heads * problem->bias_count * 4, head_parts = 1;
+    while (head_parts < problem->heads &&
+           (problem->heads % head_parts || table_bytes * (step->grid[0] / head_parts) > most_bytes))
+        head_parts++;
+    int64_t shares = nh_max(1, step->grid[0] / head_parts);
+    config->head_parts = (int)head_parts;
+    step->grid[0] = head_parts * shares;
     nh_cuda_add_bias_tables(operation, problem, shares, step);
 }
 
