@@ -93,19 +93,25 @@ static void consider(int64_t length, int64_t index, struct nh_windows *windows) 
     windows->most = nh_max(windows->most, range.end - range.begin);
 }
 
-/* The most keys of a query, and the hash of a table. */
+/* The most keys of a query, and the hash of a table: FNV-1a by words, as tables may be long. */
+static void scan_table(int64_t length, struct nh_windows *windows) {
+    const nhood_range *range = windows->range;
+    uint64_t hash = NH_HASH_START;
+    int64_t most = 1;
+    for (int64_t i = 0; i < length; i++) {
+        const uint64_t first = (uint32_t)range[i].first, count = (uint32_t)range[i].count;
+        const int64_t left = windows->valid - range[i].first;
+        hash = (hash ^ (first << 32 | count)) * NH_HASH_PRIME;
+        most = nh_max(most, nh_min(left, range[i].count));
+    }
+    windows->hash = hash;
+    windows->most = most;
+}
+
 static void scan(int64_t length, struct nh_windows *windows) {
     windows->most = 1;
     switch (windows->kind) {
-    case NHOOD_WINDOWS_TABLE:
-        windows->hash = NH_HASH_START; /* FNV-1a by words, as tables may be long */
-        for (int64_t i = 0; i < length; i++) {
-            const uint64_t first = (uint32_t)windows->range[i].first;
-            const uint64_t count = (uint32_t)windows->range[i].count;
-            windows->hash = (windows->hash ^ (first << 32 | count)) * NH_HASH_PRIME;
-            consider(length, i, windows);
-        }
-        break;
+    case NHOOD_WINDOWS_TABLE: scan_table(length, windows); break;
     case NHOOD_WINDOWS_RESAMPLED: /* all are as long, but those that padding cuts: the last ones */
         consider(length, 0, windows);
         break;

@@ -29,20 +29,20 @@ static struct nh_band longest(const int32_t *begin, const int32_t *end, int32_t 
     return band;
 }
 
-static int32_t lane_end(const struct nh_vector *vector, int32_t lane, int32_t slot1) {
-    return vector->index[lane] + (slot1 < vector->keys[lane] ? slot1 : vector->keys[lane]);
+static int32_t lane_end(const struct nh_lanes *keys, int32_t lane, int32_t slot1) {
+    return keys->index[lane] + (slot1 < keys->keys[lane] ? slot1 : keys->keys[lane]);
 }
 
-void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
+void nh_band_gather(const struct nh_lanes *keys, int32_t lanes, int32_t slot0, int32_t slot1,
                     int32_t most_outputs, struct nh_band_list *list) {
     int32_t begin[NH_MOST_LANES] = {0}, end[NH_MOST_LANES] = {0};
-    for (int32_t lane = 0; lane < vector->count; lane++) {
-        begin[lane] = vector->index[lane] + slot0;
-        end[lane] = lane_end(vector, lane, slot1);
+    for (int32_t lane = 0; lane < keys->count; lane++) {
+        begin[lane] = keys->index[lane] + slot0;
+        end[lane] = lane_end(keys, lane, slot1);
         if (end[lane] < begin[lane]) end[lane] = begin[lane];
     }
-    for (int32_t lane = 0; lane < vector->count;) {
-        struct nh_band band = longest(begin + lane, end + lane, vector->count - lane, most_outputs);
+    for (int32_t lane = 0; lane < keys->count;) {
+        struct nh_band band = longest(begin + lane, end + lane, keys->count - lane, most_outputs);
         band.out = lane;
         band.weight = lane;
         band.out_step = 1 - band.lead * lanes;
@@ -53,21 +53,21 @@ void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0
 }
 
 /* Appends the steps for lanes [first, last), whose first keys rise by `step` from lane to lane. */
-static void scatter_run(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
+static void scatter_run(const struct nh_lanes *keys, int32_t lanes, int32_t slot0, int32_t slot1,
                         int32_t most_outputs, int32_t first, int32_t last, int32_t step,
                         struct nh_band_list *list) {
-    int32_t key = vector->index[first] + slot0, end_key = key;
+    int32_t key = keys->index[first] + slot0, end_key = key;
     for (int32_t lane = first; lane < last; lane++) {
-        int32_t end = lane_end(vector, lane, slot1);
+        int32_t end = lane_end(keys, lane, slot1);
         if (end > end_key) end_key = end;
     }
     int32_t low = first, high = first; /* lanes [low, high) attend `key`; neither ever decreases */
     while (key < end_key) {
         int32_t begin[NH_MOST_BAND] = {0}, end[NH_MOST_BAND] = {0}, count = 0;
         for (int32_t l = low, h = high; count < most_outputs && key + count < end_key; count++) {
-            while (l < last && lane_end(vector, l, slot1) <= key + count)
+            while (l < last && lane_end(keys, l, slot1) <= key + count)
                 l++;
-            while (h < last && vector->index[h] + slot0 <= key + count)
+            while (h < last && keys->index[h] + slot0 <= key + count)
                 h++;
             begin[count] = l;
             end[count] = h > l ? h : l;
@@ -81,22 +81,22 @@ static void scatter_run(const struct nh_vector *vector, int32_t lanes, int32_t s
         band.out_step = lanes;
         band.source_step = 1 - step * lanes;
         if (band.source < last && (band.outputs > 1 || band.full > 0)) {
-            band.weight = (key - vector->index[band.source] - slot0) * lanes + band.source;
+            band.weight = (key - keys->index[band.source] - slot0) * lanes + band.source;
             append(list, &band);
         }
         key += band.outputs;
     }
 }
 
-void nh_band_scatter(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
+void nh_band_scatter(const struct nh_lanes *keys, int32_t lanes, int32_t slot0, int32_t slot1,
                      int32_t most_outputs, struct nh_band_list *list) {
-    for (int32_t first = 0; first < vector->count;) {
+    for (int32_t first = 0; first < keys->count;) {
         int32_t last = first + 1, step = 0;
-        if (last < vector->count) step = vector->index[last] - vector->index[first];
+        if (last < keys->count) step = keys->index[last] - keys->index[first];
         if (step == 0 || step == 1)
-            while (last < vector->count && vector->index[last] - vector->index[last - 1] == step)
+            while (last < keys->count && keys->index[last] - keys->index[last - 1] == step)
                 last++;
-        scatter_run(vector, lanes, slot0, slot1, most_outputs, first, last, step, list);
+        scatter_run(keys, lanes, slot0, slot1, most_outputs, first, last, step, list);
         first = last;
     }
 }

@@ -1,6 +1,9 @@
 /* Builds the geometry of a plan. */
 #include "geometry.h"
 
+#include "hash.h"
+
+#include <stddef.h>
 #include <string.h>
 
 void nh_geometry_permute(const struct nh_problem *problem, int32_t lane_axis,
@@ -100,120 +103,220 @@ static void add_group(const struct nh_axis *axis, int64_t group, int64_t length,
 }
 
 /* Whether the lanes up to some lane start at the same key and those after it at consecutive keys, or the other way round. */
-static bool find_turn(struct nh_vector *vector, int32_t lanes) {
+static bool find_turn(struct nh_lanes *keys, int32_t lanes) {
     int32_t still = 1, moving = 1;
-    while (still < lanes && vector->index[still] == 0)
+    while (still < lanes && keys->index[still] == 0)
         still++;
-    while (moving < lanes && vector->index[moving] == moving)
+    while (moving < lanes && keys->index[moving] == moving)
         moving++;
-    vector->still_first = still > 1;
-    vector->turn = vector->still_first ? still - 1 : moving - 1;
-    const int32_t turn = vector->turn;
+    keys->still_first = still > 1;
+    keys->turn = keys->still_first ? still - 1 : moving - 1;
+    const int32_t turn = keys->turn;
     for (int32_t lane = 0; lane < lanes; lane++) {
-        const int64_t at = vector->still_first ? nh_max(lane - turn, 0) : nh_min(lane, turn);
-        if (vector->index[lane] != at) return false;
+        const int64_t at = keys->still_first ? nh_max(lane - turn, 0) : nh_min(lane, turn);
+        if (keys->index[lane] != at) return false;
     }
     return true;
 }
 
-/* Makes a vector of as many queries from `first` on as fit: their first keys must lie within `lanes` keys. The lanes hold
- * these queries 2^fold_log times, for as many places of the middle axis. */
-static void make_vector(const struct nh_order *order, int32_t first, int32_t limit, int32_t lanes,
-                        int32_t fold_log, struct nh_vector *vector) {
-    int32_t count = 1;
-    while (count < lanes && first + count < limit &&
-           order->begin[first + count] - order->begin[first] < lanes)
-        count++;
-    vector->first = first;
-    vector->count = count;
-    vector->start = order->begin[first];
-    vector->fewest_keys = vector->most_keys = order->end[first] - order->begin[first];
-    bool shift = true, same = true;
-    for (int32_t lane = 0; lane < NH_MOST_LANES; lane++) {
-        int32_t query = first + (lane < count << fold_log ? lane % count : count - 1);
-        vector->index[lane] = order->begin[query] - vector->start;
-        vector->keys[lane] = order->end[query] - order->begin[query];
-        if (vector->keys[lane] < vector->fewest_keys) vector->fewest_keys = vector->keys[lane];
-        if (vector->keys[lane] > vector->most_keys) vector->most_keys = vector->keys[lane];
-        if (lane >= count) continue;
-        shift &= vector->index[lane] == lane && order->distance[query] == order->distance[first];
-        same &= vector->index[lane] == 0;
+/* Sets what follows from the first and last keys of all lanes. */
+static void finish_lanes(struct nh_lanes *keys, int32_t lanes) {
+    bool shift = keys->even && keys->count == lanes, same = true;
+    keys->fewest_keys = keys->most_keys = keys->keys[0];
+    for (int32_t lane = 0; lane < lanes; lane++) {
+        if (keys->keys[lane] < keys->fewest_keys) keys->fewest_keys = keys->keys[lane];
+        if (keys->keys[lane] > keys->most_keys) keys->most_keys = keys->keys[lane];
+        if (lane >= keys->count) continue;
+        shift &= keys->index[lane] == lane;
+        same &= keys->index[lane] == 0;
     }
-    vector->mode = same                       ? NH_LANES_SAME
-                   : shift && count == lanes  ? NH_LANES_SHIFT
-                   : find_turn(vector, lanes) ? NH_LANES_SPLIT
-                                              : NH_LANES_PERMUTE;
+    keys->mode = same                     ? NH_LANES_SAME
+                 : shift                  ? NH_LANES_SHIFT
+                 : find_turn(keys, lanes) ? NH_LANES_SPLIT
+                                          : NH_LANES_PERMUTE;
 }
 
-static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry *geometry) {
-    const struct nh_order *order = &geometry->order[2];
-    const struct nh_tile_axis *tile = &geometry->tile[2];
-    geometry->tile_vector = nh_allocate(host, ((size_t)tile->kept + 1) * sizeof(int32_t));
-    if (!geometry->tile_vector) return NHOOD_ERR_MEMORY;
-    int32_t count = 0;
-    struct nh_vector trial;
-    for (int pass = 0; pass < 2; pass++) {
-        count = 0;
-        for (int32_t t = 0; t < tile->kept; t++) {
-            geometry->tile_vector[t] = count;
-            int32_t end = nh_tile_end(geometry, 2, t);
-            for (int32_t first = nh_tile_first(geometry, 2, t); first < end; count++) {
-                struct nh_vector *vector = pass ? &geometry->vector[count] : &trial;
-                make_vector(order, first, end, geometry->lanes, geometry->fold_log, vector);
-                first += vector->count;
-            }
-        }
-        if (pass == 0) {
-            geometry->vector = nh_allocate(host, (size_t)count * sizeof *geometry->vector);
-            if (!geometry->vector) return NHOOD_ERR_MEMORY;
-        }
+/* How many queries from `first` on fit a vector: their first keys must lie within `lanes` keys. */
+static int32_t count_queries(const struct nh_order *order, int32_t first, int32_t limit,
+                             int32_t lanes) {
+    const int32_t most = (int32_t)nh_min(lanes, limit - first), start = order->begin[first];
+    int32_t count = 1;
+    if (order->begin[first + most - 1] - start < lanes) return most;
+    while (count < most && order->begin[first + count] - start < lanes)
+        count++;
+    return count;
+}
+
+/* The first and last keys of `count` queries from `first` on. The lanes hold these queries 2^fold_log times, for as many places
+ * of the middle axis. */
+static void set_lanes(const struct nh_order *order, int32_t first, int32_t count, int32_t lanes,
+                      int32_t fold_log, struct nh_lanes *keys) {
+    const int32_t *begin = order->begin + first, *end = order->end + first, start = *begin;
+    keys->count = count;
+    keys->even = 1;
+    for (int32_t query = 0; query < count; query++) {
+        keys->index[query] = begin[query] - start;
+        keys->keys[query] = end[query] - begin[query];
     }
-    geometry->tile_vector[tile->kept] = count;
+    for (int32_t lane = count; lane < lanes; lane++) {
+        const int32_t like = lane < count << fold_log ? lane - count : count - 1;
+        keys->index[lane] = keys->index[like];
+        keys->keys[lane] = keys->keys[like];
+    }
+    if (!order->distance) return;
+    for (int32_t query = 1; query < count; query++)
+        keys->even &= order->distance[first + query] == order->distance[first];
+}
+
+/* The different lanes of vectors, found by a hash of their first and last keys. */
+struct lane_set {
+    struct nh_lanes *lane;
+    int32_t count, room; /* a power of two */
+    int32_t *found;      /* numbers of lanes, counted from 1, at 2 * room places */
+};
+
+enum { LANE_KEY_BYTES = offsetof(struct nh_lanes, mode), LEAST_LANES = 64 };
+
+static uint32_t lane_place(const struct lane_set *set, const struct nh_lanes *keys) {
+    uint64_t hash = 0, word;
+    for (size_t at = 0; at < LANE_KEY_BYTES;
+         at += sizeof word) { /* products that wait for no other */
+        memcpy(&word, (const char *)keys + at, sizeof word);
+        hash += (word + at) * (NH_HASH_START + 2 * at);
+    }
+    return (uint32_t)((hash ^ hash >> 29) * NH_HASH_START >> 32) & (uint32_t)(2 * set->room - 1);
+}
+
+static bool same_lanes(const struct nh_lanes *one, const struct nh_lanes *other) {
+    return !memcmp(one, other, LANE_KEY_BYTES);
+}
+
+static nhood_status grow(const struct nh_host *host, struct lane_set *set) {
+    const int32_t room = set->room ? 2 * set->room : LEAST_LANES;
+    struct nh_lanes *lane = nh_allocate(host, (size_t)room * sizeof *lane);
+    int32_t *found = nh_allocate(host, 2 * (size_t)room * sizeof *found);
+    if (!lane || !found) {
+        nh_release(host, lane);
+        nh_release(host, found);
+        return NHOOD_ERR_MEMORY;
+    }
+    if (set->count) memcpy(lane, set->lane, (size_t)set->count * sizeof *lane);
+    nh_release(host, set->lane);
+    nh_release(host, set->found);
+    *set = (struct lane_set){lane, set->count, room, found};
+    for (int32_t i = 0; i < set->count; i++) {
+        uint32_t place = lane_place(set, &lane[i]);
+        while (found[place])
+            place = (place + 1) & (uint32_t)(2 * room - 1);
+        found[place] = i + 1;
+    }
     return NHOOD_OK;
 }
 
-/* Whether the keys of two vectors are arranged alike, so that their band lists are the same. */
-static bool same_lanes(const struct nh_vector *one, const struct nh_vector *other) {
-    return one->count == other->count && !memcmp(one->index, other->index, sizeof one->index) &&
-           !memcmp(one->keys, other->keys, sizeof one->keys);
+/* Finds the number of equal lanes, or adds them. */
+static nhood_status find_lanes(const struct nh_host *host, const struct nh_lanes *keys,
+                               int32_t lanes, struct lane_set *set, int32_t *number) {
+    if (set->count == set->room) {
+        const nhood_status status = grow(host, set);
+        if (status) return status;
+    }
+    uint32_t place = lane_place(set, keys);
+    while (set->found[place] && !same_lanes(&set->lane[set->found[place] - 1], keys))
+        place = (place + 1) & (uint32_t)(2 * set->room - 1);
+    if (!set->found[place]) {
+        set->lane[set->count] = *keys;
+        finish_lanes(&set->lane[set->count], lanes);
+        set->found[place] = ++set->count;
+    }
+    *number = set->found[place] - 1;
+    return NHOOD_OK;
 }
 
-static enum nh_row_kind row_kind(const struct nh_vector *vector, int32_t window, int32_t lanes) {
-    if (vector->count < lanes || vector->fewest_keys < window) return NH_ROW_NONE;
-    if (vector->mode == NH_LANES_SHIFT) return NH_ROW_INNER;
-    if (vector->mode != NH_LANES_SPLIT) return NH_ROW_NONE;
-    if (vector->still_first) return vector->turn == window / 2 ? NH_ROW_FIRST : NH_ROW_NONE;
-    return vector->turn == lanes - 1 - window / 2 ? NH_ROW_LAST : NH_ROW_NONE;
+static int32_t count_vectors(struct nh_geometry *geometry) {
+    int32_t count = 0;
+    for (int32_t t = 0; t < geometry->tile[2].kept; t++) {
+        const int32_t end = nh_tile_end(geometry, 2, t);
+        geometry->tile_vector[t] = count;
+        for (int32_t first = nh_tile_first(geometry, 2, t); first < end; count++)
+            first += count_queries(&geometry->order[2], first, end, geometry->lanes);
+    }
+    geometry->tile_vector[geometry->tile[2].kept] = count;
+    return count;
 }
 
-/* Makes the band lists of every vector for the whole window. Consecutive vectors with keys arranged alike share theirs. The
- * lists stay empty if the window is processed in chunks. */
+/* Fills the vectors, of which `number` says which lanes they have. */
+static nhood_status fill_vectors(const struct nh_host *host, struct nh_geometry *geometry,
+                                 int32_t *number, struct lane_set *set) {
+    const struct nh_order *order = &geometry->order[2];
+    struct nh_lanes keys = {0};
+    for (int32_t t = 0; t < geometry->tile[2].kept; t++) {
+        int32_t first = nh_tile_first(geometry, 2, t);
+        for (int32_t v = geometry->tile_vector[t]; v < geometry->tile_vector[t + 1]; v++) {
+            const int32_t count =
+                count_queries(order, first, nh_tile_end(geometry, 2, t), geometry->lanes);
+            geometry->vector[v] =
+                (struct nh_vector){.first = first, .count = count, .start = order->begin[first]};
+            set_lanes(order, first, count, geometry->lanes, geometry->fold_log, &keys);
+            if (v > 0 && same_lanes(&set->lane[number[v - 1]], &keys)) {
+                number[v] = number[v - 1];
+            } else {
+                const nhood_status status =
+                    find_lanes(host, &keys, geometry->lanes, set, &number[v]);
+                if (status) return status;
+            }
+            first += count;
+        }
+    }
+    return NHOOD_OK;
+}
+
+static nhood_status make_vectors(const struct nh_host *host, struct nh_geometry *geometry) {
+    geometry->tile_vector =
+        nh_allocate(host, ((size_t)geometry->tile[2].kept + 1) * sizeof(int32_t));
+    if (!geometry->tile_vector) return NHOOD_ERR_MEMORY;
+    const int32_t count = count_vectors(geometry);
+    struct lane_set set = {0};
+    int32_t *number = nh_allocate(host, (size_t)count * sizeof *number);
+    geometry->vector = nh_allocate(host, (size_t)count * sizeof *geometry->vector);
+    nhood_status status =
+        number && geometry->vector ? fill_vectors(host, geometry, number, &set) : NHOOD_ERR_MEMORY;
+    for (int32_t v = 0; !status && v < count; v++)
+        geometry->vector[v].lanes = &set.lane[number[v]];
+    geometry->lane = set.lane;
+    geometry->lane_count = set.count;
+    nh_release(host, set.found);
+    nh_release(host, number);
+    return status;
+}
+
+static enum nh_row_kind row_kind(const struct nh_lanes *keys, int32_t window, int32_t lanes) {
+    if (keys->count < lanes || keys->fewest_keys < window) return NH_ROW_NONE;
+    if (keys->mode == NH_LANES_SHIFT) return NH_ROW_INNER;
+    if (keys->mode != NH_LANES_SPLIT) return NH_ROW_NONE;
+    if (keys->still_first) return keys->turn == window / 2 ? NH_ROW_FIRST : NH_ROW_NONE;
+    return keys->turn == lanes - 1 - window / 2 ? NH_ROW_LAST : NH_ROW_NONE;
+}
+
+/* Makes the band lists of all lanes for the whole window. They stay empty if the window is processed in chunks. */
 static nhood_status make_bands(const struct nh_host *host, struct nh_geometry *geometry) {
-    int32_t window = geometry->order[2].window, total = 0;
-    int32_t vectors = geometry->tile_vector[geometry->tile[2].kept];
+    const int32_t window = geometry->order[2].window, lanes = geometry->lanes;
     if (geometry->chunk < window) return NHOOD_OK;
     for (int pass = 0; pass < 2; pass++) {
-        total = 0;
-        for (int32_t i = 0; i < vectors; i++) {
-            struct nh_vector *vector = &geometry->vector[i];
-            if (i > 0 && same_lanes(vector, vector - 1)) {
-                vector->gather = vector[-1].gather;
-                vector->scatter = vector[-1].scatter;
-                continue;
-            }
-            const enum nh_row_kind row = row_kind(vector, window, geometry->lanes);
-            struct nh_band_list gather = {geometry->bands ? geometry->bands + total : NULL, 0, row};
-            nh_band_gather(vector, geometry->lanes, 0, window, geometry->band_outputs, &gather);
-            total += gather.count;
-            struct nh_band_list scatter = {geometry->bands ? geometry->bands + total : NULL, 0,
-                                           row};
-            nh_band_scatter(vector, geometry->lanes, 0, window, geometry->band_outputs, &scatter);
-            total += scatter.count;
-            vector->gather = gather;
-            vector->scatter = scatter;
+        struct nh_band *next = geometry->bands;
+        size_t total = 0;
+        for (int32_t i = 0; i < geometry->lane_count; i++) {
+            struct nh_lanes *keys = &geometry->lane[i];
+            const enum nh_row_kind row = row_kind(keys, window, lanes);
+            keys->gather = (struct nh_band_list){next, 0, row};
+            nh_band_gather(keys, lanes, 0, window, geometry->band_outputs, &keys->gather);
+            if (next) next += keys->gather.count;
+            keys->scatter = (struct nh_band_list){next, 0, row};
+            nh_band_scatter(keys, lanes, 0, window, geometry->band_outputs, &keys->scatter);
+            if (next) next += keys->scatter.count;
+            total += (size_t)keys->gather.count + (size_t)keys->scatter.count;
         }
         if (pass == 0) {
-            geometry->bands = nh_allocate(host, ((size_t)total + 1) * sizeof *geometry->bands);
+            geometry->bands = nh_allocate(host, (total + 1) * sizeof *geometry->bands);
             if (!geometry->bands) return NHOOD_ERR_MEMORY;
         }
     }
@@ -231,6 +334,7 @@ static bool parts_keys(const struct nh_order *order, int32_t first) {
 static int32_t cut_tile(const struct nh_order *order, int32_t first, int32_t size, int32_t last) {
     const int32_t limit = (int32_t)nh_min((int64_t)first + size, last);
     int32_t end = limit;
+    if (order->whole && limit < order->length) return limit;
     while (end > first && !parts_keys(order, end))
         end--;
     return end > first ? end : limit;
@@ -361,6 +465,48 @@ static void add_boxed_group(const struct nh_axis *axis, int64_t group, struct nh
     }
 }
 
+/* The same of an axis with a window table, whose tokens are one group: places are rows of the tensors, but for a first key that is
+ * not the tensors' first one, so that queries and keys share one table of them. */
+static void add_table(const struct nh_axis *axis, struct nh_order *order) {
+    const struct nh_windows *windows = &axis->windows;
+    const nhood_range *table = windows->valid == windows->keys ? windows->range : NULL;
+    const struct nh_range attended = nh_group_attended(axis, 0);
+    const int64_t length = axis->query.length, rows = nh_max(length, attended.end);
+    const int64_t before = axis->key.offset + attended.begin;
+    const int64_t keys = attended.end - attended.begin;
+    int64_t fewest = axis->window;
+    bool whole = true;
+    for (int64_t row = 0; row < rows; row++)
+        order->token[row] = (int32_t)row;
+    for (int64_t place = 0; place < length; place++) {
+        const int64_t token = axis->query.offset + place;
+        struct nh_range range = {0, 0};
+        if (table)
+            range = (struct nh_range){table[token].first,
+                                      table[token].first + (int64_t)table[token].count};
+        else
+            range = nh_axis_window(axis, token);
+        const int64_t first = nh_max(0, nh_min(range.begin - before, keys));
+        const int64_t last = nh_max(first, nh_min(range.end - before, keys));
+        order->begin[place] = (int32_t)first;
+        order->end[place] = (int32_t)last;
+        fewest = nh_min(fewest, last - first);
+        whole &= place == 0 || first < order->end[place - 1];
+        if (!order->missing) continue;
+        order->slot[place] = first < last ? (int32_t)(first + before - range.begin) : 0;
+        order->missing[place] = last - first < range.end - range.begin;
+        order->cut |= last - first < range.end - range.begin;
+    }
+    order->length = (int32_t)length;
+    order->keys = (int32_t)keys;
+    order->key_token = order->token + attended.begin;
+    order->group_key[0] = 0;
+    order->every = keys >= axis->key.length;
+    order->fewer |= fewest < axis->window;
+    order->none |= fewest == 0;
+    order->whole = whole;
+}
+
 static int32_t attended_keys(const struct nh_axis *axis, int64_t group) {
     const struct nh_range attended = nh_group_attended(axis, group);
     return (int32_t)(attended.end - attended.begin);
@@ -382,7 +528,9 @@ static void add_places(const struct nh_axis *axis, bool is_long, int32_t size,
     tile->part[tile->parts++] =
         (struct nh_axis_part){.units = 1, .places = axis->query.length, .head = 1, .period = 1};
     for (int64_t group = 0; group < axis->dilation; group++) {
-        if (!order->token) {
+        if (order->token && axis->windows.kind) {
+            add_table(axis, order);
+        } else if (!order->token) {
             if (nh_is_boxed(axis)) order->keys += attended_keys(axis, group);
         } else if (nh_is_boxed(axis)) {
             add_boxed_group(axis, group, order);
@@ -395,11 +543,9 @@ static void add_places(const struct nh_axis *axis, bool is_long, int32_t size,
     if (order->group_key) order->group_key[axis->dilation] = order->keys;
 }
 
-static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *axis, bool is_long,
-                              int32_t size, struct nh_order *order, struct nh_tile_axis *tile) {
+static nhood_status allocate_places(const struct nh_host *host, const struct nh_axis *axis,
+                                    struct nh_order *order) {
     const bool boxed = nh_is_boxed(axis);
-    order->window = (int32_t)axis->window;
-    add_places(axis, is_long, size, order, tile); /* only counts the places */
     const size_t length = (size_t)order->length;
     size_t places = 5 * length;
     if (boxed) places += length + (size_t)order->keys + (size_t)axis->dilation + 1;
@@ -412,6 +558,34 @@ static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *
     order->missing = boxed ? order->distance + length : NULL;
     order->key_token = boxed ? order->missing + length : order->token;
     order->group_key = boxed ? order->key_token + order->keys : NULL;
+    return NHOOD_OK;
+}
+
+/* Tables may be long, so nothing is kept that is the same for all queries. */
+static nhood_status allocate_table(const struct nh_host *host, const struct nh_axis *axis,
+                                   struct nh_order *order) {
+    const size_t length = (size_t)order->length;
+    const size_t rows = (size_t)nh_max(order->length, nh_group_attended(axis, 0).end);
+    const bool whole = nh_has_all_keys(axis);
+    order->token = nh_allocate(host, (rows + (whole ? 2 : 4) * length + 2) * sizeof *order->token);
+    if (!order->token) return NHOOD_ERR_MEMORY;
+    order->begin = order->token + rows;
+    order->end = order->begin + length;
+    order->group_key = order->end + length;
+    if (whole) return NHOOD_OK;
+    order->slot = order->group_key + 2;
+    order->missing = order->slot + length;
+    return NHOOD_OK;
+}
+
+static nhood_status make_axis(const struct nh_host *host, const struct nh_axis *axis, bool is_long,
+                              int32_t size, struct nh_order *order, struct nh_tile_axis *tile) {
+    const bool boxed = nh_is_boxed(axis);
+    order->window = (int32_t)axis->window;
+    add_places(axis, is_long, size, order, tile); /* only counts the places */
+    const nhood_status status =
+        axis->windows.kind ? allocate_table(host, axis, order) : allocate_places(host, axis, order);
+    if (status) return status;
     add_places(axis, is_long, size, order, tile);
     if (!boxed) order->keys = order->length;
     return cut_tiles(host, order, size, tile);
@@ -543,6 +717,7 @@ void nh_geometry_destroy(const struct nh_host *host, struct nh_geometry *geometr
     }
     nh_release(host, geometry->tile_vector);
     nh_release(host, geometry->vector);
+    nh_release(host, geometry->lane);
     nh_release(host, geometry->bands);
     memset(geometry, 0, sizeof *geometry);
 }

@@ -21,28 +21,34 @@
 enum { NH_MOST_LANES = 16, NH_MOST_FOLD_LOG = 2, NH_MOST_BAND = 8 };
 
 struct nh_order {
-    int32_t length;    /* number of kept places of queries */
-    int32_t keys;      /* number of places of keys */
-    int32_t window;    /* number of slots */
-    int32_t *token;    /* row of each query in its tensors */
-    int32_t *begin;    /* each query attends the keys at places [begin, end) */
-    int32_t *end;      /* at least begin */
-    int32_t *slot;     /* slot of the key at `begin` in the window */
-    int32_t *distance; /* from the query to the key at `begin`, in tokens of the dilation group */
+    int32_t length; /* number of kept places of queries */
+    int32_t keys;   /* number of places of keys */
+    int32_t window; /* number of slots */
+    int32_t *token; /* row of each query in its tensors */
+    int32_t *begin; /* each query attends the keys at places [begin, end) */
+    int32_t *end;   /* at least begin */
+    int32_t *slot;  /* slot of the key at `begin` in the window; NULL if all are 0 (nh_slot) */
+    int32_t *
+        distance; /* from the query to the key at `begin`, in tokens of the dilation group; NULL with window tables, beside
+                          which there is no bias */
     int32_t *
         key_token; /* row of each key in its tensors; equal to `token` if keys have the places of queries */
     int32_t *
         group_key; /* place of the first key of each dilation group, and one past the last; NULL if keys have the places
                            of queries */
     int32_t *
-        missing; /* 1 for each query whose window has keys that the key box lacks; NULL if keys have the places of
-                         queries */
+        missing; /* 1 for each query whose window has keys that the key box lacks; NULL if there is none */
     bool fewer; /* some query attends less than a window */
     bool none;  /* some query attends nothing */
     bool cut;   /* some query's window has keys that the key box lacks */
     bool once;  /* no key of the tensors has two places */
+    bool whole; /* with window tables: any two neighbouring queries share a key */
     bool every; /* every key has a place */
 };
+
+static inline int32_t nh_slot(const struct nh_order *order, int32_t place) {
+    return order->slot ? order->slot[place] : 0;
+}
 
 /* How the first keys of a vector's lanes are arranged, and how they are loaded. */
 enum nh_lane_mode {
@@ -80,22 +86,28 @@ struct nh_band_list {
     enum nh_row_kind row; /* set in lists for the whole window */
 };
 
-/* Up to `lanes` consecutive queries of the lane axis. With folded axes (fold_log in nh_geometry) the vector holds these
- * queries at several places of the middle axis, one place after the other. */
-struct nh_vector {
-    int32_t first, count; /* the queries' places */
-    int32_t start;        /* first key of any lane */
+/* How the keys of a vector lie, counted from its first one. Vectors with equal ones share them. */
+struct nh_lanes {
+    int32_t count;                /* of the vector's queries */
+    int32_t index[NH_MOST_LANES]; /* first key of the lane; lanes without a query repeat the last */
+    int32_t keys[NH_MOST_LANES];  /* keys of the lane: the window, fewer at a causal border */
+    int32_t even; /* 1: the queries are as far from their first keys (nh_order's distance) */
     enum nh_lane_mode mode;
-    int32_t index
-        [NH_MOST_LANES]; /* first key of the lane, less start; lanes without a query repeat the last */
     int32_t
         turn; /* SPLIT: lane up to which index is 0 (still_first), or from which on it is `turn` */
     bool still_first; /* SPLIT: lanes up to `turn` share their first key, else those from it on */
-    int32_t keys[NH_MOST_LANES];    /* keys of the lane: the window, fewer at a causal border */
     int32_t fewest_keys, most_keys; /* of any lane */
     /* band products for the whole window, by lanes of one place of the middle axis */
     struct nh_band_list gather;  /* lanes accumulate key rows */
     struct nh_band_list scatter; /* key rows accumulate lanes */
+};
+
+/* Up to as many consecutive queries of the lane axis as there are lanes. With folded axes (fold_log in nh_geometry) the vector
+ * holds these queries at several places of the middle axis, one place after the other. */
+struct nh_vector {
+    int32_t first, count; /* the queries' places */
+    int32_t start;        /* first key of any lane */
+    const struct nh_lanes *lanes;
 };
 
 /* A run of units with equal tables. A unit is the whole axis, a dilation group, or several groups that share a tile. Only the
@@ -131,7 +143,9 @@ struct nh_geometry {
     struct nh_tile_axis tile[NH_AXES];
     int32_t *tile_vector; /* first vector of each lane-axis tile, and one past the last */
     struct nh_vector *vector;
-    struct nh_band *bands; /* storage behind the vectors' lists */
+    struct nh_lanes *lane; /* the different ones of the vectors */
+    int32_t lane_count;
+    struct nh_band *bands; /* storage behind their lists */
     int32_t
         packed_rows; /* key rows of the middle axis kept packed at a time, per place of the slow axis */
     int32_t packed_planes; /* places of the slow axis whose key rows are kept packed at a time */
@@ -266,11 +280,11 @@ static inline int32_t nh_block_places(const struct nh_geometry *geometry, int32_
 }
 
 /* Appends the steps of a band product over the slots [slot0, slot1) of a vector's lanes to the list: gather with lanes as
- * outputs and keys as sources, scatter the other way round. Keys count from vector->start. The score block is
+ * outputs and keys as sources, scatter the other way round. Keys count from the vector's first one. The score block is
  * [slot - slot0][lane]. If list->band is NULL, the steps are only counted. */
-void nh_band_gather(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
+void nh_band_gather(const struct nh_lanes *keys, int32_t lanes, int32_t slot0, int32_t slot1,
                     int32_t most_outputs, struct nh_band_list *list);
-void nh_band_scatter(const struct nh_vector *vector, int32_t lanes, int32_t slot0, int32_t slot1,
+void nh_band_scatter(const struct nh_lanes *keys, int32_t lanes, int32_t slot0, int32_t slot1,
                      int32_t most_outputs, struct nh_band_list *list);
 
 /* The most steps that either list can need for one vector and this many slots. */

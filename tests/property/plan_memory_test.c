@@ -38,21 +38,54 @@ static double seconds(void) {
 }
 
 /* Plans of parts of long axes hold tables of the boxes, some 100 bytes a token. */
-static void plan(nhood_context *context, const char *text, size_t most) {
-    nhood_problem problem;
+static void plan_problem(nhood_context *context, const nhood_problem *problem, const char *text,
+                         size_t most) {
     nhood_plan *made = NULL;
-    CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
     const size_t before = held;
     most_held = held;
     const double start = seconds();
-    CHECK(!nhood_plan_create(context, 0, &problem, NULL, &made), "%s: %s", text,
-          nhood_last_error());
+    CHECK(!nhood_plan_create(context, 0, problem, NULL, &made), "%s: %s", text, nhood_last_error());
     const double taken = seconds() - start;
     CHECK(strstr(nhood_plan_description(made), "on cpu: cpu."), "%s", nhood_plan_description(made));
     CHECK(most_held - before < most, "%s: %zu bytes", nhood_plan_description(made),
           most_held - before);
     CHECK(taken < most_s, "%s: %g s", nhood_plan_description(made), taken);
     nhood_plan_release(made);
+}
+
+static void plan(nhood_context *context, const char *text, size_t most) {
+    nhood_problem problem;
+    CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
+    plan_problem(context, &problem, text, most);
+}
+
+/* Plans with window tables of a million queries: what a generator says as a table, and steps without a period. */
+static void plan_tables(nhood_context *context) {
+    static const char *const windows[] = {"r62500w7", "r1000000w7", "z9", "b64+5", "r1000000w301"};
+    enum { QUERIES = 1000000 };
+    static const char *const ops[] = {"fwd:f32:b1h1d32", "bwd:f32:b1h1d32", "pn:f64:b1h1d32"};
+    nhood_range *range = test_allocate(QUERIES * sizeof *range);
+    const size_t kinds = sizeof windows / sizeof windows[0];
+    for (size_t w = 0; range && w <= kinds; w++)
+        for (size_t o = 0; o < sizeof ops / sizeof ops[0]; o++) {
+            nhood_problem problem;
+            char text[200];
+            snprintf(text, sizeof text, "%s:%d:w%s", ops[o], QUERIES, windows[w < kinds ? w : 1]);
+            CHECK(!nhood_problem_parse(text, &problem), "%s", nhood_last_error());
+            const int64_t keys = problem.windows[0].keys ? problem.windows[0].keys : QUERIES;
+            CHECK(!nhood_windows_ranges(&problem.windows[0], QUERIES, range), "%s",
+                  nhood_last_error());
+            uint32_t drawn = 1;
+            for (int32_t i = 0, first = 0; w == kinds && i < QUERIES; i++) {
+                drawn = drawn * 1664525 + 1013904223;
+                if (first < keys - 9) first += (int32_t)(drawn >> 30) % 3;
+                range[i] = (nhood_range){first, 7};
+            }
+            problem.windows[0] =
+                (nhood_windows){.kind = NHOOD_WINDOWS_TABLE, .keys = keys, .range = range};
+            plan_problem(context, &problem, text, (size_t)32 << 20);
+        }
+    test_free(range);
 }
 
 int main(void) {
@@ -94,6 +127,7 @@ int main(void) {
             snprintf(text, sizeof text, "%s:%s", ops[o], parts[s]);
             plan(context, text, strstr(parts[s], "+1000000") ? (size_t)100 << 20 : most_bytes);
         }
+    plan_tables(context);
     nhood_context_destroy(context);
     CHECK(held == 0, "%zu bytes are left", held);
     return test_result();

@@ -78,9 +78,9 @@ static int wrong_products(const struct nh_geometry *geometry, const struct nh_ve
                 if ((band->lead && g > s) || (band->trail && past >= 0 && g <= past)) continue;
                 const int32_t out = band->out + g, source = band->source + s;
                 const int32_t lane = gather ? out : source, key = gather ? source : out;
-                const int32_t slot = key - vector->index[lane];
+                const int32_t slot = key - vector->lanes->index[lane];
                 const int32_t weight = band->weight + g * band->out_step + s * band->source_step;
-                wrong += lane >= vector->count || slot < 0 || slot >= vector->keys[lane] ||
+                wrong += lane >= vector->count || slot < 0 || slot >= vector->lanes->keys[lane] ||
                          weight != slot * geometry->lanes + lane;
                 met[key][lane]++;
             }
@@ -92,15 +92,16 @@ static int wrong_products(const struct nh_geometry *geometry, const struct nh_ve
 static void check_row(const struct nh_geometry *geometry, const struct nh_vector *vector,
                       int rows[NH_ROW_KINDS]) {
     const int32_t lanes = geometry->lanes, window = geometry->order[2].window, half = window / 2;
-    const enum nh_row_kind row = vector->gather.row;
+    const enum nh_row_kind row = vector->lanes->gather.row;
     bool lies[NH_ROW_KINDS] = {false, true, true, true};
     for (int32_t lane = 0; lane < lanes; lane++) {
-        lies[NH_ROW_INNER] &= vector->index[lane] == lane;
-        lies[NH_ROW_FIRST] &= vector->index[lane] == nh_max(lane - half, 0);
-        lies[NH_ROW_LAST] &= vector->index[lane] == nh_min(lane, lanes - 1 - half);
+        lies[NH_ROW_INNER] &= vector->lanes->index[lane] == lane;
+        lies[NH_ROW_FIRST] &= vector->lanes->index[lane] == nh_max(lane - half, 0);
+        lies[NH_ROW_LAST] &= vector->lanes->index[lane] == nh_min(lane, lanes - 1 - half);
     }
-    const bool whole = vector->count == lanes && vector->fewest_keys == window;
-    CHECK(row == vector->scatter.row, "rows of kinds %d and %d", row, vector->scatter.row);
+    const bool whole = vector->count == lanes && vector->lanes->fewest_keys == window;
+    CHECK(row == vector->lanes->scatter.row, "rows of kinds %d and %d", row,
+          vector->lanes->scatter.row);
     CHECK(row == NH_ROW_NONE || (whole && lies[row]), "not a row of kind %d", row);
     rows[row]++;
 }
@@ -108,12 +109,13 @@ static void check_row(const struct nh_geometry *geometry, const struct nh_vector
 static void check_bands(const struct nh_geometry *geometry, const struct nh_vector *vector) {
     for (int gather = 0; gather < 2; gather++) {
         uint8_t met[2 * MOST_LENGTH][NH_MOST_LANES] = {{0}};
-        int wrong = wrong_products(geometry, vector, gather ? &vector->gather : &vector->scatter,
-                                   gather, met);
+        int wrong =
+            wrong_products(geometry, vector,
+                           gather ? &vector->lanes->gather : &vector->lanes->scatter, gather, met);
         for (int32_t lane = 0; lane < vector->count; lane++)
             for (int32_t key = 0; key < 2 * MOST_LENGTH; key++) {
-                const int32_t slot = key - vector->index[lane];
-                wrong += met[key][lane] != (slot >= 0 && slot < vector->keys[lane]);
+                const int32_t slot = key - vector->lanes->index[lane];
+                wrong += met[key][lane] != (slot >= 0 && slot < vector->lanes->keys[lane]);
             }
         CHECK(!wrong, "%s: %d products of %d queries from %d on", gather ? "gather" : "scatter",
               wrong, vector->count, vector->first);
@@ -133,17 +135,18 @@ static void check_vectors(const struct nh_geometry *geometry, int modes[NH_LANE_
         for (int32_t lane = 0; lane < geometry->lanes; lane++) {
             const int32_t of_place = lane < used ? lane % vector->count : vector->count - 1;
             const int32_t query = vector->first + of_place;
-            wrong += vector->start + vector->index[lane] != order->begin[query];
-            wrong += vector->keys[lane] != order->end[query] - order->begin[query];
-            wrong += vector->index[lane] < 0 || vector->index[lane] >= geometry->lanes;
-            wrong += vector->mode == NH_LANES_SAME && vector->index[lane] != 0;
-            wrong += vector->mode == NH_LANES_SHIFT && vector->index[lane] != lane;
-            const bool stands = (lane < vector->turn) == vector->still_first;
-            const int32_t moved = vector->still_first ? lane - vector->turn : lane;
-            const int32_t still = vector->still_first ? 0 : vector->turn;
+            wrong += vector->start + vector->lanes->index[lane] != order->begin[query];
+            wrong += vector->lanes->keys[lane] != order->end[query] - order->begin[query];
             wrong +=
-                vector->mode == NH_LANES_SPLIT && vector->index[lane] != (stands ? still : moved);
-            modes[vector->mode]++;
+                vector->lanes->index[lane] < 0 || vector->lanes->index[lane] >= geometry->lanes;
+            wrong += vector->lanes->mode == NH_LANES_SAME && vector->lanes->index[lane] != 0;
+            wrong += vector->lanes->mode == NH_LANES_SHIFT && vector->lanes->index[lane] != lane;
+            const bool stands = (lane < vector->lanes->turn) == vector->lanes->still_first;
+            const int32_t moved = vector->lanes->still_first ? lane - vector->lanes->turn : lane;
+            const int32_t still = vector->lanes->still_first ? 0 : vector->lanes->turn;
+            wrong += vector->lanes->mode == NH_LANES_SPLIT &&
+                     vector->lanes->index[lane] != (stands ? still : moved);
+            modes[vector->lanes->mode]++;
         }
         CHECK(!wrong, "vector %d has %d wrong lanes", v, wrong);
         check_bands(geometry, vector);
@@ -274,7 +277,8 @@ static int wrong_boxed(const struct nh_axis *axis, const struct nh_order *order,
             const int64_t token = (axis->query.offset + order->token[q]) % axis->length;
             const int keys = expected_keys(axis, token, row, &slot, &distance, &pieces);
             wrong += met[order->token[q]]++ || order->end[q] - order->begin[q] != keys;
-            wrong += keys > 0 && (order->slot[q] != slot || order->distance[q] != distance);
+            wrong += keys > 0 && (nh_slot(order, (int32_t)q) != slot ||
+                                  (order->distance && order->distance[q] != distance));
             const struct nh_range window = nh_axis_window(axis, token);
             const bool cut = keys < window.end - window.begin;
             wrong += order->missing ? order->missing[q] != cut || cut > order->cut : cut;

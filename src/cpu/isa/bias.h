@@ -26,7 +26,8 @@ static void add_bias(const struct tile *tile, const struct block *block, const s
     const real *table = (const real *)tile->run->bias + tile->head * tile->problem->bias_count;
     const struct nh_vector *vector = place_vector(block, place);
     int64_t slot_step = tile->geometry->bias_step[2];
-    if (vector->mode == NH_LANES_SHIFT) { /* in lanes with fewer keys some results are not used */
+    if (vector->lanes->mode ==
+        NH_LANES_SHIFT) { /* in lanes with fewer keys some results are not used */
         table += bias_index(tile, block, place, slow, middle, 0);
         for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL)
             v_store(at, v_load(at) + v_set(table[slot * slot_step]));
@@ -34,7 +35,7 @@ static void add_bias(const struct tile *tile, const struct block *block, const s
     }
     for (int32_t lane = 0; lane < vector->count; lane++) {
         const real *lane_table = table + bias_index(tile, block, place, slow, middle, lane);
-        const int32_t end = (int32_t)nh_min(step->slot_end, vector->keys[lane]);
+        const int32_t end = (int32_t)nh_min(step->slot_end, vector->lanes->keys[lane]);
         for (int32_t slot = step->slot; slot < end; slot++)
             at[(slot - step->slot) * VL + lane] += lane_table[slot * slot_step];
     }
@@ -57,7 +58,7 @@ static void add_bias_gradient(const struct tile *tile, const struct block *block
     const struct nh_vector *vector = place_vector(block, place);
     int64_t slot_step = tile->geometry->bias_step[2];
     real *lanes = tile->scratch.bias_lanes;
-    if (vector->mode == NH_LANES_SHIFT && vector->fewest_keys >= step->slot_end) {
+    if (vector->lanes->mode == NH_LANES_SHIFT && vector->lanes->fewest_keys >= step->slot_end) {
         lanes += bias_index(tile, block, place, slow, middle, 0) * VL;
         for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL) {
             real *sum = lanes + slot * slot_step * VL;
@@ -67,7 +68,7 @@ static void add_bias_gradient(const struct tile *tile, const struct block *block
     }
     for (int32_t lane = 0; lane < vector->count; lane++) {
         real *sum = lanes + bias_index(tile, block, place, slow, middle, lane) * VL + lane;
-        const int32_t end = (int32_t)nh_min(step->slot_end, vector->keys[lane]);
+        const int32_t end = (int32_t)nh_min(step->slot_end, vector->lanes->keys[lane]);
         for (int32_t slot = step->slot; slot < end; slot++)
             sum[slot * slot_step * VL] += at[(slot - step->slot) * VL + lane];
     }

@@ -87,12 +87,12 @@ typedef void step_fn(struct tile *tile, const struct block *block, const struct 
 /* How many of the consecutive vectors form the first block, at most `most`. */
 static int32_t vectors_together(const struct nh_vector *vector, int32_t count, int32_t most) {
     int32_t n = 1;
-    if (vector[0].mode >= NH_LANES_PERMUTE) return 1;
-    while (n < 2 * most && n < count && vector[n].mode == vector[0].mode) {
-        if (vector[0].mode == NH_LANES_SAME && vector[n].start != vector[0].start) break;
-        if (vector[n].keys[0] != vector[0].keys[0] ||
-            vector[n].keys[VL - 1] != vector[0].keys[VL - 1] ||
-            vector[n].most_keys != vector[0].most_keys)
+    if (vector[0].lanes->mode >= NH_LANES_PERMUTE) return 1;
+    while (n < 2 * most && n < count && vector[n].lanes->mode == vector[0].lanes->mode) {
+        if (vector[0].lanes->mode == NH_LANES_SAME && vector[n].start != vector[0].start) break;
+        if (vector[n].lanes->keys[0] != vector[0].lanes->keys[0] ||
+            vector[n].lanes->keys[VL - 1] != vector[0].lanes->keys[VL - 1] ||
+            vector[n].lanes->most_keys != vector[0].lanes->most_keys)
             break;
         n++;
     }
@@ -185,7 +185,7 @@ static int32_t each_step(struct tile *tile, const struct block *block, step_fn *
         const int32_t last_place = block->first_of[r + 1] - 1;
         const int32_t own = middle->end[block->middle[last_place]] -
                             middle->begin[block->middle[block->first_of[r]]];
-        if (block->vector[r]->most_keys > slots) slots = block->vector[r]->most_keys;
+        if (block->vector[r]->lanes->most_keys > slots) slots = block->vector[r]->lanes->most_keys;
         if (own > own_rows) own_rows = own;
     }
     if (slots == 0 || own_rows == 0) return number; /* all keys are outside the key box */

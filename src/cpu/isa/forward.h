@@ -36,12 +36,12 @@ static vint attending(const struct block *block, const struct step *step, int32_
 static void mask_unused(const struct tile *tile, const struct block *block, const struct step *step,
                         int32_t row, real *score, real value) {
     const struct nh_vector *vector = block->vector[row];
-    const bool all = vector->fewest_keys >= step->slot_end;
+    const bool all = vector->lanes->fewest_keys >= step->slot_end;
     if (step->extra || (all && tile->geometry->fold_log == 0)) return;
     int32_t first = block->first_of[row], end = block->first_of[row + 1];
     vint keys = {0};
     for (int i = 0; i < VL; i++)
-        keys[i] = vector->keys[i];
+        keys[i] = vector->lanes->keys[i];
     const int32_t row_end = step->row_begin[row] + step->row_count[row];
     real *at = row_scores(tile, score, row);
     for (int32_t slow = step->slow; slow < step->slow_end; slow++)

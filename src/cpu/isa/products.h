@@ -10,14 +10,16 @@
 /* Sets how a vector's lanes load keys. *key becomes the address of lane 0's first key, or of what it would be if lane 0 moved. */
 static void set_lanes(const struct nh_vector *vector, int32_t window, struct dot_shape *shape,
                       const real **key) {
-    const bool split = HAS_SPLIT_LANES && vector->mode == NH_LANES_SPLIT;
+    const bool split = HAS_SPLIT_LANES && vector->lanes->mode == NH_LANES_SPLIT;
     vint index = {0};
     for (int i = 0; i < VL; i++)
-        index[i] = !split ? vector->index[i] : (i < vector->turn) != vector->still_first ? -1 : 0;
+        index[i] = !split ? vector->lanes->index[i]
+                   : (i < vector->lanes->turn) != vector->lanes->still_first ? -1
+                                                                             : 0;
     shape->index = index;
-    shape->still = vector->turn;
-    if (split && vector->still_first) *key -= vector->turn;
-    shape->border = find_border(vector->gather.row, window);
+    shape->still = vector->lanes->turn;
+    if (split && vector->lanes->still_first) *key -= vector->lanes->turn;
+    shape->border = find_border(vector->lanes->gather.row, window);
 }
 
 /* Computes the scores of rows [first, last) of the block with one packed key row. score[r] is where they begin in row r. */
@@ -27,8 +29,8 @@ static void dot_row(const struct block *block, const struct step *step, int32_t 
     const struct nh_vector *const *vector = block->vector;
     int32_t key = vector[first]->start + step->slot, end = vector[last - 1]->start + step->slot_end;
     if (vector[first] == vector[last - 1]) { /* and all between them */
-        dot_span(last - first, end - key, vector[first]->mode, score + first, query + first * VL,
-                 columns + key - key0, shape);
+        dot_span(last - first, end - key, vector[first]->lanes->mode, score + first,
+                 query + first * VL, columns + key - key0, shape);
         return;
     }
     int32_t low = first, high = first;
@@ -47,7 +49,7 @@ static void dot_row(const struct block *block, const struct step *step, int32_t 
         real *at[MOST_ROWS];
         for (int32_t r = low; r < high; r++)
             at[r - low] = score[r] + (int64_t)(key - vector[r]->start - step->slot) * VL;
-        dot_span(high - low, next - key, vector[first]->mode, at, query + low * VL,
+        dot_span(high - low, next - key, vector[first]->lanes->mode, at, query + low * VL,
                  columns + key - key0, shape);
         key = next;
     }
@@ -98,21 +100,22 @@ static struct nh_band_list step_bands(const struct tile *tile, const struct nh_v
                                       const struct step *step, bool scatter, struct nh_band *room) {
     const struct nh_geometry *geometry = tile->geometry;
     struct nh_band_list list = {room, 0, NH_ROW_NONE};
-    struct nh_vector all = {.count = vector->count}; /* of extra tokens, every lane takes all */
+    const struct nh_lanes *lanes = vector->lanes;
+    struct nh_lanes all = {.count = vector->count}; /* of extra tokens, every lane takes all */
     int32_t slot = step->slot, slot_end = step->slot_end;
     if (step->extra) {
         for (int i = 0; i < VL; i++)
             all.keys[i] = step_slots(step);
         slot_end -= slot;
         slot = 0;
-        vector = &all;
+        lanes = &all;
     } else if (geometry->chunk >= geometry->order[2].window) {
-        return scatter ? vector->scatter : vector->gather;
+        return scatter ? lanes->scatter : lanes->gather;
     }
     if (scatter) {
-        nh_band_scatter(vector, VL, slot, slot_end, geometry->band_outputs, &list);
+        nh_band_scatter(lanes, VL, slot, slot_end, geometry->band_outputs, &list);
     } else {
-        nh_band_gather(vector, VL, slot, slot_end, geometry->band_outputs, &list);
+        nh_band_gather(lanes, VL, slot, slot_end, geometry->band_outputs, &list);
     }
     return list;
 }
@@ -219,7 +222,7 @@ static struct whole_bands find_whole_bands(const struct nh_band_list *list) {
  * apart. */
 static bool side_by_side(const struct block *block) {
     for (int32_t r = 0; r < block->rows; r++)
-        if (block->vector[r]->mode != NH_LANES_SHIFT ||
+        if (block->vector[r]->lanes->mode != NH_LANES_SHIFT ||
             block->vector[r]->start != block->vector[0]->start + r * VL)
             return false;
     return block->rows > 1;
@@ -281,8 +284,8 @@ struct scatter {
 static bool meets_each_once(const struct tile *tile, const struct nh_vector *vector,
                             const struct step *step, const struct nh_band_list *list,
                             int32_t vectors) {
-    const bool even = vector->mode == NH_LANES_SHIFT || vector->mode == NH_LANES_SAME;
-    return (even && vector->fewest_keys >= step->slot_end) ||
+    const bool even = vector->lanes->mode == NH_LANES_SHIFT || vector->lanes->mode == NH_LANES_SAME;
+    return (even && vector->lanes->fewest_keys >= step->slot_end) ||
            find_row(list, tile->geometry->order[2].window, true, vectors);
 }
 
@@ -309,7 +312,7 @@ static void scatter_places(const struct tile *tile, const struct block *block,
     const struct nh_vector *vector = place_vector(block, first);
     const struct nh_vector *last_vector = place_vector(block, last - 1);
     const int32_t key = vector->start - tile->box.key[2];
-    const int32_t key_end = last_vector->start + last_vector->index[last_vector->count - 1] +
+    const int32_t key_end = last_vector->start + last_vector->lanes->index[last_vector->count - 1] +
                             step->slot_end - tile->box.key[2];
     const bool each_once = !together && meets_each_once(tile, vector, step, list, scatter->vectors);
     const real *weights[MOST_PLACES], *sources[MOST_PLACES];

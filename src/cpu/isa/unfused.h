@@ -20,7 +20,8 @@ static struct weight_walk weight_rows(const struct tile *tile, const struct bloc
     struct rows rows = tensor_rows(tile, NHOOD_A, tile->head, block->slow, block->middle[place], 1);
     for (int32_t lane = 0; lane < vector->count; lane++) {
         walk.row[lane] = (char *)(uintptr_t)row_at(&rows, vector->first + lane);
-        walk.first[lane] = geometry->order[2].slot[vector->first + lane] * geometry->slot_step[2];
+        walk.first[lane] =
+            nh_slot(&geometry->order[2], vector->first + lane) * geometry->slot_step[2];
     }
     return walk;
 }
@@ -33,7 +34,8 @@ static int64_t weight_index(const struct tile *tile, const struct block *block, 
     int64_t index = 0;
     for (int a = 0; a < 2; a++) {
         const struct nh_order *order = &geometry->order[a];
-        index += (order->slot[query[a]] + key[a] - order->begin[query[a]]) * geometry->slot_step[a];
+        index +=
+            (nh_slot(order, query[a]) + key[a] - order->begin[query[a]]) * geometry->slot_step[a];
     }
     return index;
 }
@@ -44,7 +46,7 @@ INLINE void move_weights(const struct nh_vector *vector, const struct step *step
                          const bool store) {
     for (int32_t slot = step->slot; slot < step->slot_end; slot++, at += VL)
         for (int32_t lane = 0; lane < vector->count; lane++) {
-            if (slot >= vector->keys[lane]) continue;
+            if (slot >= vector->lanes->keys[lane]) continue;
             const int64_t weight = index + walk->first[lane] + slot * slot_step;
             if (store) {
                 nh_store_f64(walk->dtype, walk->row[lane], weight, (double)at[lane]);
@@ -90,8 +92,8 @@ static void fill_unused(const struct tile *tile, const struct block *block, int3
         for (int64_t n = 0; n < problem->window_count; n++) {
             bool used = true;
             for (int a = 0; a < NH_AXES; a++) {
-                const int64_t slot =
-                    n / tile->geometry->slot_step[a] % order[a].window - order[a].slot[query[a]];
+                const int64_t slot = n / tile->geometry->slot_step[a] % order[a].window -
+                                     nh_slot(&order[a], query[a]);
                 used &= slot >= 0 && slot < order[a].end[query[a]] - order[a].begin[query[a]];
             }
             if (!used) nh_store_f64(walk.dtype, walk.row[lane], n, fill);
