@@ -4,27 +4,22 @@
 
 #include "kernel_config.h"
 
-/* threads of a block, min_blocks per multiprocessor (0: any number). group: lanes that share a row; vector: elements
- * that a load moves; vectors of a lane; resident: rows fit the registers of their lanes; whole: every row is as long as
- * what its lanes have, so that no column needs a test. keys that a query takes at a time in the forward; delta_at:
- * place of delta among a query's statistics; extra: there may be extra tokens; biased. tiled: a block has a tile of
- * rows with a thread each, of keys with by_keys; rank, and extents of the tile. */
 #define ROW_CONFIG(ONE, MANY)                                                                      \
-    ONE(threads)                                                                                   \
-    ONE(min_blocks)                                                                                \
-    ONE(group)                                                                                     \
-    ONE(vector)                                                                                    \
-    ONE(vectors)                                                                                   \
-    ONE(resident)                                                                                  \
-    ONE(whole)                                                                                     \
-    ONE(keys)                                                                                      \
-    ONE(delta_at)                                                                                  \
-    ONE(extra)                                                                                     \
-    ONE(biased)                                                                                    \
-    ONE(tiled)                                                                                     \
-    ONE(rank)                                                                                      \
-    ONE(by_keys)                                                                                   \
-    MANY(tile, 3)
+    ONE(threads)    /* of a block */                                                               \
+    ONE(min_blocks) /* blocks that a multiprocessor is to hold; 0: any number */                   \
+    ONE(group)      /* lanes that share a row */                                                   \
+    ONE(vector)     /* elements of a load */                                                       \
+    ONE(vectors)    /* of a lane */                                                                \
+    ONE(resident)   /* 1: rows fit the registers of their lanes */                                 \
+    ONE(whole)      /* 1: rows have what their lanes have: no column needs a test */               \
+    ONE(keys)       /* that a query takes at a time in the forward */                              \
+    ONE(delta_at)   /* place of delta among a query's statistics */                                \
+    ONE(extra)      /* 1: there may be extra tokens */                                             \
+    ONE(biased)     /* 1: there is a relative bias */                                              \
+    ONE(tiled)      /* 1: a block has a tile of rows, with a thread each */                        \
+    ONE(rank)       /* of the grid, where tiled */                                                 \
+    ONE(by_keys)    /* 1: these rows are keys */                                                   \
+    MANY(tile, 3)   /* its extents */
 NH_KERNEL_CONFIG(row_config, ROW_CONFIG);
 
 enum { ROW_THREADS = 128, ROW_KEYS = 4 /* enough independent products to hide their latency */ };

@@ -7,19 +7,17 @@
 /* The operators. GEMM_IN is by keys: tiles are of keys, and columns are the queries that attend them. */
 enum gemm_pass { GEMM_PN, GEMM_NN, GEMM_IN };
 
-/* tile: its tokens per axis, 1 on unit axes; columns of a chunk; width: a row's elements in shared memory; vector:
- * elements per aligned load; causal, strided: whether some axis is. */
 #define GEMM_CONFIG(ONE, MANY)                                                                     \
-    ONE(pass)                                                                                      \
-    ONE(rank)                                                                                      \
-    ONE(element_bytes)                                                                             \
-    MANY(tile, 3)                                                                                  \
-    ONE(columns)                                                                                   \
-    ONE(width)                                                                                     \
-    ONE(vector)                                                                                    \
-    ONE(causal)                                                                                    \
-    ONE(strided)                                                                                   \
-    ONE(biased)
+    ONE(pass)          /* enum gemm_pass */                                                        \
+    ONE(rank)          /* of the problem */                                                        \
+    ONE(element_bytes) /* of the problem */                                                        \
+    MANY(tile, 3)      /* its tokens by axis, 1 on unit axes */                                    \
+    ONE(columns)       /* of a chunk */                                                            \
+    ONE(width)         /* elements of a row in shared memory */                                    \
+    ONE(vector)        /* elements of an aligned load */                                           \
+    ONE(causal)        /* 1: some axis is causal */                                                \
+    ONE(strided)       /* 1: some stride is above 1 */                                             \
+    ONE(biased)        /* 1: there is a relative bias */
 NH_KERNEL_CONFIG(gemm_config, GEMM_CONFIG);
 
 NH_CONFIG_FN int gemm_rows(const struct gemm_config *c) {

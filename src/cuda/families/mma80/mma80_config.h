@@ -10,31 +10,24 @@
  * keys and the queries that attend them (dK, dV), or extra tokens and all queries (their gradients). */
 enum mma80_pass { MMA80_FORWARD, MMA80_BY_QUERY, MMA80_BY_KEY, MMA80_EXTRA };
 
-/* pass: see above element_bytes, dim, dim_v: of the problem rows, columns: extents of the tiles, by axis warps: of a
- * block; each has the same number of rows, a multiple of 16 stages: tiles of columns in shared memory at a time
- * min_blocks: blocks that a multiprocessor is to hold vector: elements that may be copied at a time extra, biased: 1:
- * extra tokens are columns, scores have a relative bias prescale: 1: scores are scaled before their maximum, for a bias
- * or a scale that is not positive tf32: 1: products of f32 are products of TF32; 0: of three long_sums: 1: sums of f32
- * are so long that tensor cores add up parts of them (long_sums.cuh) sum_first, sum_second: 1: the backward makes dQ or
- * dK, or dV; 2 launches if registers do not hold both */
 #define MMA80_CONFIG(ONE, MANY)                                                                    \
-    ONE(pass)                                                                                      \
-    ONE(element_bytes)                                                                             \
-    ONE(dim)                                                                                       \
-    ONE(dim_v)                                                                                     \
-    MANY(rows, 3)                                                                                  \
-    MANY(columns, 3)                                                                               \
-    ONE(warps)                                                                                     \
-    ONE(stages)                                                                                    \
-    ONE(min_blocks)                                                                                \
-    ONE(vector)                                                                                    \
-    ONE(extra)                                                                                     \
-    ONE(biased)                                                                                    \
-    ONE(prescale)                                                                                  \
-    ONE(tf32)                                                                                      \
-    ONE(long_sums)                                                                                 \
-    ONE(sum_first)                                                                                 \
-    ONE(sum_second)
+    ONE(pass)          /* enum mma80_pass */                                                       \
+    ONE(element_bytes) /* of the problem */                                                        \
+    ONE(dim)           /* head dim */                                                              \
+    ONE(dim_v)         /* value dim */                                                             \
+    MANY(rows, 3)      /* extents of the tile of rows */                                           \
+    MANY(columns, 3)   /* extents of a tile of columns */                                          \
+    ONE(warps)         /* each has the same number of rows, a multiple of 16 */                    \
+    ONE(stages)        /* tiles of columns in shared memory at a time */                           \
+    ONE(min_blocks)    /* blocks that a multiprocessor is to hold */                               \
+    ONE(vector)        /* elements that may be copied at a time */                                 \
+    ONE(extra)         /* 1: extra tokens are columns, too */                                      \
+    ONE(biased)        /* 1: scores have a relative bias */                                        \
+    ONE(prescale)      /* 1: scores are scaled before their maximum: with a bias, or scale <= 0 */ \
+    ONE(tf32)          /* 1: products of f32 are one product of TF32; 0: three */                  \
+    ONE(long_sums)     /* 1: f32 sums are long, and are added up in parts (long_sums.cuh) */       \
+    ONE(sum_first)     /* 1: the backward makes dQ or dK */                                        \
+    ONE(sum_second)    /* 1: it makes dV; 2 launches if registers do not hold dK and dV */
 NH_KERNEL_CONFIG(mma80_config, MMA80_CONFIG);
 
 NH_CONFIG_FN int mma80_row_count(const struct mma80_config *c) {

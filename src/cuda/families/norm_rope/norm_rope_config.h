@@ -12,27 +12,23 @@ enum norm_rope_weight { NORM_ROPE_NO_WEIGHT, NORM_ROPE_STORED_WEIGHT, NORM_ROPE_
 
 enum { NORM_ROPE_WARP = 32 /* lanes */ };
 
-/* norm, weight: as above (norm_rope_weight.cu has no other member); halves: pairs of channels are halves, not
- * neighbors. threads of a block, min_blocks: blocks per multiprocessor, which limits registers. group: lanes of a row;
- * units of a lane; pairs of a unit; vector, table: elements per load of a tensor, and pairs per load of a table; rows:
- * heads in flight. whole: all units of all lanes exist; full: items have whole multiples of `rows` heads; index32:
- * there are fewer than 2^31 items; unaligned: tables may start anywhere. */
+/* Of norm_rope_weight.cu all members but `weight` are 0. */
 #define NORM_ROPE_CONFIG(ONE, MANY)                                                                \
-    ONE(norm)                                                                                      \
-    ONE(weight)                                                                                    \
-    ONE(halves)                                                                                    \
-    ONE(threads)                                                                                   \
-    ONE(min_blocks)                                                                                \
-    ONE(group)                                                                                     \
-    ONE(units)                                                                                     \
-    ONE(pairs)                                                                                     \
-    ONE(vector)                                                                                    \
-    ONE(table)                                                                                     \
-    ONE(rows)                                                                                      \
-    ONE(whole)                                                                                     \
-    ONE(full)                                                                                      \
-    ONE(index32)                                                                                   \
-    ONE(unaligned)
+    ONE(norm)       /* enum norm_rope_norm */                                                      \
+    ONE(weight)     /* enum norm_rope_weight */                                                    \
+    ONE(halves)     /* 1: pairs of channels are halves; 0: neighbors */                            \
+    ONE(threads)    /* of a block */                                                               \
+    ONE(min_blocks) /* blocks that a multiprocessor is to hold */                                  \
+    ONE(group)      /* lanes of a row */                                                           \
+    ONE(units)      /* of a lane */                                                                \
+    ONE(pairs)      /* of a unit */                                                                \
+    ONE(vector)     /* elements of a load */                                                       \
+    ONE(table)      /* pairs of a load from a table */                                             \
+    ONE(rows)       /* heads in flight */                                                          \
+    ONE(whole)      /* 1: all units of all lanes exist */                                          \
+    ONE(full)       /* 1: items have whole multiples of `rows` heads */                            \
+    ONE(index32)    /* 1: there are fewer than 2^31 items */                                       \
+    ONE(unaligned)  /* 1: tables may start anywhere */
 NH_KERNEL_CONFIG(norm_rope_config, NORM_ROPE_CONFIG);
 
 /* A block has one row. */

@@ -14,29 +14,24 @@ enum short_pass { SHORT_FORWARD, SHORT_BACKWARD, SHORT_RING };
  * the same with one group per work tile, which has as many rows as the longest group: a box. */
 enum short_order { SHORT_UNEVEN, SHORT_EVEN, SHORT_BY_RESIDUE, SHORT_BOXES };
 
-/* element_bytes, dim, dim_v (multiples of 8): of rows; strided, dilated: some axis is; contiguous: the keys that a
- * query sees are consecutive rows; dense: queries see their whole groups, and warp tiles have rows of one group alone;
- * shared_heads: query heads share key heads, and each warp has at most one warp tile. warps that compute, split: how
- * many of them share 16 rows, stages: work tiles that a block holds at a time (those of a ring are an extent),
- * min_blocks per multiprocessor. Of a ring: folded and the layouts of tensor maps (tensor_maps.h). */
 #define SHORT_CONFIG(ONE, MANY)                                                                    \
-    ONE(pass)                                                                                      \
-    ONE(order)                                                                                     \
-    ONE(rank)                                                                                      \
-    ONE(element_bytes)                                                                             \
-    ONE(dim)                                                                                       \
-    ONE(dim_v)                                                                                     \
-    ONE(strided)                                                                                   \
-    ONE(dilated)                                                                                   \
-    ONE(contiguous)                                                                                \
-    ONE(dense)                                                                                     \
-    ONE(shared_heads)                                                                              \
-    ONE(warps)                                                                                     \
-    ONE(split)                                                                                     \
-    ONE(stages)                                                                                    \
-    ONE(min_blocks)                                                                                \
-    ONE(folded)                                                                                    \
-    ONE(q_map)                                                                                     \
+    ONE(pass)          /* enum short_pass */                                                       \
+    ONE(order)         /* enum short_order */                                                      \
+    ONE(rank)          /* of the problem */                                                        \
+    ONE(element_bytes) /* of the problem */                                                        \
+    ONE(dim)           /* head dim, a multiple of 8 */                                             \
+    ONE(dim_v)         /* value dim, likewise */                                                   \
+    ONE(strided)       /* 1: some stride is above 1 */                                             \
+    ONE(dilated)       /* 1: some dilation is above 1 */                                           \
+    ONE(contiguous)    /* 1: the keys that a query sees are consecutive rows */                    \
+    ONE(dense)         /* 1: queries see their whole group, of which alone a warp tile has rows */ \
+    ONE(shared_heads)  /* 1: query heads share key heads, and a warp has at most one warp tile */  \
+    ONE(warps)         /* those that compute */                                                    \
+    ONE(split)         /* how many of them share 16 rows */                                        \
+    ONE(stages)        /* work tiles that a block holds at a time; of a ring an extent */          \
+    ONE(min_blocks)    /* blocks that a multiprocessor is to hold */                               \
+    ONE(folded)        /* of a ring: 1: a map's axis y counts dilation groups (nh_sm90_folds) */   \
+    ONE(q_map)         /* of a ring: layouts of tensor maps (enum nh_map_layout) */                \
     ONE(k_map)                                                                                     \
     ONE(v_map)
 NH_KERNEL_CONFIG(short_config, SHORT_CONFIG);

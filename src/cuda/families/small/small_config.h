@@ -35,50 +35,47 @@ enum {
     SMALL_BOX_ALIGNMENT = 1024   /* where a period of the copy engine's swizzle begins */
 };
 
-/* Tensors: rank, element_bytes, dim, dim_v (multiples of 8 up to 128, in f32 of 32), window by axis, bias_count
- * (entries of a head's bias table, 0: no bias), and the layouts of tensor maps (enum nh_map_layout). What the problem
- * lets the kernel assume: strided (some stride is not 1), dilated, regions (tensors do not cover the grid, or an axis
- * is periodic), periodic (a bit by axis), whole (work tiles have no rows beyond their group). The block: warps that
- * compute, fetchers (producer warps after them), min_blocks per multiprocessor. Boxes, by axis: rows of a work tile and
- * of a warp tile, columns of a warp tile and of a work tile (halo); shift: rows by which work tiles begin before the
- * first one. The pipeline: stages of the copy engine, slots of a rolling halo, held work tiles that may use it,
- * lines_before and slots_around (see small_roll.cuh), near_heads, seam_lines (see small_seam.cuh). The loop over
- * columns: plane_chunks (each chunk is a plane of the box), else chunk_blocks (the most blocks of 8 columns in a
- * chunk); least_pairs of blocks that every warp tile multiplies. */
 #define SMALL_CONFIG(ONE, MANY)                                                                    \
-    ONE(pass)                                                                                      \
-    ONE(pipeline)                                                                                  \
-    ONE(mask)                                                                                      \
-    ONE(rank)                                                                                      \
-    ONE(element_bytes)                                                                             \
-    ONE(dim)                                                                                       \
-    ONE(dim_v)                                                                                     \
-    MANY(window, 3)                                                                                \
-    ONE(bias_count)                                                                                \
-    ONE(strided)                                                                                   \
-    ONE(dilated)                                                                                   \
-    ONE(regions)                                                                                   \
-    ONE(periodic)                                                                                  \
-    ONE(whole)                                                                                     \
-    ONE(warps)                                                                                     \
-    ONE(fetchers)                                                                                  \
-    ONE(min_blocks)                                                                                \
-    MANY(rows, 3)                                                                                  \
-    MANY(warp_tile, 3)                                                                             \
-    MANY(columns, 3)                                                                               \
-    MANY(halo, 3)                                                                                  \
-    MANY(shift, 3)                                                                                 \
-    ONE(stages)                                                                                    \
-    ONE(slots)                                                                                     \
-    ONE(held)                                                                                      \
-    ONE(lines_before)                                                                              \
-    ONE(slots_around)                                                                              \
-    ONE(near_heads)                                                                                \
-    ONE(seam_lines)                                                                                \
-    ONE(plane_chunks)                                                                              \
-    ONE(chunk_blocks)                                                                              \
-    ONE(least_pairs)                                                                               \
-    ONE(q_map) ONE(k_map) ONE(v_map) ONE(o_map) ONE(d_o_map) ONE(d_q_map) ONE(d_k_map) ONE(d_v_map)
+    ONE(pass)          /* enum small_pass */                                                       \
+    ONE(pipeline)      /* enum small_pipeline */                                                   \
+    ONE(mask)          /* enum small_mask */                                                       \
+    ONE(rank)          /* of the problem */                                                        \
+    ONE(element_bytes) /* of the problem */                                                        \
+    ONE(dim)           /* head dim */                                                              \
+    ONE(dim_v)         /* value dim */                                                             \
+    MANY(window, 3)    /* by axis */                                                               \
+    ONE(bias_count)    /* entries of a head's bias table; 0: no bias */                            \
+    ONE(strided)       /* 1: some stride is above 1 */                                             \
+    ONE(dilated)       /* 1: some dilation is above 1 */                                           \
+    ONE(regions)       /* 1: tensors do not cover the grid, or an axis is periodic */              \
+    ONE(periodic)      /* bits of axes that are periodic */                                        \
+    ONE(whole)         /* 1: work tiles have no rows beyond their dilation group */                \
+    ONE(warps)         /* those that compute */                                                    \
+    ONE(fetchers)      /* producer warps, behind these */                                          \
+    ONE(min_blocks)    /* blocks that a multiprocessor is to hold */                               \
+    MANY(rows, 3)      /* extents of a work tile */                                                \
+    MANY(warp_tile, 3) /* extents of its part of 16 rows */                                        \
+    MANY(columns, 3)   /* extents of a warp tile's box of columns */                               \
+    MANY(halo, 3)  /* extents of a work tile's; where it rolls, along the first axis of a slot */  \
+    MANY(shift, 3) /* rows by which work tiles begin before the first row */                       \
+    ONE(stages)    /* work tiles that the copy engine fetches ahead; 0: threads copy */            \
+    ONE(slots)     /* of a rolling halo's ring (small_roll.cuh); 0: halos do not roll */           \
+    ONE(held)      /* work tiles whose columns are there at a time: stages, or more */             \
+    ONE(lines_before) /* positions from the first slot to the first row (small_roll.cuh) */        \
+    ONE(slots_around) /* slots of a sweep less its work tiles */                                   \
+    ONE(near_heads)   /* heads that adjacent blocks compute at the same time */                    \
+    ONE(seam_lines)   /* 1: halos with a seam are fetched line by line (small_seam.cuh) */         \
+    ONE(plane_chunks) /* 1: a chunk of columns is a plane of the box; else it has */               \
+    ONE(chunk_blocks) /* at most so many blocks of 8 columns */                                    \
+    ONE(least_pairs)  /* pairs of blocks that every warp tile multiplies */                        \
+    ONE(q_map)        /* layouts of tensor maps (enum nh_map_layout) */                            \
+    ONE(k_map)                                                                                     \
+    ONE(v_map)                                                                                     \
+    ONE(o_map)                                                                                     \
+    ONE(d_o_map)                                                                                   \
+    ONE(d_q_map)                                                                                   \
+    ONE(d_k_map)                                                                                   \
+    ONE(d_v_map)
 NH_KERNEL_CONFIG(small_config, SMALL_CONFIG);
 
 NH_CONFIG_FN int small_larger(int a, int b) {

@@ -22,54 +22,44 @@ enum wgmma90_mask { WGMMA90_MASK_BITS, WGMMA90_MASK_PLACES, WGMMA90_MASK_PRODUCT
  * weights of a tile of which its rows see nothing. */
 enum wgmma90_skipping { WGMMA90_SKIP_NOTHING, WGMMA90_SKIP_TILES, WGMMA90_SKIP_PLANES };
 
-/* kernel, mask, skipping: see above rank, dim, dim_v: of the problem own, own_heads: extents of an owned tile, and
- * query heads that share it loop, loop_boxes: extents of a box of the loop, and boxes of a loop tile warpgroups: those
- * that multiply, 64 owned rows each stack: the axis along which the warpgroups' rows follow each other stages: loop
- * tiles in shared memory at a time own_places: owned tiles in shared memory at a time; if loops are short, the next one
- * is fetched during this one cluster: blocks that share a work tile head_parts: parts of the heads, each block keeping
- * to one extra, biased: 1: there are extra tokens, or a relative bias window_y, window_z: windows along the last axes
- * for masks that a block makes once; else 0 q_in_registers: 1: warpgroups keep their queries in registers repair_apart:
- * 1: rows that are not finite are repaired by a launch of their own sum_d_k, sum_d_v: 1: the kernel makes dK, dV q_map,
- * k_map, v_map, d_o_map: layouts of tensor maps (enum nh_map_layout) folded, far_axes, uneven_axes: dilations that maps
- * do not stride over (wgmma90.cuh); axes are bits region_axes: axes that are cut or periodic; 0: tensors have the whole
- * grid strided, dilated: 1: some axis has a stride, or a dilation, above 1. causal: 1: some axis is. Kernels where none
- * is so have 10 to 45 % fewer instructions, and begin a work tile without a division by a stride or dilation */
+/* Kernels where no axis is strided, dilated or causal have 10 to 45 % fewer instructions, and begin a work tile without a
+ * division by a stride or dilation. */
 #define WGMMA90_CONFIG(ONE, MANY)                                                                  \
-    ONE(kernel)                                                                                    \
-    ONE(mask)                                                                                      \
-    ONE(skipping)                                                                                  \
-    ONE(rank)                                                                                      \
-    ONE(dim)                                                                                       \
-    ONE(dim_v)                                                                                     \
-    MANY(own, 3)                                                                                   \
-    ONE(own_heads)                                                                                 \
-    MANY(loop, 3)                                                                                  \
-    ONE(loop_boxes)                                                                                \
-    ONE(warpgroups)                                                                                \
-    ONE(stack)                                                                                     \
-    ONE(stages)                                                                                    \
-    ONE(own_places)                                                                                \
-    ONE(cluster)                                                                                   \
-    ONE(head_parts)                                                                                \
-    ONE(extra)                                                                                     \
-    ONE(biased)                                                                                    \
-    ONE(window_y)                                                                                  \
-    ONE(window_z)                                                                                  \
-    ONE(q_in_registers)                                                                            \
-    ONE(repair_apart)                                                                              \
-    ONE(sum_d_k)                                                                                   \
-    ONE(sum_d_v)                                                                                   \
-    ONE(q_map)                                                                                     \
+    ONE(kernel)         /* enum wgmma90_kernel */                                                  \
+    ONE(mask)           /* enum wgmma90_mask */                                                    \
+    ONE(skipping)       /* enum wgmma90_skipping */                                                \
+    ONE(rank)           /* of the problem */                                                       \
+    ONE(dim)            /* head dim */                                                             \
+    ONE(dim_v)          /* value dim */                                                            \
+    MANY(own, 3)        /* extents of an owned tile */                                             \
+    ONE(own_heads)      /* query heads that share it */                                            \
+    MANY(loop, 3)       /* extents of a box of the loop */                                         \
+    ONE(loop_boxes)     /* boxes of a loop tile */                                                 \
+    ONE(warpgroups)     /* those that multiply, 64 owned rows each */                              \
+    ONE(stack)          /* stacking axis: that along which warpgroups' rows lie */                 \
+    ONE(stages)         /* loop tiles in shared memory at a time */                                \
+    ONE(own_places)     /* owned tiles in shared memory; 2: the next one is fetched early */       \
+    ONE(cluster)        /* blocks that share a work tile */                                        \
+    ONE(head_parts)     /* parts of the heads; a block keeps to one of them */                     \
+    ONE(extra)          /* 1: there are extra tokens */                                            \
+    ONE(biased)         /* 1: there is a relative bias */                                          \
+    ONE(window_y)       /* windows along the last two axes, for masks that a block makes once; */  \
+    ONE(window_z)       /* else 0 */                                                               \
+    ONE(q_in_registers) /* 1: warpgroups keep their queries in registers */                        \
+    ONE(repair_apart)   /* 1: another launch repairs rows that are not finite */                   \
+    ONE(sum_d_k)        /* 1: the kernel makes dK */                                               \
+    ONE(sum_d_v)        /* 1: the kernel makes dV */                                               \
+    ONE(q_map)          /* layouts of tensor maps (enum nh_map_layout) */                          \
     ONE(k_map)                                                                                     \
     ONE(v_map)                                                                                     \
     ONE(d_o_map)                                                                                   \
-    ONE(folded)                                                                                    \
-    ONE(far_axes)                                                                                  \
-    ONE(uneven_axes)                                                                               \
-    ONE(region_axes)                                                                               \
-    ONE(strided)                                                                                   \
-    ONE(dilated)                                                                                   \
-    ONE(causal)
+    ONE(folded)      /* 1: a map's axis y counts dilation groups (wgmma90.cuh) */                  \
+    ONE(far_axes)    /* bits of axes that maps count in positions (wgmma90.cuh) */                 \
+    ONE(uneven_axes) /* bits of axes whose dilation groups differ in length */                     \
+    ONE(region_axes) /* bits of axes that are cut or periodic */                                   \
+    ONE(strided)     /* 1: some stride is above 1 */                                               \
+    ONE(dilated)     /* 1: some dilation is above 1 */                                             \
+    ONE(causal)      /* 1: some axis is causal */
 NH_KERNEL_CONFIG(wgmma90_config, WGMMA90_CONFIG);
 
 NH_CONFIG_FN int wgmma90_round_up(int number, int step) {
