@@ -63,6 +63,11 @@ bool nh_problem_partial(const struct nh_problem *problem) {
     return !whole;
 }
 
+bool nh_problem_cut(const struct nh_problem *problem) {
+    const struct nh_axis *axis = problem->axis;
+    return nh_is_cut(&axis[0]) || nh_is_cut(&axis[1]) || nh_is_cut(&axis[2]);
+}
+
 static nhood_status check_axis(const nhood_axis *given, int index, bool clamp,
                                struct nh_axis *axis) {
     if (given->length < 1 || given->length > INT64_C(1) << 40)

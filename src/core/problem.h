@@ -96,13 +96,18 @@ static inline bool nh_has_all_keys(const struct nh_axis *axis) {
     return axis->key.offset == 0 && axis->key.length == nh_axis_keys(axis);
 }
 
-/* Whether tensors cover less than the axis, or it is periodic. */
+/* Whether a row's place among all rows does not tell what it sees of the tensors: these cover less than the axis, it is
+ * periodic, or its windows are not by formula. */
 static inline bool nh_is_cut(const struct nh_axis *axis) {
-    return axis->periodic || !nh_is_whole(axis, &axis->query) || !nh_has_all_keys(axis);
+    return axis->periodic || axis->windows.kind || !nh_is_whole(axis, &axis->query) ||
+           !nh_has_all_keys(axis);
 }
 
 /* Whether the tensors cover less than the grid or, on a periodic axis, begin at another token than 0. */
 bool nh_problem_partial(const struct nh_problem *problem);
+
+/* Whether some axis is cut (nh_is_cut). */
+bool nh_problem_cut(const struct nh_problem *problem);
 
 /* An axis that the tensors cover completely and that is not periodic. */
 static inline struct nh_axis nh_whole_axis(int64_t length, int64_t window, int64_t stride,
@@ -171,8 +176,10 @@ static inline struct nh_range nh_axis_covered(const struct nh_axis *axis, const 
     return (struct nh_range){first / axis->dilation, (first + box->length) / axis->dilation};
 }
 
-/* Keys that query `index` of an axis of `length` queries attends, whose windows are not by formula. */
+/* Keys that query `index` of an axis of `length` queries attends, whose windows are not by formula; and the queries that
+ * attend a key, or the empty range between those that see only keys before it and those that see only keys behind it. */
 struct nh_range nh_windows_range(const struct nh_windows *windows, int64_t length, int64_t index);
+struct nh_range nh_windows_queries(const struct nh_windows *windows, int64_t length, int64_t key);
 
 /* Keys that token `index` of an axis of the grid attends, as positions of its dilation group; on a periodic axis modulo the
  * group's length. Keys that the tensors do not cover are included. */
@@ -183,6 +190,17 @@ static inline struct nh_range nh_axis_window(const struct nh_axis *axis, int64_t
         return nh_periodic_range(axis->window, axis->stride, index / axis->dilation);
     return nh_window_range(nh_axis_group_length(axis->length, axis->dilation, group), axis->window,
                            axis->stride, axis->causal, index / axis->dilation);
+}
+
+/* What the row at a position of a dilation group with so many tokens sees in the whole grid: nh_seen_range, also of axes
+ * whose windows are not by formula. */
+static inline struct nh_range nh_axis_seen(const struct nh_axis *axis, int64_t group_length,
+                                           bool inverse, int64_t position) {
+    if (axis->windows.kind)
+        return inverse ? nh_windows_queries(&axis->windows, axis->length, position)
+                       : nh_windows_range(&axis->windows, axis->length, position);
+    return nh_seen_range(group_length, axis->window, axis->stride, axis->causal, axis->periodic,
+                         inverse, position);
 }
 
 #endif

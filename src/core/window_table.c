@@ -37,6 +37,27 @@ struct nh_range nh_windows_range(const struct nh_windows *windows, int64_t lengt
     return cut(begin, end, windows->valid);
 }
 
+/* The number of queries whose range begins at or before a key or, with `ends`, ends there. */
+static int64_t queries_until(const struct nh_windows *windows, int64_t length, int64_t key,
+                             bool ends) {
+    int64_t low = 0, high = length;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        const struct nh_range range = nh_windows_range(windows, length, middle);
+        if ((ends ? range.end : range.begin) <= key) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+struct nh_range nh_windows_queries(const struct nh_windows *windows, int64_t length, int64_t key) {
+    const int64_t first = queries_until(windows, length, key, true);
+    return (struct nh_range){first, nh_max(first, queries_until(windows, length, key, false))};
+}
+
 /* As nh_check_field, with a shorter text where only one value is legal. */
 static nhood_status check_field(const char *where, const char *field, int64_t value, int64_t low,
                                 int64_t high) {
@@ -180,6 +201,26 @@ nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_
     return NHOOD_OK;
 }
 
+void nh_windows_ranges(const struct nh_windows *windows, int64_t length, nhood_range *range) {
+    for (int64_t i = 0; i < length; i++) {
+        const struct nh_range keys = nh_windows_range(windows, length, i);
+        range[i] = (nhood_range){(int32_t)keys.begin, (int32_t)(keys.end - keys.begin)};
+    }
+}
+
+void nh_windows_inverse(const nhood_range *range, int64_t queries, int64_t keys,
+                        nhood_range *inverse) {
+    /* queries before `first` end before the key, those before `end` begin at or before it */
+    int64_t first = 0, end = 0;
+    for (int64_t key = 0; key < keys; key++) {
+        while (first < queries && range[first].first + (int64_t)range[first].count <= key)
+            first++;
+        while (end < queries && range[end].first <= key)
+            end++;
+        inverse[key] = (nhood_range){(int32_t)first, (int32_t)nh_max(0, end - first)};
+    }
+}
+
 nhood_status nhood_windows_ranges(const nhood_windows *windows, int64_t length,
                                   nhood_range *range) {
     struct nh_windows canonical;
@@ -190,10 +231,7 @@ nhood_status nhood_windows_ranges(const nhood_windows *windows, int64_t length,
     if (!canonical.kind)
         return nh_error(NHOOD_ERR_ARGUMENT, "windows.kind = 0: nhood_window reports the windows of "
                                             "a formula");
-    for (int64_t i = 0; i < length; i++) {
-        const struct nh_range keys = nh_windows_range(&canonical, length, i);
-        range[i] = (nhood_range){(int32_t)keys.begin, (int32_t)(keys.end - keys.begin)};
-    }
+    nh_windows_ranges(&canonical, length, range);
     return NHOOD_OK;
 }
 
@@ -208,16 +246,6 @@ nhood_status nhood_windows_inverse(const nhood_range *range, int64_t queries, in
         return nh_error(NHOOD_ERR_ARGUMENT, "keys = %lld is not in [1, 2^31)", (long long)keys);
     nhood_status status = check_ranges("range", range, queries, keys);
     if (status) return status;
-    int64_t
-        first = 0,
-        end =
-            0; /* queries before `first` end before the key, those before `end` begin at or before it */
-    for (int64_t key = 0; key < keys; key++) {
-        while (first < queries && range[first].first + (int64_t)range[first].count <= key)
-            first++;
-        while (end < queries && range[end].first <= key)
-            end++;
-        inverse[key] = (nhood_range){(int32_t)first, (int32_t)nh_max(0, end - first)};
-    }
+    nh_windows_inverse(range, queries, keys, inverse);
     return NHOOD_OK;
 }

@@ -13,4 +13,9 @@ nhood_status nh_windows_canonical(const char *where, const nhood_windows *given,
 nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_AXES],
                              nhood_range **kept);
 
+/* The ranges of keys of all `length` queries; and from them, of all keys, the ranges of queries that attend them. */
+void nh_windows_ranges(const struct nh_windows *windows, int64_t length, nhood_range *range);
+void nh_windows_inverse(const nhood_range *range, int64_t queries, int64_t keys,
+                        nhood_range *inverse);
+
 #endif

@@ -184,7 +184,7 @@ enum { NH_MOST_BOXED = 1 << 22 };
 /* Whether an axis is boxed: it is periodic, covered in part, or has window tables, so that keys have other places than
  * queries. */
 static inline bool nh_is_boxed(const struct nh_axis *axis) {
-    return axis->windows.kind || nh_is_cut(axis);
+    return nh_is_cut(axis);
 }
 
 /* Whether the window of some query of a periodic axis meets the key box in two pieces, with keys between them that the box

@@ -276,6 +276,9 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
             launch->args = *(const struct nh_cuda_args *)parameters[0];
             memcpy(launch->region, (const char *)parameters[0] + sizeof launch->args,
                    sizeof launch->region);
+            memcpy(launch->table_axis,
+                   (const char *)parameters[0] + offsetof(struct nh_cuda_args, axis),
+                   sizeof launch->table_axis);
         }
     }
     fake.launch_count++;

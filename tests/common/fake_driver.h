@@ -7,7 +7,7 @@
 #define FAKE_DRIVER_H
 
 #include "driver.h"
-#include "kernel_abi.h"
+#include "launch.h"
 #include "members_abi.h"
 
 enum { FAKE_DEVICES = 16, FAKE_LAUNCHES = 64, FAKE_MAPS = 16, FAKE_ERROR = 999 };
@@ -26,6 +26,8 @@ struct fake_launch {
     struct nh_cuda_region region[3];
     /* what is handed to a kernel that works for several problems, instead of all these */
     struct nh_cuda_members members;
+    /* the axes of kernels with window tables, whose arguments `args` and `region` then misread from there on */
+    struct nh_cuda_table_axis table_axis[3];
 };
 
 struct fake_state {

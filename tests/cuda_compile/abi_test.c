@@ -3,6 +3,7 @@
  * NVRTC knows. Needs no GPU. */
 #include "compiler.h"
 #include "example_config.h"
+#include "launch.h"
 #include "nhood.h"
 #include "short_args.h"
 #include "test.h"
@@ -87,21 +88,23 @@ static char *read_text(const char *path) {
     return text[used++];
 }
 
-/* regions: as kernels are compiled that are told those, behind what all share. */
+/* regions: as kernels are compiled that are told those, behind what all share; tables: with addresses of them in axes. */
 static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADERS], int arch,
-                       bool regions) {
-    enum { OPTIONS = SIZES + 4 };
-    char option[SIZES + 2][48], config_option[NH_KERNEL_CONFIG_BYTES + 16];
+                       bool regions, bool tables) {
+    enum { OPTIONS = SIZES + 5 };
+    char option[SIZES + 3][48], config_option[NH_KERNEL_CONFIG_BYTES + 16];
     const char *options[OPTIONS];
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(EXAMPLE_CONFIG);
     const struct example_config config = {.pipeline = 1, .rows = {1, 4, 8}, .warps = -4};
     struct nh_kernel_spec spec;
     nh_kernel_configure(&spec, fields, &config);
-    const size_t more = regions ? 3 * sizeof(struct nh_cuda_region) : 0;
+    const size_t addresses =
+        tables ? sizeof(struct nh_cuda_table_axis) - sizeof(struct nh_cuda_axis) : 0;
+    const size_t more = 3 * ((regions ? sizeof(struct nh_cuda_region) : 0) + addresses);
     const size_t value[] = {
-        sizeof(struct nh_cuda_axis),         sizeof(struct nh_cuda_tensor),
-        sizeof(struct nh_cuda_args) + more,  sizeof(struct nh_tiled_args) + more,
-        sizeof(struct nh_short_args) + more, sizeof config};
+        sizeof(struct nh_cuda_axis) + addresses, sizeof(struct nh_cuda_tensor),
+        sizeof(struct nh_cuda_args) + more,      sizeof(struct nh_tiled_args) + more,
+        sizeof(struct nh_short_args) + more,     sizeof config};
     static const char *const macro[] = {"AXIS_BYTES",  "TENSOR_BYTES", "ARGS_BYTES",
                                         "TILED_BYTES", "SHORT_BYTES",  "CONFIG_BYTES"};
     for (int i = 0; i < SIZES; i++)
@@ -109,10 +112,11 @@ static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADE
     snprintf(option[SIZES], sizeof option[SIZES], "--gpu-architecture=sm_%d", arch);
     snprintf(option[SIZES + 1], sizeof option[0], "-DNH_REGIONS=%d", regions);
     snprintf(config_option, sizeof config_option, "-DNH_CONFIG=%s", spec.config);
-    for (int i = 0; i < SIZES + 2; i++)
+    snprintf(option[SIZES + 2], sizeof option[0], "-DNH_TABLES=%d", tables);
+    for (int i = 0; i < SIZES + 3; i++)
         options[i] = option[i];
-    options[SIZES + 2] = config_option;
-    options[SIZES + 3] = "--std=c++20";
+    options[SIZES + 3] = config_option;
+    options[SIZES + 4] = "--std=c++20";
     void *program = NULL;
     CHECK(nvrtc->create(&program, source, "probe.cu", HEADERS, header, header_name) == 0, "create");
     int result = nvrtc->compile(program, OPTIONS, options);
@@ -144,7 +148,7 @@ int main(void) {
     CHECK(nvrtc.arch_count(&count) == 0 && count > 0 && count <= 64, "%d archs", count);
     if (test_failed || nvrtc.archs(archs)) return EXIT_FAILURE;
     for (int i = 0; i < count; i++)
-        for (int regions = 0; archs[i] >= 80 && regions < 2; regions++)
-            check_arch(&nvrtc, header, archs[i], regions);
+        for (int more = 0; archs[i] >= 80 && more < 3; more++)
+            check_arch(&nvrtc, header, archs[i], more > 0, more > 1);
     return test_result();
 }

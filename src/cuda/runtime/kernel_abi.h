@@ -41,10 +41,27 @@ enum nh_slot {
 #define NH_REGIONS 0
 #endif
 
+/* 1: windows of some axis are not by formula. With NH_REGIONS, as queries and keys of such an axis are counted apart. */
+#ifndef NH_TABLES
+#define NH_TABLES 0
+#endif
+
+#if NH_TABLES
+/* What a row of an axis with a window table sees: a range of keys or of queries. The layout of nhood_range. */
+struct nh_cuda_seen {
+    int first, count;
+};
+#endif
+
 struct nh_cuda_axis {
+    /* `length` is that of the queries' grid, if keys have another one */
     long long length, window, stride, dilation;
     int causal;
     int reserved;
+#if NH_TABLES
+    /* The axis' window table, or NULL: what queries see at [0], what keys see at [1]. */
+    const struct nh_cuda_seen *seen[2];
+#endif
 };
 
 /* Strides in elements; the channels of a row are contiguous. data is NULL for tensors that the pass does not use. */

@@ -91,13 +91,41 @@ void nh_cuda_step_arguments(const struct nh_cuda_step *step, struct nh_cuda_argu
     memcpy(arguments->rest + region_bytes, step->own.words, sizeof step->own.words);
 }
 
+static char *put(char *to, const void *from, size_t bytes) {
+    memcpy(to, from, bytes);
+    return to + bytes;
+}
+
+/* Room for the arguments of kernels with window tables. */
+struct table_arguments {
+    char bytes[sizeof(struct nh_cuda_arguments) +
+               NH_AXES * (sizeof(struct nh_cuda_table_axis) - sizeof(struct nh_cuda_axis))];
+};
+
+/* Writes the arguments of a kernel with window tables: their addresses are added to the axes. */
+static void add_tables(const struct nh_cuda_operation *operation,
+                       const struct nh_cuda_arguments *arguments, struct table_arguments *to) {
+    const struct nh_cuda_axis *const axes = arguments->shared.axis;
+    const char *const from = (const char *)arguments, *const end = from + sizeof *arguments;
+    char *next = put(to->bytes, from, (size_t)((const char *)axes - from));
+    for (int a = 0; a < NH_AXES; a++) {
+        struct nh_cuda_table_axis axis = {.axis = axes[a]};
+        for (int i = 0; operation->has_table[a] && i < 2; i++)
+            axis.seen[i] = operation->memory + operation->table_offset[a][i];
+        next = put(next, &axis, sizeof axis);
+    }
+    put(next, axes + NH_AXES, (size_t)(end - (const char *)(axes + NH_AXES)));
+}
+
 static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io, bool overlaps) {
     struct nh_cuda_arguments arguments;
+    struct table_arguments with_tables;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
-    void *parameters[2] = {&arguments, map};
+    void *parameters[2] = {step->tables ? (void *)&with_tables : &arguments, map};
     bind(operation, step, io, &arguments.shared);
     nh_cuda_step_arguments(step, &arguments);
+    if (step->tables) add_tables(operation, &arguments, &with_tables);
     nhood_status status = encode(&operation->device->cuda->driver, step, &arguments.shared, map);
     return status ? status : nh_cuda_launch(operation, step, overlaps, io->stream, parameters);
 }
@@ -196,7 +224,8 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     created->device = device->backend;
     created->host = device->host;
     created->aligned = nh_cuda_aligned_tensors(problem);
-    nhood_status status = solver->add_steps(created, problem, config);
+    nhood_status status = nh_cuda_keep_tables(created, problem);
+    if (!status) status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
         status = nh_cuda_add_clear_keys(created, problem);
     if (!status && !device->kernels_later) status = nh_cuda_load(created);

@@ -43,6 +43,12 @@ struct nh_cuda_map {
     uint32_t pixels;
 };
 
+/* An axis as kernels with window tables have it (NH_TABLES): `seen` are addresses on the device. */
+struct nh_cuda_table_axis {
+    struct nh_cuda_axis axis;
+    uint64_t seen[2];
+};
+
 struct nh_cuda_step {
     nh_cu_kernel kernel;
     /* x, y and z; nh_cuda_step_add checks them against the hardware's limits */
@@ -57,11 +63,14 @@ struct nh_cuda_step {
     bool overlaps;
     /* Launched only if one of these tensors is given (bits 1 << NHOOD_D_Q ..); 0: always. */
     uint32_t outputs;
-    /* The kernel's one struct of arguments consists of `args`, then `region` if `regions` is set, then `own`. */
+    /* The kernel's one struct of arguments consists of `args`, whose axes have addresses of tables if `tables` is set, then
+     * `region` if `regions` is set, then `own`. */
     struct nh_cuda_args args;
-    /* Whether the kernel is told the region (NH_REGIONS), and which axes are periodic, as bits (NH_PERIODIC). */
+    /* Whether the kernel is told the region (NH_REGIONS), which axes are periodic, as bits (NH_PERIODIC), and whether it
+     * reads window tables (NH_TABLES). */
     bool regions;
     int32_t periodic;
+    bool tables;
     struct nh_cuda_region region[NH_AXES];
     union {
         struct nh_cuda_tiling tiling;
@@ -89,6 +98,9 @@ struct nh_cuda_operation {
     nh_cu_pointer memory;
     unsigned char *kept;
     size_t kept_bytes;
+    /* axes with window tables, and where the plan's memory has what their queries see and what their keys see */
+    bool has_table[NH_AXES];
+    size_t table_offset[NH_AXES][2];
 };
 
 /* `build` of every CUDA solver: makes an operation of the launches that the solver's add_steps adds, with their
@@ -134,6 +146,10 @@ enum { NH_KEPT_ALIGNMENT = 256 };
  * the memory that is returned, before the next call; when add_steps is done they are copied to the device, where kernels
  * of every execute read them. NULL if there is no memory. */
 void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset);
+
+/* Keeps the tables of all axes whose windows are not by formula, for kernels with NH_TABLES. MEMORY. */
+nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
+                                 const struct nh_problem *problem);
 
 /* Allocates the memory and writes it, also while a stream is captured. Plans that cannot run, as their kernels are only
  * collected, have none. MEMORY or DEVICE. */

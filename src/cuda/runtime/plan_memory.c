@@ -1,10 +1,15 @@
 /* Memory on the device that belongs to a plan: what its kernels read besides the tensors of an execute. */
 #include "launch.h"
 
+#include "window_table.h"
+
 #include <string.h>
 
+static_assert(sizeof(nhood_range) == 2 * sizeof(int), "kernels read them as nh_cuda_seen");
+
 void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
-    const size_t begin = (operation->kept_bytes + NH_KEPT_ALIGNMENT - 1) & -NH_KEPT_ALIGNMENT;
+    const size_t begin =
+        (operation->kept_bytes + NH_KEPT_ALIGNMENT - 1) / NH_KEPT_ALIGNMENT * NH_KEPT_ALIGNMENT;
     unsigned char *kept = nh_allocate(operation->host, begin + bytes);
     if (!kept) return NULL;
     if (operation->kept) {
@@ -16,6 +21,25 @@ void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *of
     operation->kept_bytes = begin + bytes;
     *offset = begin;
     return kept + begin;
+}
+
+nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
+                                 const struct nh_problem *problem) {
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        const int64_t queries = axis->length, keys = nh_axis_keys(axis);
+        size_t offset;
+        if (!axis->windows.kind) continue;
+        nhood_range *kept =
+            nh_cuda_keep(operation, (size_t)(queries + keys) * sizeof *kept, &offset);
+        if (!kept) return NHOOD_ERR_MEMORY;
+        nh_windows_ranges(&axis->windows, queries, kept);
+        nh_windows_inverse(kept, queries, keys, kept + queries);
+        operation->has_table[a] = true;
+        operation->table_offset[a][0] = offset;
+        operation->table_offset[a][1] = offset + (size_t)queries * sizeof *kept;
+    }
+    return NHOOD_OK;
 }
 
 /* Copies by a stream of its own: the default stream may wait for one that a graph is captured from, which fails. */

@@ -47,7 +47,8 @@ static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_ten
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
     *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
     struct nh_cuda_args *args = &step->args;
-    step->regions = nh_problem_partial(problem) || nh_problem_periodic(problem);
+    step->regions = nh_problem_cut(problem);
+    step->tables = nh_problem_has_tables(problem);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
@@ -124,6 +125,7 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     operation->spec[index] = *spec;
     if (step->regions) nh_kernel_define(&operation->spec[index], "NH_REGIONS", 1);
     if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);
+    if (step->tables) nh_kernel_define(&operation->spec[index], "NH_TABLES", 1);
     if (operation->device->noted_tiles)
         note_tiles(operation, &operation->step[index], &operation->spec[index]);
     /* nh_kernel_define drops a macro that does not fit, and most macros have a default: the kernel would still
@@ -137,14 +139,18 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     return NHOOD_OK;
 }
 
-/* The most terms of a sum of these kinds. A key's queries are at most window + window/2 along an axis, as windows that
- * stop at the ends of the axis are attended by up to half as many queries more. */
+/* The most queries of a key along an axis, or a bound: window + window/2, as windows that stop at the ends of the axis are
+ * attended by up to half as many queries more; with a table it may be all. */
+static int64_t most_queries(const struct nh_axis *axis) {
+    const int64_t bound = axis->windows.kind ? axis->length : axis->window + axis->window / 2;
+    return nh_min(bound, nh_longest_group(axis));
+}
+
+/* The most terms of a sum of these kinds. */
 static int64_t most_terms(const struct nh_problem *problem, int rows) {
     int64_t share = problem->heads / problem->kv_heads, queries = share, terms = 0;
-    for (int a = 0; a < NH_AXES; a++) {
-        const struct nh_axis *axis = &problem->axis[a];
-        queries *= nh_min(axis->window + axis->window / 2, nh_longest_group(axis));
-    }
+    for (int a = 0; a < NH_AXES; a++)
+        queries *= most_queries(&problem->axis[a]);
     if (rows & NH_SUMS_OF_QUERY) terms = problem->window_count + problem->extra_tokens;
     if (rows & NH_SUMS_OF_KEY) terms = nh_max(terms, queries);
     if (rows & NH_SUMS_OVER_ALL) terms = nh_max(terms, problem->query_tokens * share);
@@ -169,7 +175,9 @@ static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t bits = problem->batch > 1 ? s->batch : 0;
     for (int a = 0; a < NH_AXES; a++)
-        if (!nh_tensor_of_grid(tensor) || problem->axis[a].length > 1) bits |= s->axis[a];
+        if (!nh_tensor_of_grid(tensor) ||
+            nh_max(problem->axis[a].length, nh_axis_keys(&problem->axis[a])) > 1)
+            bits |= s->axis[a];
     return bits | (problem->heads > 1 ? s->head : 0);
 }
 
@@ -264,6 +272,7 @@ nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
     step.overlaps = true;
     step.regions = false;
     step.periodic = 0;
+    step.tables = false;
     step.threads = 32 * NH_BIAS_SUM_WARPS;
     step.shared_bytes = 0;
     step.maps = 0;
@@ -295,6 +304,7 @@ nhood_status nh_cuda_add_clear_keys(struct nh_cuda_operation *operation,
     step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
     step.overlaps = true;
     step.periodic = 0; /* rows are stored where they lie: nothing goes around */
+    step.tables = false;
     step.threads = THREADS;
     step.grid[0] = nh_min(nh_ceil_div(threads, THREADS), MOST_BLOCKS);
     step.grid[1] = 2; /* dK, dV */

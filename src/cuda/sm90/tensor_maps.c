@@ -139,7 +139,7 @@ static bool dim_fits(int64_t dim, int64_t most) {
 
 /* NULL, or why the kernels do not take the part of a grid that tensors cover, or a periodic axis. */
 static const char *refuse_parts(const struct nh_problem *problem) {
-    if (!nh_problem_partial(problem) && !nh_problem_periodic(problem)) return NULL;
+    if (!nh_problem_cut(problem)) return NULL;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
         if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))

@@ -14,7 +14,8 @@ static bool is_whole(const struct nh_axis *axis) {
 /* Turns every token of an axis into `inner` tokens; false if windows would move. A partial window stays in place only
  * when window / 2 and stride / 2 round the same way, that is, when both are odd or both even. */
 static bool widen(const struct nh_axis *axis, int64_t inner, struct nh_axis *wide) {
-    if (axis->causal || axis->periodic || axis->dilation > 1 || axis->length > INT32_MAX / inner)
+    if (axis->causal || axis->periodic || axis->windows.kind || axis->dilation > 1 ||
+        axis->length > INT32_MAX / inner)
         return false;
     *wide = *axis;
     wide->length *= inner;

@@ -60,8 +60,7 @@ struct nh_range nh_groups_seen(const struct nh_groups *groups, int64_t row) {
     /* Most axes are not cut and have a stride of 1: passing the constant lets compilers leave out divisions. */
     if (groups->whole && axis->stride == 1)
         return nh_seen_range(groups->length, axis->window, 1, axis->causal, 0, groups->inverse, at);
-    struct nh_range seen = nh_seen_range(groups->length, axis->window, axis->stride, axis->causal,
-                                         axis->periodic, groups->inverse, at);
+    struct nh_range seen = nh_axis_seen(axis, groups->length, groups->inverse, at);
     return nh_covered_part(seen, groups->columns, groups->length, axis->periodic);
 }
 
@@ -177,6 +176,7 @@ static struct nh_range inner_rows(const struct cut *cut, bool boxes) {
     const bool one_sided = groups->inverse || axis->causal;
     const int64_t margin = (one_sided ? axis->window : axis->window / 2 + 1) + axis->stride;
     int64_t lap = 0; /* offset of the lap around a periodic axis in which the middle row is */
+    if (axis->windows.kind) return (struct nh_range){0, 0}; /* nothing repeats */
     if (axis->periodic && !boxes) {
         bool around = groups->columns.end - groups->columns.begin == groups->length;
         return (struct nh_range){0, around ? cut->length : 0};

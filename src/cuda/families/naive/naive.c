@@ -94,7 +94,7 @@ static int64_t chunks_of(const struct nh_problem *problem, const struct row_conf
  * alone. */
 static bool takes_tiles(const struct nh_problem *problem) {
     enum { MOST_DIM = 32, MOST_WINDOW = 13 };
-    if (nh_problem_partial(problem) || nh_problem_periodic(problem)) return false;
+    if (nh_problem_cut(problem)) return false;
     if (problem->op == NHOOD_OP_IN || problem->dtype == NHOOD_DTYPE_F64) return false;
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].window > MOST_WINDOW || problem->axis[a].length > INT32_MAX)
@@ -255,7 +255,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
                  const struct nh_config *config, struct nh_work *work) {
     const int32_t *tile = config->value;
     const bool tiled = is_tiled(tile);
-    if (tiled && (nh_problem_partial(problem) || nh_problem_periodic(problem))) return false;
+    if (tiled && nh_problem_cut(problem)) return false;
     nh_work_start(work, NH_OPERATION_NAIVE, problem);
     for (const struct pass *pass = passes[problem->op]; pass->source && pass->rows <= KEYS;
          pass++) {
@@ -296,5 +296,5 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 const struct nh_solver nh_solver_cuda_naive = {
     NH_CUDA_SOLVER("cuda.naive", knobs, nh_refuse_nothing, candidates, work, add_steps),
     .view = nh_attended_keys,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_TABLES,
 };

@@ -39,7 +39,7 @@ static inline bool nh_small_fetches(const struct nh_small_launch *launch) {
 
 /* Whether tensors do not cover the grid, or an axis is periodic: NH_REGIONS of the kernels. */
 static inline bool nh_small_has_region(const struct nh_problem *problem) {
-    return nh_problem_partial(problem) || nh_problem_periodic(problem);
+    return nh_problem_cut(problem);
 }
 
 /* Whether a work tile is a plane of a volume, for halos that roll only: slots are planes (small_roll.cuh). */

@@ -285,7 +285,7 @@ void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_de
     struct search search;
     search.problem = problem;
     search.cuda = cuda;
-    search.region = nh_problem_partial(problem) || nh_problem_periodic(problem);
+    search.region = nh_problem_cut(problem);
     if (!try_tiles(&search, false, best)) try_tiles(&search, true, best);
     struct nh_config *config = best->item;
     for (int i = 0; i < best->count; i++) {

@@ -1,11 +1,12 @@
-/* Boxes of a grid that tensors cover, and periodic axes (NH_REGIONS; NH_PERIODIC: bits of axes that are). Without
- * NH_REGIONS tensors cover the whole grid, and nothing here is needed.
+/* Boxes of a grid that tensors cover, periodic axes (NH_REGIONS; NH_PERIODIC: bits of axes that are), and window tables
+ * (NH_TABLES). Without NH_REGIONS tensors cover the whole grid, and nothing here is needed.
  *
  * Rows are what blocks own, columns what rows are paired with: queries and keys, or the other way round. Positions are
  * inside a dilation group, as in window.h. A window is that of the whole grid; of its columns, those count that tensors
  * have. On a periodic axis rows have positions from 0 to less than twice the group's length, as their box says. The
  * positions of what they see go on from there, from less than 0 to beyond the group's end: the columns repeat with each
- * lap of the group's length. */
+ * lap of the group's length. An axis with a table has queries and keys on grids of their own; `length` is then that of
+ * the queries, which windows do not depend on, and the dilation is 1. */
 #pragma once
 #include "prelude.cuh"
 
@@ -14,8 +15,8 @@
 #endif
 
 /* What the host knows of a problem, so that kernels need not test it: bits of the axes on which tensors cover less than
- * the grid, or which are periodic; and whether any axis has a stride or a dilation above 1, or is causal. Where none
- * has, a position's window needs no divisions. */
+ * the grid, or which are periodic or have tables; and whether any axis has a stride or a dilation above 1, or is
+ * causal. Where none has, a position's window needs no divisions. */
 #ifndef NH_REGION_AXES
 #define NH_REGION_AXES 7
 #endif
@@ -36,7 +37,7 @@ __device__ __forceinline__ bool nh_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;
 }
 
-/* Whether tensors may cover less than the axis, or it is periodic. */
+/* Whether tensors may cover less than the axis, or it is periodic, or has a table. */
 __device__ __forceinline__ bool nh_is_cut(int axis) {
     return NH_REGIONS && NH_REGION_AXES >> axis & 1;
 }
@@ -48,9 +49,15 @@ __device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITI
     return {first / dilation, (first + (NH_POSITION)box.length) / dilation};
 }
 
-/* What the row at a position sees in the whole grid. */
+/* What the row at a position sees in the whole grid. On an axis with a table the position must be one of the grid. */
 __device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse,
                                                     NH_POSITION length, NH_POSITION position) {
+#if NH_TABLES
+    if (const nh_cuda_seen *table = axis.seen[inverse]) {
+        const nh_cuda_seen seen = table[position];
+        return {seen.first, seen.first + seen.count};
+    }
+#endif
     return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)NH_STRIDE(axis), NH_IS_CAUSAL(axis), wraps,
                          inverse, position);
 }
