@@ -68,20 +68,43 @@ static bool read_count(const char *name, const char *text, int64_t *value,
     return true;
 }
 
+/* If a problem's text names a window table, "t<keys>#<hash>", writes a text with other windows in the place of all: no problem can
+ * be made of a hash, but all else can be checked. False: it names none, or there is no room. */
+static bool without_tables(const char *text, char *other, size_t capacity) {
+    enum { HASH_DIGITS = 16 };
+    bool any = false;
+    size_t used = 0;
+    while (*text && used < capacity) {
+        const size_t keys = *text == 't' ? strspn(text + 1, "0123456789") : 0;
+        const char *hash = text + 1 + keys;
+        if (keys && *hash == '#' && strspn(hash + 1, "0123456789abcdef") == HASH_DIGITS) {
+            used += (size_t)snprintf(other + used, capacity - used, "r%.*sw1", (int)keys, text + 1);
+            text = hash + 1 + HASH_DIGITS;
+            any = true;
+        } else {
+            other[used++] = *text++;
+        }
+    }
+    if (used >= capacity) return false;
+    other[used] = '\0';
+    return any;
+}
+
 /* Returns false and the reason if the line is not well formed. Else adds it; *status is MEMORY if that fails. */
 static bool read_line(struct nh_wisdom *wisdom, char *line, char reason[REASON_BYTES],
                       nhood_status *status) {
-    char *field[FIELDS], problem[NH_WISDOM_PROBLEM_BYTES];
+    char *field[FIELDS], problem[NH_WISDOM_PROBLEM_BYTES], other[2 * NH_WISDOM_PROBLEM_BYTES];
     nhood_problem parsed;
     struct nh_wisdom_record record;
     if (!split(line, field, reason)) return false;
-    if (nhood_problem_parse(field[1], &parsed) ||
+    const bool tables = without_tables(field[1], other, sizeof other);
+    if (nhood_problem_parse(tables ? other : field[1], &parsed) ||
         nhood_problem_format(&parsed, problem, sizeof problem, NULL)) {
         snprintf(reason, REASON_BYTES, "%.*s", REASON_BYTES - 1, nhood_last_error());
         return false;
     }
     record.device = field[0];
-    record.problem = problem;
+    record.problem = tables ? field[1] : problem; /* such a text is as nh_problem_text wrote it */
     record.solver = field[2];
     record.config = strcmp(field[3], "-") != 0 ? field[3] : "";
     if (!read_count("median", field[4], &record.median_ns, reason) ||

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import nhood
@@ -397,6 +400,19 @@ def test_layers_that_are_refused():
         layer(torch.randn(1, 7, 8))
     with pytest.raises(NotImplementedError, match="a stream has windows by formula"):
         layer.stream()
+
+
+def test_benchmark(run_program: Callable, tmp_path: Path) -> None:
+    """All rows and ways, of which FlexAttention may fail where there is no compiler; and all ways of a row agree."""
+    ended = run_program("bench/gpu/windows.py", "--device", "cpu", "--small", "--turns", 1, "--json", tmp_path / "times.json")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = json.loads((tmp_path / "times.json").read_text())["rows"]
+    assert [row["row"].split()[0] for row in rows] == ["blocks", "formula", "formula", "formula", "plan", "upsampling"]
+    for row in rows:
+        if row["row"].startswith("plan"):
+            continue
+        assert all("FlexAttention" in way for way in row["failed"])
+        assert len(row["forward"]) >= 2 and max(row["differs by"].values()) < 1e-4
 
 
 def test_calls_that_are_refused():

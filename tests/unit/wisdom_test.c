@@ -135,6 +135,34 @@ static void forgetting(void) {
 
 /* ---- text ---- */
 
+/* Texts that name window tables by hashes are taken as they are, but all else in them is checked. */
+static void tables(void) {
+    struct nh_wisdom *wisdom = create(), *again = create();
+    struct nh_wisdom_key key = {"chip", "bwd:f32:b1h1d8:9x4:wt7#0123456789abcdefv5xz3"};
+    int64_t accepted = 0, median_ns = 0, samples = 0;
+    CHECK(!nh_wisdom_read(wisdom,
+                          "nhood-wisdom 1\n"
+                          "chip bwd:f32:b1h1d8:9x4:wt7#0123456789abcdefv5xz3 one size=1 100 7\n"
+                          "chip bwd:f32:b1h1d8:9x4:wt7#0123456789abcdefv8xz3 one size=1 100 7\n"
+                          "chip bwd:f32:b1h1d8:9x4:wt7#0123456789abcdexz3 one size=1 100 7\n"
+                          "chip bwd:f32:b1h1d8:9x4:wt0#0123456789abcdefxz3 one size=1 100 7\n",
+                          "text", &accepted) &&
+              accepted == 1,
+          "%lld lines, %s", (long long)accepted, last_log);
+    CHECK(nh_wisdom_look_up(wisdom, &key, "one", "size=1", &median_ns, &samples) &&
+              median_ns == 100,
+          "%lld ns", (long long)median_ns);
+    char *text = NULL;
+    size_t length = 0;
+    nh_wisdom_text(wisdom, &text, &length);
+    CHECK(!nh_wisdom_read(again, text, "text", &accepted) && accepted == 1, "%s", last_log);
+    check_equal(wisdom, again, "there and back");
+    nh_release(&host, text);
+    nh_wisdom_destroy(wisdom);
+    nh_wisdom_destroy(again);
+    logs = 0;
+}
+
 static void texts(void) {
     struct nh_wisdom *wisdom = create(), *again = create();
     struct nh_wisdom_key key = {"chip,_2_cores", "fwd:f32:b1h1d8:9:w3"};
@@ -329,6 +357,7 @@ int main(void) {
     merging();
     preferring();
     forgetting();
+    tables();
     texts();
     reasons();
     logs = 0;

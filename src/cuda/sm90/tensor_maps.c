@@ -142,9 +142,11 @@ static const char *refuse_parts(const struct nh_problem *problem) {
     if (!nh_problem_cut(problem)) return NULL;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
-            return "part of a grid with an axis longer than 2^29 tokens, or 2^28 where it is "
-                   "periodic";
+        if (nh_max(axis->length, nh_axis_keys(axis)) >
+            (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
+            return "part of a grid, or a window table, with an axis longer than 2^29 tokens, or "
+                   "2^28 "
+                   "where it is periodic";
         const char *pieces = nh_refuse_pieces(axis, problem->op == NHOOD_OP_BWD);
         if (pieces) return pieces;
         if (by_position(problem, a) &&

@@ -42,5 +42,5 @@ bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3])
 
 bool nh_sm90_windows_slide(const struct nh_problem *problem) {
     return !nh_problem_causal(problem) && !nh_problem_strided(problem) && !problem->has_bias &&
-           !problem->extra_tokens;
+           !problem->extra_tokens && !nh_problem_has_tables(problem);
 }

@@ -26,7 +26,7 @@ bool nh_sm90_suits(const struct nh_problem *problem, const int32_t tile[3], bool
 bool nh_sm90_sevens_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
 /* Whether a row's window is the one of the row before, moved by a token, and rows see nothing else: no stride, causal
- * axis, bias or extra tokens. */
+ * axis, bias, extra tokens or window table. */
 bool nh_sm90_windows_slide(const struct nh_problem *problem);
 
 #endif

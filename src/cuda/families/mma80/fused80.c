@@ -82,6 +82,6 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 const struct nh_solver nh_solver_cuda_fused80 = {
     NH_CUDA_SOLVER("cuda.fused80", knobs, refuse, candidates, work, add_steps),
     .view = nh_attended_keys,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_TABLES,
     .left_to = "cuda.fused90",
 };

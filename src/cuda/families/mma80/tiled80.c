@@ -10,7 +10,7 @@
 enum { MOST_DIM = 256, MOST_LENGTH = 1 << 29, MOST_DIMS_AT_ONCE = 384, MOST_REGISTERS = 255 };
 
 static const char *refuse_axis(const struct nh_problem *problem, const struct nh_axis *axis) {
-    if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
+    if (nh_max(axis->length, nh_axis_keys(axis)) > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
         return "an axis is longer than 2^29 tokens, or 2^28 where it is periodic";
     return nh_refuse_pieces(axis, problem->op == NHOOD_OP_BWD);
 }

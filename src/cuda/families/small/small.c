@@ -59,7 +59,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         return "a stride is no multiple of 16 bytes";
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        if (axis->length > (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
+        if (nh_max(axis->length, nh_axis_keys(axis)) >
+            (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
             return "an axis is longer than 2^30 tokens, or 2^29 where it is periodic";
         const char *reason = nh_refuse_pieces(axis, backward);
         if (reason) return reason;
@@ -208,5 +209,5 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 const struct nh_solver nh_solver_cuda_small = {
     NH_CUDA_SOLVER("cuda.small", knobs, refuse, nh_small_candidates, work, add_steps),
     .view = nh_attended_keys,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_TABLES,
 };

@@ -8,6 +8,7 @@ static struct nh_range queries_of(const struct nh_axis *axis, int64_t key) {
 /* Whether all warp tiles between those that are nearer to the front or the back than a window see the same of their
  * boxes. The last of these boxes may not stick out, else it would begin earlier. */
 static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t columns) {
+    if (axis->windows.kind) return false;
     if (axis->query.length == axis->length && axis->key.length == axis->length)
         return axis->length % axis->dilation == 0;
     if (axis->dilation > 1 || axis->periodic) return false;

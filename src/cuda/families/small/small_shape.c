@@ -26,7 +26,7 @@ static bool group_sees_windows(const struct nh_axis *axis, int64_t group) {
 }
 
 bool nh_small_sees_windows(const struct nh_axis *axis) {
-    if (axis->causal) return false;
+    if (axis->causal || axis->windows.kind) return false;
     if (axis->key.length == axis->length) return true;
     int64_t group = 0;
     while (group < axis->dilation && group_sees_windows(axis, group))
@@ -330,7 +330,7 @@ static struct sweep sweep_of(const struct nh_small_launch *launch) {
  * them. The swizzle repeats every 8 rows, so a slot is a multiple of 8 rows, to which planes that are chunks are filled
  * up; 4 suffice where the number of slots is even. An axis that tensors do not cover, or that is periodic, must have one
  * dilation group, and if periodic be covered and divided by work tiles. MOST_TILES bounds the time in which the host
- * looks at each work tile. */
+ * looks at each work tile. With window tables, what is next to each other need not be seen by neighbors: nothing rolls. */
 static bool rolls(const struct sweep *sweep) {
     enum { MOST_TILES = 4096 };
     const struct nh_small_launch *launch = sweep->launch;
@@ -342,6 +342,7 @@ static bool rolls(const struct sweep *sweep) {
     if (problem->rank == 3) slot_rows *= launch->config.halo[1];
     if (nh_is_cut(axis) && (axis->dilation > 1 || sweep->tiles > MOST_TILES)) return false;
     if (axis->periodic && (!sweep->whole || axis->length % sweep->work_tile)) return false;
+    if (nh_problem_has_tables(problem)) return false;
     return problem->rank > 1 && sweep->work_tile == launch->config.warp_tile[first] &&
            sweep->work_tile <= launch->config.halo[first] &&
            (planes ? launch->config.halo[first] > 1 && !sweep->shorter &&

@@ -157,5 +157,5 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 const struct nh_solver nh_solver_cuda_joint90 = {
     NH_CUDA_SOLVER("cuda.joint90", knobs, refuse, candidates, work, add_steps),
     .view = nh_permuted_axes,
-    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC,
+    .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_TABLES,
 };
