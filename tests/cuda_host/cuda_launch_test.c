@@ -491,6 +491,27 @@ static void check_tables(void) {
         operation[i]->destroy(operation[i]);
 }
 
+/* cuda.fused80 computes wide values in parts of their columns; the first part stores LSE. */
+static void check_wide_values(void) {
+    struct nh_problem problem;
+    nhood_io io;
+    const char *text = "fwd:f16:b1h2d32v400:64:w7:x2";
+    read_problem(text, &problem);
+    if (!execute(&nh_solver_cuda_fused80, &problem, text, &io)) return;
+    CHECK(fake.launch_count == 2, "%d launches", fake.launch_count);
+    for (int part = 0; part < fake.launch_count; part++) {
+        static const int of_values[] = {NH_V, NH_O, NH_EXTRA_V};
+        const struct nh_cuda_args *args = &fake.launch[part].args;
+        for (size_t i = 0; i < sizeof of_values / sizeof *of_values; i++)
+            CHECK(args->tensor[of_values[i]].data == address_of(of_values[i]) + part * 208 * 2 &&
+                      args->tensor[of_values[i]].head == 400,
+                  "part %d, slot %d at %p", part, of_values[i], args->tensor[of_values[i]].data);
+        CHECK(args->dim_v == (part ? 192 : 208), "part %d: %lld columns", part, args->dim_v);
+        CHECK(!args->tensor[NH_LSE].data == (part == 1), "part %d: LSE at %p", part,
+              args->tensor[NH_LSE].data);
+    }
+}
+
 static void check_alignment_of(const char *text, int32_t tensor, int offset_bytes,
                                const char *refusal) {
     struct nh_problem problem;
@@ -579,6 +600,7 @@ int main(void) {
     check_overlaps();
     check_shared_kernel();
     check_tables();
+    check_wide_values();
     check_alignment();
     check_vector();
     fixture_close(&f, "launches");

@@ -1,18 +1,44 @@
 /* cuda.fused80: softmax(Q K^T) V in one kernel on tensor cores, for sm_80 and later. A block owns a box of queries of
  * one dilation group and streams the box of keys that they attend, their halo, through shared memory:
  * fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile pairs that each choice visits. No
- * head dims above 256, no f64. */
+ * head dims above 256, no value dims above 1,024, no f64. */
 #include "cuda_family.h"
+#include "dtype.h"
 #include "tiled80.h"
 
-enum { MOST_CANDIDATES = 6 };
+enum { MOST_CANDIDATES = 6, MOST_VALUES = 1024, MOST_VALUES_AT_ONCE = 256, VALUES_STEP = 16 };
 #define NH_KNOBS "fused80_knobs.def"
 #include "knob_table.h"
 
+/* ---- wide values ---- */
+
+/* Columns of values beyond 256 are computed in parts, each by a launch that makes the scores again. */
+static int parts_of(const struct nh_problem *problem) {
+    return (int)nh_ceil_div(problem->dim_v, MOST_VALUES_AT_ONCE);
+}
+
+/* The columns of all parts but the last. */
+static int64_t part_columns(const struct nh_problem *problem) {
+    const int64_t even = nh_ceil_div(problem->dim_v, parts_of(problem));
+    return nh_ceil_div(even, VALUES_STEP) * VALUES_STEP;
+}
+
+/* The problem of a part, written to `room`, or `problem` itself if there is one part. Strides remain those of all columns. */
+static const struct nh_problem *part_of(const struct nh_problem *problem, int part,
+                                        struct nh_problem *room) {
+    const int64_t columns = part_columns(problem);
+    if (parts_of(problem) == 1) return problem;
+    *room = *problem;
+    room->dim_v = nh_min(columns, problem->dim_v - part * columns);
+    return room;
+}
+
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    struct nh_problem room;
     (void)device;
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
-    return nh_tiled80_refuse(problem);
+    if (problem->dim_v > MOST_VALUES) return "a value dim is larger than 1024";
+    return nh_tiled80_refuse(part_of(problem, 0, &room));
 }
 
 static struct nh_tiled80_kernel kernel_of(const struct nh_problem *problem,
@@ -23,9 +49,14 @@ static struct nh_tiled80_kernel kernel_of(const struct nh_problem *problem,
 static bool work_of(const struct nh_problem *problem, const struct nh_device *device,
                     const struct nh_config *config, const struct nh_tiling_count *count,
                     struct nh_work *work) {
-    const struct nh_tiled80_kernel kernel = kernel_of(problem, device->backend, config->value);
     nh_work_start(work, NH_OPERATION_FUSED80, problem);
-    return nh_tiled80_add_work(&kernel, count, work);
+    for (int part = 0; part < parts_of(problem); part++) {
+        struct nh_problem room;
+        const struct nh_tiled80_kernel kernel =
+            kernel_of(part_of(problem, part, &room), device->backend, config->value);
+        if (!nh_tiled80_add_work(&kernel, count, work)) return false;
+    }
+    return true;
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
@@ -70,13 +101,29 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 /* ---- plan ---- */
 
-static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              const struct nh_config *config) {
-    const struct nh_tiled80_kernel kernel = kernel_of(problem, operation->device, config->value);
+static nhood_status add_part(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             const struct nh_config *config, int part) {
+    static const int of_values[] = {NH_V, NH_O, NH_EXTRA_V};
+    struct nh_problem room;
+    const struct nh_tiled80_kernel kernel =
+        kernel_of(part_of(problem, part, &room), operation->device, config->value);
+    const int64_t first = part * part_columns(problem);
     struct nh_kernel_spec spec = {.source = "fused80_forward.cu"};
     struct nh_cuda_step step;
     nh_tiled80_step(&kernel, &step, &spec);
+    for (size_t i = 0; i < sizeof of_values / sizeof *of_values; i++)
+        step.binding[of_values[i]].offset_bytes +=
+            (size_t)first * (size_t)nh_dtype_bytes(problem->dtype);
+    if (part) step.binding[NH_LSE].from = NH_BIND_NONE; /* the first part stores it */
     return nh_cuda_step_add(operation, &step, &spec);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    nhood_status status = NHOOD_OK;
+    for (int part = 0; !status && part < parts_of(problem); part++)
+        status = add_part(operation, problem, config, part);
+    return status;
 }
 
 const struct nh_solver nh_solver_cuda_fused80 = {
