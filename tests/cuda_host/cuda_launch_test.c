@@ -489,6 +489,11 @@ static void check_tables(void) {
           "%u blocks of queries, %u of keys", fake.launch[0].grid[0], fake.launch[1].grid[0]);
     for (int i = 0; i < 2; i++)
         operation[i]->destroy(operation[i]);
+    /* The largest halo, which cuda.small's kernels have room for, is known of tables up to this length. */
+    read_problem("fwd:bf16:b1h1d32:4096x8:wz5xz5", &problem);
+    CHECK(!refusal_of(&nh_solver_cuda_small, &problem, &f.device[0]), "refused");
+    read_problem("fwd:bf16:b1h1d32:4097x8:wz5xz5", &problem);
+    CHECK(refusal_of(&nh_solver_cuda_small, &problem, &f.device[0]), "not refused");
 }
 
 /* cuda.fused80 computes wide values in parts of their columns; the first part stores LSE. */

@@ -2,7 +2,14 @@
 
 #include <math.h>
 
-enum { MOST_COUNTED = 1 << 14 };
+/* The most row tiles of which each is looked at; and the most of a long axis with a window table, where looking takes longer. */
+enum { MOST_COUNTED = 1 << 14, MOST_OF_TABLES = 1 << 9 };
+
+/* Of so many row tiles in a row, every n-th is counted. */
+static int64_t step_of(const struct nh_axis *axis, int64_t tiles) {
+    const bool table = axis->windows.kind && !nh_listed_exactly(axis);
+    return nh_ceil_div(tiles, table ? MOST_OF_TABLES : MOST_COUNTED);
+}
 
 /* Dilation groups of an axis that are alike, cut into tiles of rows, and these into parts. */
 struct cut {
@@ -156,7 +163,7 @@ static bool alike(const struct cut *cut, int64_t from, int64_t to) {
 /* Adds row tiles [from, to), each with this weight. */
 static void add_tiles(const struct cut *cut, int64_t from, int64_t to, double weight,
                       struct line *line) {
-    int64_t tiles = to - from, step = nh_ceil_div(tiles, MOST_COUNTED);
+    int64_t tiles = to - from, step = step_of(cut->groups.axis, tiles);
     if (tiles > 1 && alike(cut, from, to)) {
         add_tile(cut, from, weight * (double)tiles, line);
     } else if (tiles > 1 && step == 1) {

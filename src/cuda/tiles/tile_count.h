@@ -56,13 +56,20 @@ struct nh_tile_counts {
     double longest[NH_MOST_EXTENTS], visits[NH_MOST_EXTENTS], dense[NH_MOST_EXTENTS];
 };
 
+/* Whether all row tiles of an axis with a window table are looked at. */
+enum { NH_LISTED_EXACTLY = 1 << 12 };
+static inline bool nh_listed_exactly(const struct nh_axis *axis) {
+    return nh_max(axis->length, nh_axis_keys(axis)) <= NH_LISTED_EXACTLY;
+}
+
 /* Counts the pairs of one axis. Column tiles start at the halo's first position, and hold columns that tensors have. Row
  * tiles consist of parts of `part` rows that share a loop and skip column tiles of which none of their rows sees anything:
  * counts pairs of a part and a column tile. A part beyond the group's last row visits one tile. beyond: kernels also visit
  * row tiles that only the longest dilation groups have, in all groups; their loop is then over what the group's last row
  * sees. If tensors do not cover the grid, or the axis is periodic, these kernels fetch boxes (boxes.cuh): at least one for
  * each part, and more where boxes end at a seam. Exact for up to 2^14 row tiles in each run that is counted (those near
- * the ends of a group, and one period of what is between); of more, every n-th is counted. */
+ * the ends of a group, and one period of what is between), but of axes with window tables only as nh_listed_exactly says; of more,
+ * every n-th is counted, and a longer halo may be missed. */
 void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool inverse,
                     bool beyond, const int32_t *columns, int count, struct nh_tile_counts *counts);
 
