@@ -506,8 +506,7 @@ NHOOD_API nhood_status nhood_plan_create(nhood_context *context, int32_t device,
                                          const nhood_problem *problem,
                                          const nhood_plan_options *options, nhood_plan **plan);
 
-/* Plans are reference-counted, and created with one reference. The last release destroys. NULL is allowed. A plan with window
- * tables has memory on its CUDA device, which a captured graph reads: it must live as long as the graph. */
+/* Plans are reference-counted, and created with one reference. The last release destroys. NULL is allowed. */
 NHOOD_API void nhood_plan_retain(nhood_plan *plan);
 NHOOD_API void nhood_plan_release(nhood_plan *plan);
 

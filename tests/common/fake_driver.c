@@ -399,6 +399,12 @@ static nh_cu_result fake_stream_synchronize(nh_cu_stream stream) {
     return 0;
 }
 
+static nh_cu_result fake_stream_captures(nh_cu_stream stream, int *status) {
+    (void)stream;
+    *status = fake.capturing;
+    return 0;
+}
+
 static nh_cu_result fake_event_create(nh_cu_event *event, unsigned flags) {
     (void)flags;
     MAY_FAIL("event_create");

@@ -38,7 +38,7 @@ static nhood_status build(const struct nh_device *device, struct nh_operation **
     return status;
 }
 
-/* Plans, executes and destroys while `capturing` or not. */
+/* Plans, executes and destroys while `capturing` or not. Memory that a captured graph reads remains. */
 static nhood_status use(bool capturing, const char *failing, const char *what) {
     struct fixture f;
     struct nh_operation *operation = NULL;
@@ -61,6 +61,8 @@ static nhood_status use(bool capturing, const char *failing, const char *what) {
         CHECK(fake.launch[0].args.tensor[NH_P].data == (void *)(FAKE_MEMORY + SECOND_AT),
               "%s: the launch has %p", what, fake.launch[0].args.tensor[NH_P].data);
         operation->destroy(operation);
+        CHECK(fake.memory_open == capturing, "%s: %d allocations are left", what, fake.memory_open);
+        fake.memory_open -= capturing;
     }
     fixture_close(&f, what);
     return status;

@@ -317,6 +317,10 @@ nh_cu_result cuStreamDestroy_v2(nh_cu_stream) {
 nh_cu_result cuStreamSynchronize(nh_cu_stream) {
     return NH_CU_SUCCESS;
 }
+nh_cu_result cuStreamIsCapturing(nh_cu_stream, int *status) {
+    *status = 0;
+    return NH_CU_SUCCESS;
+}
 nh_cu_result cuEventCreate(nh_cu_event *event, unsigned) {
     return give(event);
 }

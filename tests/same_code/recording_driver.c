@@ -311,13 +311,21 @@ nh_cu_result cuMemFree_v2(nh_cu_pointer address) {
     return NH_CU_SUCCESS;
 }
 
-/* Trees before it had no such function. */
+/* Trees before it had no such function, nor cuStreamIsCapturing. */
 __attribute__((visibility("default"))) nh_cu_result
 cuMemcpyHtoDAsync_v2(nh_cu_pointer to, const void *from, size_t bytes, nh_cu_stream stream);
 nh_cu_result cuMemcpyHtoDAsync_v2(nh_cu_pointer to, const void *from, size_t bytes,
                                   nh_cu_stream stream) {
     (void)stream;
     return cuMemcpyHtoD_v2(to, from, bytes);
+}
+
+__attribute__((visibility("default"))) nh_cu_result cuStreamIsCapturing(nh_cu_stream stream,
+                                                                        int *status);
+nh_cu_result cuStreamIsCapturing(nh_cu_stream stream, int *status) {
+    (void)stream;
+    *status = 0;
+    return NH_CU_SUCCESS;
 }
 
 nh_cu_result cuStreamCreate(nh_cu_stream *stream, unsigned flags) {

@@ -79,6 +79,7 @@ nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
         .attribute = attribute,
         .attributes = attributes,
     };
+    nh_cuda_note_capture(operation, config.stream);
     /* cuLaunchKernelEx takes a CUkernel for a CUfunction, too: the driver loads it into the current context. */
     return nh_driver_check(
         driver, driver->launch(&config, (nh_cu_function)(void *)step->kernel, parameters, NULL),

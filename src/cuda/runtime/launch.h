@@ -7,6 +7,7 @@
 #include "row_config.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 
 enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARGS_WORDS = 8 };
 
@@ -94,8 +95,10 @@ struct nh_cuda_operation {
     struct nh_cuda_step step[NH_CUDA_STEPS];
     /* what the steps' kernels are made from; unused once they are loaded */
     struct nh_kernel_spec spec[NH_CUDA_STEPS];
-    /* The plan's memory on the device, 0: it has none; and its contents until they are written there. */
+    /* The plan's memory on the device, 0: it has none; whether a graph has launches that read it, NULL without memory; and its
+     * contents until they are written there. */
     nh_cu_pointer memory;
+    atomic_bool *captured;
     unsigned char *kept;
     size_t kept_bytes;
     /* axes with window tables, and where the plan's memory has what their queries see and what their keys see */
@@ -155,7 +158,11 @@ nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
  * collected, have none. MEMORY or DEVICE. */
 nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation);
 
-/* Frees it, also while a stream is captured. Waits for kernels that may read it. */
+/* Notes a launch on a stream that is captured: the graph may be launched when the plan is no more. */
+void nh_cuda_note_capture(const struct nh_cuda_operation *operation, nh_cu_stream stream);
+
+/* Frees it, also while a stream is captured. Waits for kernels that may read it. Memory that a graph reads is left to the end of
+ * the device's context. */
 void nh_cuda_release_kept(struct nh_cuda_operation *operation);
 
 /* ---- setting up steps (step.c) ---- */

@@ -61,6 +61,9 @@ nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation) {
     struct nh_cuda_scope scope;
     int mode = NH_CU_CAPTURE_RELAXED;
     if (!operation->kept_bytes || nh_kernel_cache_collects(cuda->kernels)) return NHOOD_OK;
+    operation->captured = nh_allocate(operation->host, sizeof *operation->captured);
+    if (!operation->captured) return NHOOD_ERR_MEMORY;
+    atomic_init(operation->captured, false);
     nhood_status status = nh_cuda_enter(operation->device, true, &scope);
     if (status) return status;
     /* As for loading kernels: in the default mode, a thread of a process that captures a graph could not allocate. */
@@ -78,12 +81,21 @@ nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation) {
     return status;
 }
 
+void nh_cuda_note_capture(const struct nh_cuda_operation *operation, nh_cu_stream stream) {
+    int status = 0;
+    if (!operation->memory || atomic_load(operation->captured)) return;
+    if (operation->device->cuda->driver.stream_captures(stream, &status) == NH_CU_SUCCESS && status)
+        atomic_store(operation->captured, true);
+}
+
 void nh_cuda_release_kept(struct nh_cuda_operation *operation) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
     struct nh_cuda_scope scope;
     int mode = NH_CU_CAPTURE_RELAXED;
+    const bool captured = operation->captured && atomic_load(operation->captured);
     if (operation->kept) nh_release(operation->host, operation->kept);
-    if (!operation->memory || nh_cuda_enter(operation->device, true, &scope)) return;
+    if (operation->captured) nh_release(operation->host, operation->captured);
+    if (captured || !operation->memory || nh_cuda_enter(operation->device, true, &scope)) return;
     driver->capture_mode(&mode);
     driver->memory_free(operation->memory);
     driver->capture_mode(&mode);
