@@ -38,8 +38,19 @@ struct simulation {
 static double axis_pairs(const nhood_problem *problem, int32_t a) {
     const nhood_axis *axis = &problem->axis[a];
     int64_t queries = covered_length(problem, a, false);
-    if (!axis->causal) return (double)queries * (double)axis->window;
     double pairs = 0;
+    if (problem->windows[a].kind) { /* the operations of this axis alone, of which a pair has two */
+        nhood_problem alone;
+        nhood_problem_init(&alone, NHOOD_OP_PN, NHOOD_DTYPE_F32, 1);
+        alone.axis[0] = *axis;
+        alone.windows[0] = problem->windows[a];
+        alone.region[0].query_offset = problem->region[a].query_offset;
+        alone.region[0].query_length = problem->region[a].query_length;
+        alone.dim = 1;
+        nhood_problem_cost(&alone, &pairs, NULL);
+        return pairs / 2;
+    }
+    if (!axis->causal) return (double)queries * (double)axis->window;
     for (int64_t i = 0; i < queries; i++) {
         int64_t first, count = 0;
         nhood_window(axis, problem->region[a].query_offset + i, &first, &count);
@@ -115,6 +126,12 @@ static nhood_status compare_with_dense(const struct target *target, struct simul
     nhood_problem dense = simulation->problem;
     nhood_status status;
     for (int32_t a = 0; a < dense.rank; a++) {
+        const int64_t keys = dense.windows[a].keys ? dense.windows[a].keys : dense.axis[a].length;
+        if (dense.windows[a].kind) {
+            dense.windows[a] =
+                (nhood_windows){.kind = NHOOD_WINDOWS_RESAMPLED, .keys = keys, .window = keys};
+            continue;
+        }
         dense.axis[a].window = dense.axis[a].length;
         dense.axis[a].stride = dense.axis[a].dilation = 1;
         if (!dense.axis[a].periodic) continue;
@@ -288,9 +305,11 @@ struct request {
     struct gpus gpus;
 };
 
-/* Refuses parts of a grid, as only whole grids are sharded over several GPUs. */
+/* Refuses parts of a grid and windows that are not by formula, as only whole grids of other ones are sharded over several GPUs. */
 static int refuse_part(const nhood_problem *problem, const char *text) {
     for (int32_t a = 0; a < problem->rank; a++) {
+        if (problem->windows[a].kind)
+            return complain(EXIT_USAGE, "%s: --gpus shards grids with windows by formula", text);
         const int64_t length = problem->axis[a].length;
         const int64_t queries = covered_length(problem, a, false);
         const int64_t keys = covered_length(problem, a, true);

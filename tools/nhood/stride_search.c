@@ -99,6 +99,7 @@ nhood_status stride_search(const struct target *target, const nhood_problem *pro
 static bool round_windows(nhood_problem *problem, int64_t unit) {
     for (int32_t a = 0; a < problem->rank; a++) {
         nhood_axis *axis = &problem->axis[a];
+        if (problem->windows[a].kind) continue; /* not by formula */
         int64_t room = axis->length / axis->dilation;
         axis->window = (axis->window + unit - 1) / unit * unit;
         if (axis->window > room) axis->window = room / unit * unit;
