@@ -85,11 +85,12 @@ def random_inputs(
     extra: int,
     bias: Any,
     dim_v: Optional[int] = None,
+    keys: Optional[tuple[int, ...]] = None,
 ):
-    """dim_v: dim + 1 if it is not given"""
+    """dim_v: dim + 1 if it is not given; keys: lengths of keys that are not those of queries"""
     dim_v = dim_v or dim + 1
     make = torch.Generator().manual_seed(7)
-    shapes = [(2, *lengths, heads, dim), (2, *lengths, kv_heads, dim), (2, *lengths, kv_heads, dim_v)]
+    shapes = [(2, *lengths, heads, dim), *[(2, *(keys or lengths), kv_heads, width) for width in (dim, dim_v)]]
     tensors = [torch.randn(shape, generator=make, dtype=torch.float64) for shape in shapes]
     tensors.append(torch.randn((heads, *(2 * k - 1 for k in bias)), generator=make, dtype=torch.float64) if bias else None)
     for width in (dim, dim_v):
@@ -139,7 +140,8 @@ def check(
         return  # not of this mesh
     limit = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
     kernel = (kernel_size,) * len(lengths) if isinstance(kernel_size, int) else kernel_size
-    whole = random_inputs(lengths, heads, kv_heads, dim, dtype, extra, kernel if bias else None, dim_v)
+    keys = tuple(k.keys if isinstance(k, nhood.Windows) else n for k, n in zip(kernel, lengths))
+    whole = random_inputs(lengths, heads, kv_heads, dim, dtype, extra, kernel if bias else None, dim_v, keys)
     if masked:
         low = random_tensor(*whole[3].shape) < 0
         low[(slice(None), *(k - 1 for k in kernel))] = False
@@ -222,6 +224,17 @@ for strategy, dtype in itertools.product(("halo", "heads", "gather"), (torch.flo
         (2,), ("u", None), (18, 9), 5, strategy=s, heads=4, kv_heads=2, dtype=d, bias=True, extra=3
     )
 
+
+
+TABLE = nhood.Windows([(0, 2), (1, 2), (1, 3), (4, 0), (4, 1), (4, 3)], keys=7)
+"""one query has no key"""
+for strategy, compiled in itertools.product(("halo", "heads", "gather"), (False, True)):
+    CASES[f"table-{strategy}{'-compiled' * compiled}"] = lambda s=strategy, c=compiled: check(
+        (2,), (None, "u"), (6, 11), (TABLE, 5), strategy=s, kv_heads=2, compiled=c, extra=2
+    )
+CASES["table-axes"] = lambda: check(
+    (2, 2), ("v", None, "u"), (9, 6, 8), (3, nhood.Windows.resampled(6, 4, 3), 5), extra=1, is_causal=(True, False, False)
+)
 
 
 def random_axis(random: Random, processes: int) -> tuple[Any, ...]:
@@ -465,6 +478,10 @@ def bad_arguments() -> None:
     three = torch.zeros(1, 5, 4, 3, 8, device=device)
     expect(ValueError, "do not divide 3 query heads", three, three, three, 3, strategy="heads", **good)
     expect(ValueError, "key.shape", x, x[:, :3], x, 3, **good)
+    table = nhood.Windows.cut(20, 3)
+    expect(NotImplementedError, "kernel_size[0] = Windows.cut(length=20, size=3): axis 0 is sharded", x, x, x, (table, 3), **good)
+    expect(ValueError, "kernel_size[1] = Windows.cut(length=20, size=3) has 20 queries, axis 1 of query has 4", x, x, x, (3, table), **good)
+    expect(ValueError, "key.shape", x, x, x, (3, nhood.Windows.resampled(4, 9, 3)), **good)
 
 
 @named("differing-arguments")

@@ -434,15 +434,6 @@ def test_calls_that_are_refused():
         torch.ops.nhood.na_qk(query, key, None, [3], [1], [1], [0], None, False, False, [], [], [], [], "4z3")
 
 
-def test_sharded_grids_are_refused():
-    import nhood.torch.distributed as sharded
-
-    with pytest.raises(NotImplementedError, match=r"kernel_size\[0\] = Windows.cut.*a sharded grid has windows by formula"):
-        sharded._functions._windows(1, Windows.cut(4, 3), 1, 1, False, False)
-    with pytest.raises(NotImplementedError, match=r"kernel_size\[1\] = Windows.cut"):
-        sharded._functions._windows(2, (3, Windows.cut(4, 3)), 1, 1, False, False)
-
-
 def test_remembered_calls_are_told_apart():
     """Operators' calls are remembered by the text of windows, also where that is made anew for every call."""
     query, key, value = (torch.randn(1, 6, 4, 2, 8) for _ in range(3))

@@ -71,11 +71,13 @@ def _windows(plan: Plan) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _region(plan: Plan, place: _Place) -> tuple[tuple[int, ...], ...]:
-    """is_periodic, grid, query_offset and key_offset."""
+def _region(plan: Plan, place: _Place) -> tuple[Any, ...]:
+    """is_periodic, grid, query_offset, key_offset and the windows by table, where there are some."""
     lengths = tuple(axis.length for axis in plan.axes)
     query, key = (tuple(o % n for o, n in zip(offsets, lengths)) for offsets in place)
-    return tuple(axis.is_periodic for axis in plan.axes), lengths, query, key
+    windows = ",".join([axis.windows for axis in plan.axes])
+    region = tuple(axis.is_periodic for axis in plan.axes), lengths, query, key
+    return (*region, windows) if windows.strip(",") else region
 
 
 def _na(plan: Plan, place: _Place, inputs: Sequence[OptionalTensor]) -> Sequence[Tensor]:
@@ -429,7 +431,8 @@ def _came_of(plan: Plan, path: Path, key: Tensor, value: Tensor) -> int:
 
 
 def _of_heads(plan: Plan, tensor: Tensor, count: int) -> Tensor:
-    lengths = [axis.length for axis in plan.axes]
+    own = tensor.shape[1:-2]
+    lengths = [axis.length if sizes else length for axis, sizes, length in zip(plan.axes, plan.sizes, own)]
     return tensor.new_empty((tensor.shape[0], *lengths, tensor.shape[-2] // count, tensor.shape[-1]))
 
 

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..._windows import windows_of
+
 
 class Window(NamedTuple):
     """An axis of the whole grid, as nhood.na1d describes it."""
@@ -21,6 +23,14 @@ class Window(NamedTuple):
     dilation: int = 1
     is_causal: bool = False
     is_periodic: bool = False
+    windows: str = ""
+    """by table, as nhood/_windows.py writes them, of an axis that is not sharded; kernel_size is 1 there"""
+
+    @property
+    def mean_keys(self) -> float:
+        """How many keys a query attends on average, where that is not causal."""
+        table = windows_of(self.windows)
+        return float(table[0].ranges[:, 1].mean()) if table and table[0] is not None else self.kernel_size
 
     def keys(self, token: int) -> tuple[int, int]:
         """First and last token that the query at `token` attends."""

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis, refuse_windows
+from ..._functions import FlagPerAxis, PerAxis, check_additional, flag, flag_per_axis, number, per_axis, sizes_and_windows
+from ..._windows import KernelSize, Windows, windows_of
 from .._functions import autocast, check_tensor
 from ._agreement import agree, tensor_arguments
 from ._attention import sharded_attention
@@ -44,7 +45,7 @@ def _plan(
         sizes.append(found)
         names.append(group.group_name)
     axes = tuple(Window(length, *window) for length, window in zip(lengths, zip(*windows)))
-    _check_axes(axes)
+    _check_axes(axes, tuple([size is not None for size in sizes]))
     plan = Plan(axes, tuple(sizes), tuple(names), sharding.strategy, scale, sharding.timeout)
     return plan, link or LINKS["cpu"]
 
@@ -55,9 +56,17 @@ def _groups(sharding: Sharding, rank: int) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _check_axes(axes: tuple[Window, ...]) -> None:
+def _check_axes(axes: tuple[Window, ...], sharded: tuple[bool, ...]) -> None:
     """Checks the axes of the whole grid: a shard alone would be judged by its own length."""
     for i, axis in enumerate(axes):
+        table = windows_of(axis.windows)[0] if axis.windows else None
+        if table is not None and sharded[i]:
+            raise NotImplementedError(
+                f"kernel_size[{i}] = {table}: axis {i} is sharded, and a sharded axis has windows by formula, by which processes "
+                "find the keys of a shard; axes that are not sharded may have Windows"
+            )
+        if table is not None and table.queries != axis.length:
+            raise ValueError(f"kernel_size[{i}] = {table} has {table.queries} queries, axis {i} of query has {axis.length}")
         if axis.kernel_size < 1 or axis.dilation < 1 or axis.kernel_size * axis.dilation > axis.length:
             raise ValueError(
                 f"kernel_size[{i}] = {axis.kernel_size} times dilation {axis.dilation} is not in [1, {axis.length}], the "
@@ -93,7 +102,7 @@ def _agree(
     sizes = sharding.sizes and tuple([entry and tuple(map(int, entry)) for entry in sharding.sizes])
     arguments = (
         ("sharded_axes", tuple(sharded)),
-        *zip(("kernel_size", "stride", "dilation", "is_causal", "is_periodic"), windows),
+        *zip(("kernel_size", "stride", "dilation", "is_causal", "is_periodic", "windows"), windows),
         *tensor_arguments(inputs, scale, sharded),
         ("grid", grid),
         ("sizes", sizes),
@@ -141,33 +150,43 @@ def _constants(lengths: Sequence[int]) -> tuple[int, ...]:
 
 def _windows(
     rank: int,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     stride: PerAxis,
     dilation: PerAxis,
     is_causal: FlagPerAxis,
     is_periodic: FlagPerAxis,
-) -> tuple[tuple[int, ...], ...]:
+) -> tuple[tuple[Any, ...], ...]:
     """One value per axis of each; the fields of Window behind its length."""
-    refuse_windows(kernel_size, "a sharded grid has windows by formula, as its processes find the keys of a shard by that")
+    sizes, text = sizes_and_windows(kernel_size, rank, stride, dilation, is_causal, is_periodic)
     return (
-        per_axis(kernel_size, rank, "kernel_size"),
+        sizes,
         per_axis(stride, rank, "stride"),
         per_axis(dilation, rank, "dilation"),
         flag_per_axis(is_causal, rank, "is_causal"),
         flag_per_axis(is_periodic, rank, "is_periodic"),
+        tuple(text.split(",")) if text else ("",) * rank,
     )
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_tensor(name, tensor)
+def _rank_of(query: Tensor) -> int:
+    check_tensor("query", query)
     if query.dim() not in (4, 5, 6):
         raise ValueError(f"query.shape = {tuple(query.shape)} has {query.dim()} axes: [B, X.., H, D] has 4, 5 or 6")
+    return query.dim() - 3
+
+
+def _check_keys(query: Tensor, key: Tensor, value: Tensor, kernel_size: KernelSize) -> None:
+    """What does not fit the whole grid is refused later, by _check_axes."""
+    lengths = list(query.shape[:-2])
+    for i, windows in enumerate([kernel_size] * (len(lengths) - 1) if isinstance(kernel_size, (int, Windows)) else kernel_size):
+        if isinstance(windows, Windows) and windows.queries == lengths[1 + i]:
+            lengths[1 + i] = windows.keys
     for name, tensor in (("key", key), ("value", value)):
-        if tensor.shape[:-2] != query.shape[:-2]:
+        check_tensor(name, tensor)
+        if tuple(tensor.shape[:-2]) != tuple(lengths):
             raise ValueError(
-                f"{name}.shape = {tuple(tensor.shape)}: batch and shard of the grid are not those of query, "
-                f"{tuple(query.shape[:-2])}"
+                f"{name}.shape = {tuple(tensor.shape)}: batch and shard of the grid are not {tuple(lengths)}, as query's, "
+                f"{tuple(query.shape[:-2])}, ask for"
             )
 
 
@@ -176,7 +195,7 @@ def neighborhood_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     *,
     mesh: Optional[DeviceMesh] = None,
     sharded_axes: Sequence[MeshAxis] = (),
@@ -202,7 +221,7 @@ def neighborhood_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     *,
     mesh: Optional[DeviceMesh] = None,
     sharded_axes: Sequence[MeshAxis] = (),
@@ -228,7 +247,7 @@ def neighborhood_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     *,
     mesh: Optional[DeviceMesh] = None,
     sharded_axes: Sequence[MeshAxis] = (),
@@ -253,7 +272,7 @@ def neighborhood_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     *,
     mesh: Optional[DeviceMesh] = None,
     sharded_axes: Sequence[MeshAxis] = (),
@@ -278,7 +297,7 @@ def neighborhood_attention(
 
     query: [B, X.., H, D], the shard.  key: [B, X.., Hkv, D].  value: [B, X.., Hkv, Dv].
     kernel_size, stride, dilation, is_causal, is_periodic, scale: as nhood.torch.na2d, of the whole grid. Any window that the
-        grid allows, also one wider than a shard.
+        grid allows, also one wider than a shard. nhood.Windows are for axes that are not sharded.
     mesh, sharded_axes, strategy, grid, sizes, timeout, link: see Sharding.
     bias, additional_keys, additional_values: the same in all processes; so are their gradients, summed over the processes.
 
@@ -301,13 +320,19 @@ def neighborhood_attention(
     if mesh is None:
         raise TypeError("mesh is None: give the DeviceMesh of the processes, or DTensors")
     check_additional(additional_keys, additional_values)
-    _check_tensors(query, key, value)
+    windows = _windows(_rank_of(query), kernel_size, stride, dilation, is_causal, is_periodic)
+    _check_keys(query, key, value, kernel_size)
+    if bias is not None and any(windows[-1]):
+        raise ValueError("bias with a Windows in kernel_size: a relative bias needs windows by formula on all axes")
     inputs = autocast(query, key, value, bias, additional_keys, additional_values)
-    windows = _windows(query.dim() - 3, kernel_size, stride, dilation, is_causal, is_periodic)
     windows = (*map(_constants, windows[:3]), *windows[3:])
     scale = None if scale is None else number(scale, "scale")
     if torch.compiler.is_compiling() and grid is None and sizes is None:
         raise ValueError("grid and sizes are None: compiled code cannot ask the other processes for theirs")
+    if torch.compiler.is_compiling() and grid is not None:
+        grid = _constants(per_axis(grid, query.dim() - 3, "grid"))
+    if torch.compiler.is_compiling() and sizes is not None:
+        sizes = tuple([None if entry is None else _constants(entry) for entry in sizes])
     sharded = (sharded_axes if isinstance(sharded_axes, str) else tuple(sharded_axes), grid, sizes, strategy, timeout)
     extents, sizes_of_tensors = _constants(query.shape[1:-2]), _constants(_tensor_sizes(*inputs[:3]))
     compared = None if torch.compiler.is_compiling() else inputs
@@ -320,7 +345,7 @@ def neighborhood_attention(
 
 def balanced_sizes(
     grid: PerAxis,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     mesh: DeviceMesh,
     sharded_axes: Sequence[MeshAxis],
     *,
@@ -339,7 +364,7 @@ def balanced_sizes(
     sharding = Sharding(mesh, sharded_axes)
     windows = _windows(rank, kernel_size, stride, dilation, is_causal, is_periodic)
     axes = tuple(Window(*axis) for axis in zip(per_axis(grid, rank, "grid"), *windows))
-    _check_axes(axes)
+    _check_axes(axes, tuple([dimension is not None for dimension in dimensions(sharding, rank)]))
     if multiple_of < 1:
         raise ValueError(f"multiple_of = {multiple_of} is less than 1")
     found = []
@@ -352,7 +377,7 @@ def explain(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kernel_size: PerAxis,
+    kernel_size: KernelSize,
     sharding: Sharding,
     *,
     stride: PerAxis = 1,
@@ -362,8 +387,8 @@ def explain(
 ) -> list[Choice]:
     """What strategy auto would weigh for such a call, the best first: time, bytes and reason of each. Every process of the mesh
     calls it, unless the sharding has grid or sizes."""
-    _check_tensors(query, key, value)
-    windows = _windows(query.dim() - 3, kernel_size, stride, dilation, is_causal, is_periodic)
+    windows = _windows(_rank_of(query), kernel_size, stride, dilation, is_causal, is_periodic)
+    _check_keys(query, key, value, kernel_size)
     groups = _groups(sharding, query.dim() - 3)
     plan, link = _plan(sharding, groups, windows, None, query.shape[1:-2], query.device)
     return choices(plan, Sizes(*_tensor_sizes(query, key, value)), link)

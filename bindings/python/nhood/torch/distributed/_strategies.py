@@ -99,7 +99,7 @@ def _by_heads(plan: Plan, sizes: Sizes, link: Link) -> Choice:
 
 
 def _work(plan: Plan, sizes: Sizes, tokens: Sequence[int]) -> float:
-    window = math.prod(axis.kernel_size for axis in plan.axes)
+    window = math.prod(axis.mean_keys for axis in plan.axes)
     return 2.0 * sizes.batch * sizes.heads * math.prod(tokens) * window * (sizes.dim + sizes.dim_v)
 
 
