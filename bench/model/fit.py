@@ -107,7 +107,10 @@ class Sample:
         self.rank = np.array([text.split(":")[3].count("x") + 1 for text in self.problems])
         rows = [(p, *candidate) for p, record in enumerate(records) for candidate in record["candidates"]]
         asked = "".join(f"{self.problems[row[0]]} {row[1]} {row[2] or ''}\n" for row in rows)
-        answer = subprocess.run([program, gpu], input=asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        run = subprocess.run([program, gpu], input=asked, capture_output=True, text=True, check=False)
+        if run.returncode:
+            sys.exit(f"{timings}: {run.stderr.strip()}")
+        answer = run.stdout.splitlines()
         device = answer[0].split()
         self.multiprocessors, self.clocks_per_ns = int(device[0]), float(device[1]) * 1e-9
         self.byte_clocks = float(device[1]) / float(device[2])
