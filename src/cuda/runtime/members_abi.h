@@ -16,12 +16,12 @@ struct nh_cuda_member {
 };
 
 struct nh_cuda_members {
-    /* In the plan's memory on the device. The kernel's struct of arguments, `argument_bytes` apart; the address of a tensor is
-     * what has to be added to its base. */
+    /* In the plan's memory on the device: the kernel's struct of arguments, once for each different problem, `argument_bytes`
+     * apart. In place of a tensor's address it has an offset from its base. */
     const char *arguments;
     /* the launch's first member */
     const struct nh_cuda_member *member;
-    /* `bases` of each member, which are added to the bases, too: where it begins in packed tensors and in the workspace */
+    /* `bases` offsets for each member, which are added, too: where it begins in packed tensors and in the workspace */
     const long long *place;
     int members, argument_bytes, threads;
     /* The tensors that are used, as bits 1 << NH_Q .., and how many these are. Bases and places are in their order. */

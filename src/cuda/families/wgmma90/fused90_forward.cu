@@ -340,7 +340,8 @@ __device__ __forceinline__ void issue_values_before(const layout &s, const place
     issue_values(a.out, a.weight, v_tile_at(s, at.before));
 }
 
-/* Multiplies tiles until no stage is left for those to pass over. First scores and last values are outside the loop. */
+/* Multiplies tiles up to the end of the loop, or of a line behind which more tiles are to be passed over than there are
+ * stages (begin_line). First scores and last values are outside the loop. */
 __device__ __forceinline__ void take_tiles(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
                                            consumer &my, place_in_loop &at, accumulators &a) {
     while (outside_part(at.loop, at.mine))
