@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Groups: samples of different sizes, and windows by sets of heads, in one call (docs/groups.md).
 
-    bench/gpu/groups.py [--device cpu] [--small] [--json FILE]
+    bench/gpu/groups.py [--device cpu] [--small | --full] [--json FILE]
 
 Each row times, in turn within one run, a group, the loop of calls that it replaces, and one problem of as many tokens with the same
 window (or, for sets of heads, the mean of the windows alone); forward, and forward with gradients. With CUDA the first two also as
 replayed CUDA graphs, without gradients. The plans of the group are made before; what making one costs is timed for a fresh set of
-sizes. --small: a few samples, for trying it. Times are milliseconds.
+sizes. --small: a few samples, for trying it; --full: 8 clips and 64 recordings, whose kernels take minutes to compile, instead of 3 and
+12. Kernels of all samples are compiled at a time, on all cores, before anything is timed. Times are milliseconds.
 
 Needs the package and torch: installed, or PYTHONPATH=bindings/python in a source tree that is built.
 """
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,13 @@ def timed(name: str, ways: dict[str, tuple[Call, list[torch.Tensor]]], device: s
     return row
 
 
+def compile_all(calls: list[tuple[Call, list[torch.Tensor]]]) -> None:
+    """Calls all once with gradients, in threads: each compiles what its plans need."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda call: with_gradients(*call)(), calls):
+            pass
+
+
 def of_samples(name: str, layouts: list[Any], heads: int, dim: int, window: Any, device: str, dtype: Any, turns: int) -> dict[str, Any]:
     counts = [int(torch.tensor(layout).prod()) for layout in layouts]
     tokens, rank = sum(counts), len(layouts[0])
@@ -111,6 +121,9 @@ def of_samples(name: str, layouts: list[Any], heads: int, dim: int, window: Any,
 
     packed = drawn((1, tokens), heads, dim, device, dtype)
     whole = drawn((1, *one_grid(layouts, window)), heads, dim, device, dtype)
+    if device != "cpu":
+        alone = [(one, drawn((1, *layout), heads, dim, device, dtype)) for layout in set(layouts)]
+        compile_all([(group, packed), (one, whole), *alone])
     row = timed(name, {"group": (group, packed), "loop": (loop, packed), "one problem": (one, whole)}, device, turns)
     row["tokens"], row["samples"] = tokens, len(layouts)
     others = [tuple(length + 1 for length in layout) for layout in layouts]
@@ -145,17 +158,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default=None, help="bfloat16 on GPUs, float32 on CPUs")
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--full", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     dtype = getattr(torch, given.dtype or ("float32" if given.device == "cpu" else "bfloat16"))
     device, turns, small = given.device, given.turns, given.small
-    where = (device, dtype, turns)
+    where, full = (device, dtype, turns), given.full
     rows = [
         of_samples("images", images(32)[:3] if small else images(32), 2 if small else 12, 64, (7, 7), *where),
-        of_samples("clips", [(5, 15, 16), (6, 17, 15)] if small else clips(8), 1 if small else 24, 128, (5, 15, 15), *where),
-        of_samples("recordings", [(500,), (300,)] if small else recordings(64), 2 if small else 8, 64, (129,), *where),
+        of_samples("clips", [(5, 15, 16), (6, 17, 15)] if small else clips(8 if full else 3), 1 if small else 24, 128, (5, 15, 15), *where),
+        of_samples("recordings", [(500,), (300,)] if small else recordings(64 if full else 12), 2 if small else 8, 64, (129,), *where),
         of_sets("sets of heads", 1 if small else 128, 56, 4, 32, *where),
     ]
     for row in rows:

@@ -270,7 +270,9 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
         launch->stream = config->stream;
         launch->overlaps = config->attributes && config->attribute->id == NH_CU_LAUNCH_OVERLAPS;
         launch->device = current_device();
-        if (fake.for_members) {
+        if (fake.for_members && strncmp(launch->kernel, "member_maps", 11) == 0) {
+            launch->maps = *(const struct nh_cuda_member_maps *)parameters[0];
+        } else if (fake.for_members) {
             launch->members = *(const struct nh_cuda_members *)parameters[0];
         } else if (strncmp(launch->kernel, "peak", 4) != 0) { /* these have other parameters */
             launch->args = *(const struct nh_cuda_args *)parameters[0];

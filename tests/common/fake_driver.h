@@ -26,6 +26,8 @@ struct fake_launch {
     struct nh_cuda_region region[3];
     /* what is handed to a kernel that works for several problems, instead of all these */
     struct nh_cuda_members members;
+    /* the same of the kernel that writes their tensor maps */
+    struct nh_cuda_member_maps maps;
     /* the axes of kernels with window tables, whose arguments `args` and `region` then misread from there on */
     struct nh_cuda_table_axis table_axis[3];
 };
@@ -41,10 +43,10 @@ struct fake_state {
     int memory_open, streams_open, events_open;
     /* what was copied from the host last, or its beginning */
     size_t sent_bytes;
-    unsigned char sent[4096];
+    unsigned char sent[16384];
     /* the application has a context of the device current; the application's thread captures a graph */
     bool context_current, capturing;
-    /* launches are for the members of groups, and have other parameters */
+    /* launches are for the members of groups, and have other parameters: `members` or `maps` */
     bool for_members;
     /* the first bytes of the machine code that was loaded last, up to a zero */
     char code[64];

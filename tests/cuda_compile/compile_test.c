@@ -37,9 +37,11 @@ static void note_source(void *user, int32_t level, const char *line) {
     }
 }
 
+/* All but that of groups, which the emulator's tests of groups ask for. */
 static void check_sources(void) {
     for (int i = 0; i < nh_kernel_source_count; i++) {
         const char *name = nh_kernel_sources[i].name, *end = strrchr(name, '.');
+        if (strcmp(name, "member_maps.cu") == 0) continue;
         CHECK(compiled[i] || strcmp(end, ".cu") != 0, "no problem asks for %s", name);
     }
 }

@@ -246,6 +246,49 @@ static void check_tiles(void) {
     unmake(&alone);
 }
 
+/* Tensor maps are written by one more launch, one map a block, before the others: Q, K, V and O of each member, for which the plan
+ * has all but addresses. */
+static void check_maps(void) {
+    static const char *const ends[] = {"b1h2d64:64x64:w15x15", "b1h2d64:64x128:w15x15"};
+    static struct made made;
+    struct nh_config config;
+    struct nh_problem problem;
+    read_problem("fwd:bf16:b1h2d64:64x128:w15x15", &problem);
+    CHECK(nh_solver_cuda_fused90.candidates(&problem, &f.device[0], &config, 1) == 1, "no config");
+    fake.maps_encoded = 0;
+    nhood_status status = make(&nh_solver_cuda_fused90, &config, "fwd:bf16", ends, 2, 1, &made);
+    CHECK(!status && made.operation->launches == 2, "%s", nhood_last_error());
+    const int encoded = fake.maps_encoded;
+    CHECK(!status && !run(&made, false, NHOOD_LSE) && fake.launch_count == 2 &&
+              fake.maps_encoded == encoded,
+          "%d launches, %d maps encoded by an execute, %s", fake.launch_count,
+          fake.maps_encoded - encoded, nhood_last_error());
+    if (!status) {
+        const struct nh_cuda_member_maps *maps = &fake.launch[0].maps;
+        const struct nh_cuda_member_map *first = sent(maps->map), *last = first + encoded - 1;
+        const int64_t tokens = 64 * 64;
+        CHECK(strncmp(fake.launch[0].kernel, "member_maps", 11) == 0 &&
+                  fake.launch[0].grid[0] == (unsigned)encoded && encoded % 2 == 0 &&
+                  fake.launch[0].threads == 32,
+              "%s, %u blocks", fake.launch[0].kernel, fake.launch[0].grid[0]);
+        CHECK(maps->apart == 0 && maps->base[0] == (uintptr_t)address_of(NHOOD_Q) &&
+                  first->base == 0 && first->member == 0 && last->member == 1,
+              "packed tensors");
+        /* The second of the members takes longer, and comes first; the other one begins the tensors. */
+        CHECK(first->place[0] == tokens * 2 * 64 * 2 && first->place[1] == 0 && last->place[0] == 0,
+              "the first map's tensor begins at %lld", first->place[0]);
+        CHECK((const char *)made.io.workspace + last->at + sizeof last->map <=
+                      (const char *)made.io.workspace + made.operation->workspace_bytes &&
+                  fake.launch[1].members.maps == (const char *)made.io.workspace + first->at &&
+                  last->at - first->at == (encoded - 1) * (int64_t)sizeof last->map,
+              "maps in the workspace");
+        CHECK(!run(&made, true, -1) && fake.launch_count == 2 && fake.launch[0].maps.apart == 1 &&
+                  fake.launch[0].maps.base[0] == (uintptr_t)address_of(NHOOD_Q) + (1 << 20),
+              "tensors of members, %d launches", fake.launch_count);
+    }
+    unmake(&made);
+}
+
 /* ---- what does not go ---- */
 
 static void check_refusals(void) {
@@ -265,16 +308,17 @@ static void check_refusals(void) {
 /* Whatever fails while a group is made is said, and leaves nothing behind. */
 static void check_faults(void) {
     static const char *const calls[] = {"memory_allocate", "memory_send", "library_load",
-                                        "kernel_set"};
+                                        "kernel_set", "tensor_map"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         static struct made made;
         fake_driver_reset(90);
         CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
         fake.failing = calls[i];
         fake.fail_from = 1;
-        /* tiles, which ask for much shared memory */
-        const nhood_status status = make(&nh_solver_cuda_split80, NULL, "bwd:bf16",
-                                         (const char *const[]){"b1h2d64:64x64:w9x9"}, 1, 3, &made);
+        /* boxes of tensor maps, which ask for much shared memory */
+        static const char *const one[] = {"b1h2d64:64x64:w15x15"};
+        const nhood_status status =
+            make(&nh_solver_cuda_fused90, NULL, "fwd:bf16", one, 1, 3, &made);
         CHECK(status == (i ? NHOOD_ERR_DEVICE : NHOOD_ERR_MEMORY), "%s failing: %d", calls[i],
               (int)status);
         unmake(&made);
@@ -305,6 +349,7 @@ int main(void) {
     check_table();
     check_many();
     check_tiles();
+    check_maps();
     check_refusals();
     fixture_close(&f, "groups");
     check_faults();

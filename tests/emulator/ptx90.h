@@ -9,6 +9,19 @@ inline void ptx_fence_mbarrier_init_release_cluster(const char *) {
 }
 inline void ptx_fence_proxy_async_shared__cta(const char *) {
 }
+// Maps that are written by a launch: what is copied and what has landed is seen by all here.
+inline void ptx_fence_proxy_tensormap__generic_acquire_gpu(const char *, const void *) {
+}
+inline void ptx_tensormap_replace_tile_global_address_shared__cta_b1024_b64(const char *,
+                                                                            unsigned map,
+                                                                            unsigned long long to) {
+    ((emulator::TensorMap *)emulator::shared(map, 128, 128))->address = (const char *)to;
+}
+inline void
+ptx_tensormap_cp_fenceproxy_global_shared__cta_tensormap__generic_release_gpu_sync_aligned(
+    const char *, void *to, unsigned from) {
+    memcpy(to, emulator::shared(from, 128, 128), 128);
+}
 inline void ptx_prefetch_tensormap(const char *, const void *) {
 }
 inline void ptx_griddepcontrol_wait(const char *) {

@@ -15,6 +15,12 @@ enum { MEMBER_SHARED_BYTES = 2048 };
 static_assert(sizeof(struct nh_cuda_arguments) + 2 * sizeof(unsigned) <= MEMBER_SHARED_BYTES,
               "shared memory of a member");
 
+/* The most bytes of a kernel's parameters before CUDA 12.1. */
+enum { MOST_PARAMETERS = 4096 };
+static_assert(sizeof(struct nh_cuda_members) <= MOST_PARAMETERS &&
+                  sizeof(struct nh_cuda_member_maps) <= MOST_PARAMETERS,
+              "parameters of a kernel");
+
 /* The table of a step. Offsets are those of the plan's memory. */
 struct table {
     size_t arguments, members;
@@ -23,13 +29,26 @@ struct table {
     uint32_t used;
     int32_t bases;
     unsigned *first_block; /* of each member and the end, as in the plan's memory */
+    size_t maps;           /* in the workspace: the tensor maps of all members */
 };
+
+/* The launch that writes the tensor maps of a batch before its steps. */
+struct map_table {
+    struct nh_cuda_step *step; /* NULL: there are no maps */
+    size_t maps;       /* in the plan's memory: those of each member, one member after the other */
+    int32_t of_member; /* how many each has */
+    uint32_t used;     /* tensors that are mapped, as bits, and WORKSPACE_BIT */
+    int32_t bases;
+};
+#define WORKSPACE_BIT (1u << 31)
 
 struct batch {
     /* launches of all members: their kernels, grids and memory */
     struct nh_cuda_operation *operation;
     int64_t count, *member; /* indices in the group, in the table's order */
+    int32_t steps;          /* of a member */
     struct table table[NH_CUDA_STEPS];
+    struct map_table maps;
 };
 
 struct cuda_group {
@@ -62,6 +81,9 @@ static bool same_kernel(const struct nh_kernel_spec *a, const struct nh_kernel_s
 static bool same_step(const struct nh_cuda_step *a, const struct nh_cuda_step *b) {
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
         if (a->binding[slot].from != b->binding[slot].from) return false;
+    if (a->maps != b->maps) return false;
+    for (int32_t i = 0; i < a->maps; i++)
+        if (a->map[i].slot != b->map[i].slot) return false;
     return a->threads == b->threads && a->cluster == b->cluster && a->overlaps == b->overlaps &&
            a->outputs == b->outputs && a->grid[1] == b->grid[1] && a->grid[2] == b->grid[2];
 }
@@ -75,18 +97,24 @@ static bool same_launches(const struct nh_cuda_operation *a, const struct nh_cud
     return true;
 }
 
-/* Whether the member's launches can be those of a batch: tensor maps, and memory that belongs to the member's plan, are not in
- * the table. */
+/* Whether maps get an address on the device: not those of lines (nh_sm90_lines_map). */
+static bool maps_fit(const struct nh_cuda_step *step) {
+    for (int32_t i = 0; i < step->maps; i++)
+        if (step->map[i].pixels) return false;
+    return true;
+}
+
+/* Whether the member's launches can be those of a batch: memory that belongs to the member's plan is not in the table, and one more
+ * launch may be needed for maps. */
 static bool can_join(const struct nh_cuda_operation *operation) {
+    const int64_t most_shared = operation->device->shared_bytes_per_block - MEMBER_SHARED_BYTES;
     for (int32_t i = 0; i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
-        if (step->maps || step->tables ||
-            step->shared_bytes + MEMBER_SHARED_BYTES > operation->device->shared_bytes_per_block)
-            return false;
+        if (!maps_fit(step) || step->tables || step->shared_bytes > most_shared) return false;
         for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
             if (step->binding[slot].from == NH_BIND_KEPT) return false;
     }
-    return operation->count > 0;
+    return operation->count > 0 && operation->count < NH_CUDA_STEPS;
 }
 
 /* A member while batches are formed. */
@@ -255,6 +283,75 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
     return NHOOD_OK;
 }
 
+static uint32_t base_bit(const struct nh_cuda_step *step, const struct nh_cuda_map *map) {
+    const int32_t from = step->binding[map->slot].from;
+    return from == NH_BIND_WORKSPACE ? WORKSPACE_BIT : 1u << from;
+}
+
+static int32_t bits_below(uint32_t bits, uint32_t bit) {
+    int32_t count = 0;
+    for (uint32_t rest = bits & (bit - 1); rest; rest &= rest - 1)
+        count++;
+    return count;
+}
+
+/* Writes map i of step s of a member, as far as a plan knows it. workspace: where the member's part begins. */
+static nhood_status write_map(const struct cuda_group *created, const struct batch *batch,
+                              int64_t k, int32_t s, int32_t i, size_t workspace,
+                              struct nh_cuda_member_map *to) {
+    const struct nh_cuda *cuda = created->device->cuda;
+    const struct nh_cuda_step *step = &operation_of(created->group, batch->member[k])->step[s];
+    const struct nh_cuda_map *map = &step->map[i];
+    const struct nh_cuda_binding *binding = &step->binding[map->slot];
+    for (int apart = 0; apart < 2; apart++)
+        to->place[apart] =
+            place_of(created->group, batch->member[k], binding->from, !apart, workspace) +
+            (int64_t)binding->offset_bytes + map->offset_bytes;
+    to->at = (int64_t)batch->table[s].maps + (k * step->maps + i) * (int64_t)sizeof to->map;
+    to->base = bits_below(batch->maps.used, base_bit(step, map));
+    to->member = (int)k;
+    if (nh_kernel_cache_collects(cuda->kernels)) return NHOOD_OK;
+    struct nh_cu_tensor_map encoded = {{0}};
+    const nhood_status status = nh_driver_check(
+        &cuda->driver, nh_cuda_encode(&cuda->driver, map, NULL, &encoded), "tensor map");
+    static_assert(sizeof encoded == sizeof to->map, "a tensor map");
+    memcpy(to->map, &encoded, sizeof encoded);
+    return status;
+}
+
+/* Adds the launch that writes the maps of all members, if there are any, and makes room for these in the workspace. */
+static nhood_status make_maps(const struct cuda_group *created, struct batch *batch) {
+    struct nh_cuda_operation *operation = batch->operation;
+    struct map_table *maps = &batch->maps;
+    for (int32_t s = 0; s < batch->steps; s++) {
+        const struct nh_cuda_step *step = &operation->step[s];
+        batch->table[s].maps = nh_cuda_reserve(operation, (size_t)(batch->count * step->maps) *
+                                                              sizeof(struct nh_cu_tensor_map));
+        for (int32_t i = 0; i < step->maps; i++)
+            maps->used |= base_bit(step, &step->map[i]);
+        maps->of_member += step->maps;
+    }
+    if (!maps->of_member) return NHOOD_OK;
+    maps->bases = bits_below(maps->used, 0);
+    struct nh_cuda_member_map *to =
+        nh_cuda_keep(operation, (size_t)(batch->count * maps->of_member) * sizeof *to, &maps->maps);
+    if (!to) return NHOOD_ERR_MEMORY;
+    nhood_status status = NHOOD_OK;
+    size_t workspace = 0;
+    for (int64_t k = 0; k < batch->count; k++) {
+        for (int32_t s = 0; s < batch->steps; s++)
+            for (int32_t i = 0; !status && i < operation->step[s].maps; i++)
+                status = write_map(created, batch, k, s, i, workspace, to++);
+        workspace += operation_of(created->group, batch->member[k])->base.workspace_bytes;
+    }
+    const struct nh_kernel_spec spec = {.source = "member_maps.cu"};
+    const struct nh_cuda_step step = {.grid = {batch->count * maps->of_member, 1, 1},
+                                      .threads = 32,
+                                      .shared_bytes = sizeof(struct nh_cu_tensor_map)};
+    maps->step = &operation->step[operation->count];
+    return status ? status : nh_cuda_step_add(operation, &step, &spec);
+}
+
 /* Sets up the launches of a batch: those of its first member, but for what is that of all. */
 static nhood_status make_batch(struct cuda_group *created, struct batch *batch) {
     const struct nh_group *group = created->group;
@@ -264,11 +361,12 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     nhood_status status = operation ? NHOOD_OK : NHOOD_ERR_MEMORY;
     if (status) return status;
     *operation = *first;
+    batch->steps = first->count;
     operation->base.workspace_bytes = 0;
     for (int64_t k = 0; k < batch->count; k++)
         operation->base.workspace_bytes +=
             operation_of(group, batch->member[k])->base.workspace_bytes;
-    for (int32_t s = 0; !status && s < operation->count; s++) {
+    for (int32_t s = 0; !status && s < batch->steps; s++) {
         struct nh_cuda_step *step = &operation->step[s];
         for (int64_t k = 1; k < batch->count; k++) {
             const struct nh_cuda_step *own = &operation_of(group, batch->member[k])->step[s];
@@ -278,6 +376,7 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
         nh_kernel_define(&operation->spec[s], "NH_MEMBERS", 1);
         status = make_table(group, batch, s);
     }
+    if (!status) status = make_maps(created, batch);
     if (!status) status = nh_cuda_load(operation);
     if (!status) status = nh_cuda_write_kept(operation);
     return status;
@@ -298,8 +397,8 @@ static void set_bases(const struct nh_cuda_step *step, uint32_t used, const nhoo
 
 /* Launches step s for the members [first, first + count) of a batch, whose bases are set. */
 static nhood_status launch_members(const struct batch *batch, int32_t s, int64_t first,
-                                   int64_t count, bool packed, bool overlaps, void *stream,
-                                   struct nh_cuda_members *members) {
+                                   int64_t count, bool packed, bool overlaps,
+                                   const nhood_group_io *io, struct nh_cuda_members *members) {
     const struct nh_cuda_operation *operation = batch->operation;
     const struct table *table = &batch->table[s];
     const char *memory = (const char *)(uintptr_t)operation->memory;
@@ -311,13 +410,15 @@ static nhood_status launch_members(const struct batch *batch, int32_t s, int64_t
         (const struct nh_cuda_member *)(const void *)(memory + table->members) + first;
     members->place =
         (const long long *)(const void *)(memory + table->places[!packed]) + first * table->bases;
+    members->maps = (const char *)io->workspace + table->maps +
+                    (size_t)(first * step.maps) * sizeof(struct nh_cu_tensor_map);
     members->members = (int)count;
     members->threads = step.threads;
     members->used = table->used;
     members->bases = table->bases;
     members->base_step = packed ? 0 : table->bases;
     step.grid[0] = (int64_t)table->first_block[first + count] - table->first_block[first];
-    return nh_cuda_launch(operation, &step, overlaps, stream, parameters);
+    return nh_cuda_launch(operation, &step, overlaps, io->stream, parameters);
 }
 
 /* Whether the members' tensors lie as in packed ones, so that one address serves all members. Sets these tensors. */
@@ -346,20 +447,66 @@ static nhood_io packed_io(const nhood_group_io *io) {
     return all;
 }
 
+/* Writes the maps of the members [first, first + count), or of all in packed tensors, with the bases in `launch`. */
+static nhood_status launch_maps(const struct batch *batch, int64_t first, int64_t count,
+                                const nhood_group_io *io, struct nh_cuda_member_maps *launch) {
+    const struct map_table *maps = &batch->maps;
+    const char *memory = (const char *)(uintptr_t)batch->operation->memory + maps->maps;
+    struct nh_cuda_step step = *maps->step;
+    void *parameters[1] = {launch};
+    launch->map = (const struct nh_cuda_member_map *)(const void *)memory + first * maps->of_member;
+    launch->to = io->workspace;
+    launch->apart = io->member != NULL;
+    launch->bases = maps->bases;
+    launch->first_member = (int)first;
+    step.grid[0] = count * maps->of_member;
+    return nh_cuda_launch(batch->operation, &step, false, io->stream, parameters);
+}
+
+/* Fills in the addresses of mapped tensors. */
+static void set_map_bases(const struct map_table *maps, const nhood_io *io,
+                          unsigned long long *base) {
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+        if (maps->used >> t & 1) *base++ = (unsigned long long)(uintptr_t)io->data[t];
+    if (maps->used & WORKSPACE_BIT) *base = (unsigned long long)(uintptr_t)io->workspace;
+}
+
+static nhood_status run_maps(const struct cuda_group *created, const struct batch *batch,
+                             const nhood_group_io *io) {
+    const struct map_table *maps = &batch->maps;
+    struct nh_cuda_member_maps launch;
+    nhood_status status = NHOOD_OK;
+    if (!maps->step) return NHOOD_OK;
+    if (!io->member) {
+        const nhood_io all = packed_io(io);
+        set_map_bases(maps, &all, launch.base);
+        return launch_maps(batch, 0, batch->count, io, &launch);
+    }
+    for (int64_t first = 0, count; !status && first < batch->count; first += count) {
+        count = nh_min(batch->count - first, NH_MEMBER_BASES / maps->bases);
+        for (int64_t k = 0; k < count; k++) {
+            const nhood_io own = nh_group_member_io(created->group, io, batch->member[first + k]);
+            set_map_bases(maps, &own, launch.base + k * maps->bases);
+        }
+        status = launch_maps(batch, first, count, io, &launch);
+    }
+    return status;
+}
+
 static nhood_status run_packed(const struct batch *batch, const nhood_group_io *io) {
     const struct nh_cuda_operation *operation = batch->operation;
     const nhood_io all = packed_io(io);
     nhood_status status = NHOOD_OK;
     struct nh_cuda_members members;
     bool follows = false; /* the step right before this one was launched */
-    for (int32_t s = 0; !status && s < operation->count; s++) {
+    for (int32_t s = 0; !status && s < batch->steps; s++) {
         const struct nh_cuda_step *step = &operation->step[s];
         const bool launched = nh_cuda_wanted(step, &all);
         const bool overlaps = follows && step->overlaps && operation->device->overlaps;
         follows = launched;
         if (!launched) continue;
         set_bases(step, batch->table[s].used, &all, members.base);
-        status = launch_members(batch, s, 0, batch->count, true, overlaps, io->stream, &members);
+        status = launch_members(batch, s, 0, batch->count, true, overlaps, io, &members);
     }
     return status;
 }
@@ -386,7 +533,7 @@ static nhood_status run_apart(const struct cuda_group *created, const struct bat
     nhood_status status = NHOOD_OK;
     struct nh_cuda_members members;
     bool follows = false; /* the step before this one was one launch for all members */
-    for (int32_t s = 0; !status && s < batch->operation->count; s++) {
+    for (int32_t s = 0; !status && s < batch->steps; s++) {
         const struct nh_cuda_step *step = &batch->operation->step[s];
         bool whole = false;
         for (int64_t first = 0, count; !status && first < batch->count; first += nh_max(count, 1)) {
@@ -396,7 +543,7 @@ static nhood_status run_apart(const struct cuda_group *created, const struct bat
             status = launch_members(batch, s, first, count, false,
                                     follows && whole && step->overlaps &&
                                         batch->operation->device->overlaps,
-                                    io->stream, &members);
+                                    io, &members);
         }
         follows = whole;
     }
@@ -423,9 +570,12 @@ static nhood_status run_batches(const struct cuda_group *created, const nhood_gr
     status = nh_cuda_enter(created->device, false, &scope);
     if (status) return status;
     if (io->member && find_packed(created->group, io, &packed)) io = &packed;
-    for (int64_t b = 0; !status && b < created->batches; b++)
+    for (int64_t b = 0; !status && b < created->batches; b++) {
+        status = run_maps(created, &created->batch[b], io);
+        if (status) break;
         status = io->member ? run_apart(created, &created->batch[b], io)
                             : run_packed(&created->batch[b], io);
+    }
     nh_cuda_leave(created->device, &scope);
     return status;
 }

@@ -34,8 +34,8 @@ static void bind(const struct nh_cuda_operation *operation, const struct nh_cuda
     }
 }
 
-static nh_cu_result encode_one(const struct nh_driver *driver, const struct nh_cuda_map *m,
-                               void *address, struct nh_cu_tensor_map *map) {
+nh_cu_result nh_cuda_encode(const struct nh_driver *driver, const struct nh_cuda_map *m,
+                            void *address, struct nh_cu_tensor_map *map) {
     static const int no_margin[3] = {0, 0, 0};
     uint32_t rank = (uint32_t)m->rank;
     if (m->pixels)
@@ -53,7 +53,7 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
         /* The caller may leave an output out; the kernel then does not use its map. */
         if (!args->tensor[m->slot].data) continue;
         char *address = (char *)args->tensor[m->slot].data + m->offset_bytes;
-        nh_cu_result result = encode_one(driver, m, address, &map[i]);
+        nh_cu_result result = nh_cuda_encode(driver, m, address, &map[i]);
         if (result) return nh_driver_check(driver, result, "tensor map");
     }
     return NHOOD_OK;
@@ -225,6 +225,7 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     created->device = device->backend;
     created->host = device->host;
     created->aligned = nh_cuda_aligned_tensors(problem);
+    created->for_group = device->kernels_later;
     nhood_status status = nh_cuda_keep_tables(created, problem);
     if (!status) status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))

@@ -91,6 +91,8 @@ struct nh_cuda_operation {
     const struct nh_host *host;
     /* tensors whose pointers must be multiples of NH_CUDA_ALIGNMENT */
     uint32_t aligned;
+    /* It is a member of a group: kernels that serve other grids, too, are preferred. */
+    bool for_group;
     int32_t count;
     struct nh_cuda_step step[NH_CUDA_STEPS];
     /* what the steps' kernels are made from; unused once they are loaded */
@@ -128,6 +130,10 @@ struct nh_cuda_arguments {
 
 /* Writes what follows the shared part. */
 void nh_cuda_step_arguments(const struct nh_cuda_step *step, struct nh_cuda_arguments *arguments);
+
+/* Encodes a tensor map for a tensor at this address. */
+nh_cu_result nh_cuda_encode(const struct nh_driver *driver, const struct nh_cuda_map *m,
+                            void *address, struct nh_cu_tensor_map *map);
 
 /* Whether the step has something to do: some of its outputs is given. */
 bool nh_cuda_wanted(const struct nh_cuda_step *step, const nhood_io *io);

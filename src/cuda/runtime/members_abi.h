@@ -23,6 +23,8 @@ struct nh_cuda_members {
     const struct nh_cuda_member *member;
     /* `bases` offsets for each member, which are added, too: where it begins in packed tensors and in the workspace */
     const long long *place;
+    /* the tensor maps of each member, which an earlier launch has written */
+    const char *maps;
     int members, argument_bytes, threads;
     /* The tensors that are used, as bits 1 << NH_Q .., and how many these are. Bases and places are in their order. */
     unsigned used;
@@ -30,6 +32,26 @@ struct nh_cuda_members {
     /* from a member's bases to the next one's: `bases`, or 0 where all members have the same, which are packed tensors */
     int base_step;
     /* 0: the tensor is not given */
+    unsigned long long base[NH_MEMBER_BASES];
+};
+
+/* A tensor map of a member, which lacks an address. */
+struct nh_cuda_member_map {
+    unsigned long long map[16];
+    /* added to the tensor's base; of members in packed tensors, and of those with tensors of their own */
+    long long place[2];
+    /* where it goes, from `to` on */
+    long long at;
+    /* which of the bases is the tensor's; and the member, counted from the first one of the batch */
+    int base, member;
+};
+
+/* What kernels/sm90/member_maps.cu is handed. */
+struct nh_cuda_member_maps {
+    const struct nh_cuda_member_map *map; /* one for each block */
+    char *to;                             /* in the workspace */
+    int apart; /* 0: packed tensors, 1: each member has bases of its own */
+    int bases, first_member;
     unsigned long long base[NH_MEMBER_BASES];
 };
 

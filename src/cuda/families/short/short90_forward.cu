@@ -279,7 +279,8 @@ NH_DEVICE void nh_clear_values(const nh_short_args &args, const nh_ring &ring) {
 using namespace nh_short;
 
 extern "C" __global__ void __launch_bounds__(32 * C.warps + 32)
-    short90_forward(const __grid_constant__ nh_short_args args, const __grid_constant__ nh_maps maps) {
+    short90_forward(NH_PARAMETERS(nh_short_args, nh_maps)) {
+    NH_TAKE_MEMBER_AND_MAPS(nh_short_args, nh_maps)
     const nh_ring ring = nh_ring_of(args);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     nh_producer producer;

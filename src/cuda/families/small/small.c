@@ -30,8 +30,8 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
                   problem);
     for (; pass <= last; pass++) {
         struct nh_small_launch launch;
-        if (!nh_small_launch_of(problem, device->backend, pass, config->value, &launch) ||
-            !nh_small_add_work(&launch, work))
+        if (!nh_small_launch_of(problem, device->backend, pass, config->value, false, &launch) ||
+            !nh_small_can_run(&launch, device) || !nh_small_add_work(&launch, work))
             return false;
     }
     return true;
@@ -173,7 +173,11 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     const bool keys = pass == SMALL_BY_KEY;
     struct nh_cuda_tiling *tiling = &step->own.tiling;
     struct nh_small_launch launch;
-    if (!nh_small_launch_of(problem, device, pass, value, &launch) || !launch.config.min_blocks)
+    const bool common = operation->for_group &&
+                        nh_small_launch_of(problem, device, pass, value, true, &launch) &&
+                        launch.config.min_blocks;
+    if (!common && (!nh_small_launch_of(problem, device, pass, value, false, &launch) ||
+                    !launch.config.min_blocks))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
     int32_t shared_by = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
     if (nh_tiling_set(problem, launch.config.rows, shared_by, keys, 0, tiling) ||

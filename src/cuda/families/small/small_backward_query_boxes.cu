@@ -27,7 +27,8 @@ typedef nh_maps_with<nh_row_maps> nh_maps;
 using namespace nh_small;
 
 extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_backward_query_boxes(const __grid_constant__ nh_tiled_args args, const __grid_constant__ nh_maps maps) {
+    small_backward_query_boxes(NH_PARAMETERS(nh_tiled_args, nh_maps)) {
+    NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, nh_maps)
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_let_next_begin();

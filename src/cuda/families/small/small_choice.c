@@ -413,8 +413,16 @@ int nh_small_candidates(const struct nh_problem *problem, const struct nh_device
     return count;
 }
 
+bool nh_small_can_run(const struct nh_small_launch *launch, const struct nh_device *device) {
+    if (!nh_small_fetches(launch)) return true;
+    return warps_fit(launch) && boxes_possible(launch->problem, device) &&
+           nh_sm90_boxes_fit(launch->problem, launch->config.halo) &&
+           nh_sm90_boxes_fit(launch->problem, launch->config.rows) &&
+           (launch->config.slots || !nh_small_must_roll(launch->problem, launch->config.rows));
+}
+
 bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        enum small_pass pass, const int32_t *value,
+                        enum small_pass pass, const int32_t *value, bool for_group,
                         struct nh_small_launch *launch) {
     const bool keys = pass == SMALL_BY_KEY;
     const int32_t *work_tile = value + (keys ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
@@ -424,12 +432,13 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
         .work_tile = {work_tile[0], work_tile[1], work_tile[2]},
         .warp_tile = {s0, s1, 16 / (s0 * s1)},
     };
-    const struct nh_small_launch begun = nh_small_begin(problem, cuda, pass);
-    struct nh_small_launch boxed;
+    struct nh_small_launch begun = nh_small_begin(problem, cuda, pass), boxed;
+    begun.for_group = for_group && !nh_small_has_region(problem);
     const enum small_pipeline pipeline =
         (enum small_pipeline)value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE];
     if (!nh_small_with_boxes(&begun, &extents, pipeline, &boxed)) return false;
     if (pipeline == SMALL_BOXES) boxed = nh_small_with_stages(&boxed, stages);
+    if (begun.for_group && boxed.config.slots) return false;
     *launch = nh_small_with_warps(&boxed, value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS]);
     return true;
 }

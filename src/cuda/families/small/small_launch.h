@@ -23,6 +23,8 @@ enum {
 struct nh_small_launch {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
+    /* The kernel is to serve grids of other lengths, too: boxes are as large as long axes need. */
+    bool for_group;
     struct small_config config;
     double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
 };
@@ -98,9 +100,15 @@ bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *wor
 
 /* ---- small_choice.c ---- */
 
-/* The launch of a config's knobs. False if its halo exceeds shared memory; config.min_blocks is 0 if no block fits. */
+/* The launch of a config's knobs. False if its halo exceeds shared memory, or is to serve a group (for_group) and rolls, which
+ * depends on the grid; config.min_blocks is 0 if no block fits. */
 bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        enum small_pass pass, const int32_t *value, struct nh_small_launch *launch);
+                        enum small_pass pass, const int32_t *value, bool for_group,
+                        struct nh_small_launch *launch);
+
+/* Whether the copy engine, if it fetches, can serve the launch, and warps suit query heads that share keys: configs of other
+ * problems, by wisdom or in a group, need not. */
+bool nh_small_can_run(const struct nh_small_launch *launch, const struct nh_device *device);
 
 /* Whether some launch of each kernel fits, all with the same warp tile. */
 bool nh_small_fits(const struct nh_problem *problem, const struct nh_device *device);

@@ -159,6 +159,19 @@ static bool is_whole(const struct nh_small_launch *launch) {
     return all;
 }
 
+/* The columns that `rows` rows see along an axis; where the kernel is to serve other lengths, too, those of a long axis, unless a
+ * short one has more, whose rows are near both ends. */
+static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t rows) {
+    const bool keys = nh_small_by_keys(launch);
+    struct nh_axis axis = launch->problem->axis[a];
+    const int64_t columns = nh_tile_count(&axis, rows, 1, keys).halo;
+    if (!launch->for_group || a < NH_AXES - launch->problem->rank) return columns;
+    axis.length = nh_max(axis.length,
+                         4 * (launch->config.rows[a] + axis.window + axis.stride) * axis.dilation);
+    axis.query = axis.key = axis.key_tensor = (struct nh_box){0, axis.length};
+    return nh_max(columns, nh_tile_count(&axis, rows, 1, keys).halo);
+}
+
 bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
                          enum small_pipeline pipeline, struct nh_small_launch *launch) {
     const bool keys = nh_small_by_keys(begun);
@@ -172,9 +185,9 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &launch->problem->axis[a];
         if (axis->window > MOST_HALO_ROWS) return false;
-        int64_t halo = nh_tile_count(axis, config->rows[a], 1, keys).halo;
+        int64_t halo = columns_of(launch, a, config->rows[a]);
         if (halo > MOST_HALO_ROWS) return false;
-        config->columns[a] = (int)nh_tile_count(axis, config->warp_tile[a], 1, keys).halo;
+        config->columns[a] = (int)columns_of(launch, a, config->warp_tile[a]);
         config->halo[a] = (int)halo;
         if (pipeline == SMALL_BOXES) set_shift(launch, a);
         dense = dense && all_see(axis, keys, config->columns[a]);
@@ -182,7 +195,7 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
         launch->warp_tiles *= tiles_of(axis, keys, config->warp_tile[a], config->shift[a]);
     }
     if (pipeline == SMALL_BOXES) close_gaps(config);
-    config->whole = is_whole(launch);
+    config->whole = !launch->for_group && is_whole(launch);
     config->least_pairs = least_pairs(launch);
     config->mask = dense ? SMALL_NO_MASK : (int)nh_small_mask_of(launch);
     return small_fetched_rows(config) <= MOST_HALO_ROWS;

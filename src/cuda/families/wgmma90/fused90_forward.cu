@@ -426,6 +426,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
 using namespace nh_wgmma90;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused90_forward(const __grid_constant__ nh_tiled_args args, const __grid_constant__ struct maps maps) {
+    fused90_forward(NH_PARAMETERS(nh_tiled_args, struct maps)) {
+    NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, struct maps)
     run_block<1, C.biased>(args, maps);
 }

@@ -112,7 +112,8 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
 using namespace nh_wgmma90;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_extra(const __grid_constant__ nh_tiled_args args, const __grid_constant__ struct maps maps) {
+    split90_extra(NH_PARAMETERS(nh_tiled_args, struct maps)) {
+    NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, struct maps)
     nh_let_next_begin();
     run_block(args, maps);
     nh_wait_for_launches();

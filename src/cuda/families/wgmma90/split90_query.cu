@@ -350,7 +350,8 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
 using namespace nh_wgmma90;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_query(const __grid_constant__ nh_tiled_args args, const __grid_constant__ struct maps maps) {
+    split90_query(NH_PARAMETERS(nh_tiled_args, struct maps)) {
+    NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, struct maps)
     nh_follow_launches();
     run_block<1, C.biased>(args, maps);
 }

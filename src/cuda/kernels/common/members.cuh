@@ -4,19 +4,28 @@
 #pragma once
 #include "members_abi.h"
 
-/* The blocks of this block's member. */
-struct nh_member_blocks {
-    unsigned first, count;
+/* The blocks of this block's member, and its tensor maps. */
+struct nh_own_member {
+    unsigned first_block, blocks;
+    const char *maps;
 };
-__shared__ nh_member_blocks nh_own_blocks;
+__shared__ nh_own_member nh_own;
 
-#define NH_OWN_BLOCK (blockIdx.x - nh_own_blocks.first)
-#define NH_OWN_BLOCKS nh_own_blocks.count
+enum { NH_MAP_BYTES = 128 };
+
+#define NH_OWN_BLOCK (blockIdx.x - nh_own.first_block)
+#define NH_OWN_BLOCKS nh_own.blocks
 #define NH_PARAMETER(type) const __grid_constant__ nh_cuda_members nh_launch
 #define NH_TAKE_MEMBER(type)                                                                                           \
     __shared__ type nh_own_args;                                                                                       \
-    nh_take_member(nh_launch, &nh_own_args);                                                                           \
+    nh_take_member<0>(nh_launch, &nh_own_args);                                                                        \
     const type &args = nh_own_args;
+#define NH_PARAMETERS(type, maps_type) NH_PARAMETER(type)
+#define NH_TAKE_MEMBER_AND_MAPS(type, maps_type)                                                                       \
+    __shared__ type nh_own_args;                                                                                       \
+    nh_take_member<sizeof(maps_type) / NH_MAP_BYTES>(nh_launch, &nh_own_args);                                         \
+    const type &args = nh_own_args;                                                                                    \
+    const maps_type &maps = *(const maps_type *)nh_own.maps;
 
 /* The index of the block's member: the last one that begins at the block or before it. All warps look for it. */
 __device__ __forceinline__ int nh_member_of_block(const nh_cuda_members &members) {
@@ -42,12 +51,19 @@ __device__ __forceinline__ long long nh_member_address(const nh_cuda_members &me
     return base ? base + members.place[(long long)member * members.bases + index] + added : 0;
 }
 
+/* An earlier launch has written the map: the copy engine must not use what it remembers of it. */
+template <int MAPS> __device__ __forceinline__ void nh_acquire_map(const char *map) {
+    if constexpr (MAPS > 0) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+
 /* Copies the arguments of the block's member, in words of 8 bytes, of which a tensor's address is the first. */
-template <class Args> __device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, Args *args) {
+template <int MAPS, class Args>
+__device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, Args *args) {
     enum { WORDS = sizeof(Args) / 8, TENSOR_WORDS = sizeof(nh_cuda_tensor) / 8 };
     static_assert(sizeof(Args) % 8 == 0 && sizeof(nh_cuda_tensor) % 8 == 0, "words of 8 bytes");
     const int at = nh_member_of_block(members);
     const nh_cuda_member member = members.member[at];
+    const char *maps = members.maps + (long long)at * (MAPS * NH_MAP_BYTES);
     const long long *from =
         (const long long *)(members.arguments + (long long)member.arguments * members.argument_bytes);
     for (int i = (int)threadIdx.x; i < WORDS; i += members.threads) {
@@ -56,8 +72,9 @@ template <class Args> __device__ __forceinline__ void nh_take_member(const nh_cu
         if (slot < NH_CUDA_TENSORS && i % TENSOR_WORDS == 0) word = nh_member_address(members, at, slot, word);
         ((long long *)args)[i] = word;
     }
+    if ((int)threadIdx.x < MAPS) nh_acquire_map<MAPS>(maps + threadIdx.x * NH_MAP_BYTES);
     if (threadIdx.x == 0)
-        nh_own_blocks = {member.first_block - members.member[0].first_block,
-                         members.member[at + 1].first_block - member.first_block};
+        nh_own = {member.first_block - members.member[0].first_block,
+                  members.member[at + 1].first_block - member.first_block, maps};
     __syncthreads();
 }

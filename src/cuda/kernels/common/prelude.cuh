@@ -4,8 +4,9 @@
 #include "kernel_abi.h"
 #include "window.h"
 
-/* How a kernel takes its arguments: by NH_PARAMETER(type) and, first of all, NH_TAKE_MEMBER(type). And the number of a
- * block, and of all blocks, along x. Where a launch is for several problems they are those of the block's own. */
+/* How a kernel takes its arguments: by NH_PARAMETER(type) and, first of all, NH_TAKE_MEMBER(type) or, with tensor maps,
+ * by NH_PARAMETERS(type, maps) and NH_TAKE_MEMBER_AND_MAPS(type, maps). And the number of a block, and of all blocks,
+ * along x. Where a launch is for several problems they are those of the block's own. */
 #ifdef NH_MEMBERS
 #include "members.cuh"
 #else
@@ -13,6 +14,8 @@
 #define NH_OWN_BLOCKS gridDim.x
 #define NH_PARAMETER(type) const __grid_constant__ type args
 #define NH_TAKE_MEMBER(type)
+#define NH_PARAMETERS(type, maps_type) const __grid_constant__ type args, const __grid_constant__ maps_type maps
+#define NH_TAKE_MEMBER_AND_MAPS(type, maps_type)
 #endif
 
 #define NH_DEVICE static __device__ __forceinline__
