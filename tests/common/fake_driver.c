@@ -296,8 +296,8 @@ static nh_cu_result fake_tensor_map(struct nh_cu_tensor_map *map, int type, uint
     (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     MAY_FAIL("tensor_map");
     memset(map, 0, sizeof *map);
-    /* The driver requires this. */
-    if ((uintptr_t)address % 16 || rank < 1 || rank > 5) return FAKE_ERROR;
+    /* The driver requires this, an address of 0 excepted since CUDA 12.6. */
+    if (!address || (uintptr_t)address % 16 || rank < 1 || rank > 5) return FAKE_ERROR;
     for (uint32_t i = 0; i < rank; i++) {
         bool stride_bad = i + 1 < rank && (stride_bytes[i] % 16 || stride_bytes[i] >> 40);
         if (!extent[i] || extent[i] > (uint64_t)1 << 32 || !box[i] || box[i] > 256 ||

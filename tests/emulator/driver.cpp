@@ -206,7 +206,7 @@ static bool start_map(emulator::TensorMap *map, int type, uint32_t rank, void *a
                       const uint64_t *extent, const uint64_t *stride_bytes,
                       const uint32_t *element_stride, int interleave, int swizzle, int fill) {
     *map = {};
-    if ((uintptr_t)address % 16 || rank < 3 || rank > 5 || interleave || fill) return false;
+    if (!address || (uintptr_t)address % 16 || rank < 3 || rank > 5 || interleave || fill) return false;
     map->address = (const char *)address;
     map->rank = (uint8_t)rank;
     map->element_bytes = type == NH_CU_TENSOR_FLOAT32 ? 4 : 2;

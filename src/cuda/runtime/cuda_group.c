@@ -311,9 +311,11 @@ static nhood_status write_map(const struct cuda_group *created, const struct bat
     to->base = bits_below(batch->maps.used, base_bit(step, map));
     to->member = (int)k;
     if (nh_kernel_cache_collects(cuda->kernels)) return NHOOD_OK;
+    /* member_maps.cu sets the address. Drivers before CUDA 12.6 encode no map without one. */
+    void *const any = (void *)(uintptr_t)NH_KEPT_ALIGNMENT;
     struct nh_cu_tensor_map encoded = {{0}};
     const nhood_status status = nh_driver_check(
-        &cuda->driver, nh_cuda_encode(&cuda->driver, map, NULL, &encoded), "tensor map");
+        &cuda->driver, nh_cuda_encode(&cuda->driver, map, any, &encoded), "tensor map");
     static_assert(sizeof encoded == sizeof to->map, "a tensor map");
     memcpy(to->map, &encoded, sizeof encoded);
     return status;
