@@ -1,7 +1,7 @@
 /* The reference against a different formulation: the whole matrix of scores with a mask that is built from
  * the definition of the window token by token; and against finite differences. */
 #include "case.h"
-#include "windows.h"
+#include "windows_attend.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* Windows that are not by formula: generators and inverses against their definitions, every refusal by its text, plans that keep
  * their own tables, and tables that say what a formula says. */
 #include "case.h"
-#include "windows.h"
+#include "windows_attend.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* Windows that are not by formula, from their definitions in nhood.h without any rounding trick. */
-#ifndef WINDOWS_H
-#define WINDOWS_H
+#ifndef WINDOWS_ATTEND_H
+#define WINDOWS_ATTEND_H
 
 #include "nhood.h"
 
