@@ -172,6 +172,14 @@ nhood_io nh_group_member_io(const struct nh_group *group, const nhood_group_io *
     return own;
 }
 
+nhood_status nh_group_run_member(const struct nh_group *group, const nhood_group_io *io,
+                                 int64_t index) {
+    const struct nh_operation *operation = group->member[index].operation;
+    const nhood_io own = nh_group_member_io(group, io, index);
+    const nhood_status status = operation->run(operation, &own);
+    return status ? nh_group_member_error(status, index) : NHOOD_OK;
+}
+
 /* ---- one after the other ---- */
 
 struct loop {
@@ -183,12 +191,8 @@ struct loop {
 static nhood_status loop_run(const struct nh_group_operation *operation, const nhood_group_io *io) {
     const struct nh_group *group = ((const struct loop *)operation)->group;
     nhood_status status = NHOOD_OK;
-    for (int64_t i = 0; !status && i < group->count; i++) {
-        const struct nh_operation *own = group->member[i].operation;
-        const nhood_io own_io = nh_group_member_io(group, io, i);
-        status = own->run(own, &own_io);
-        if (status) status = nh_group_member_error(status, i);
-    }
+    for (int64_t i = 0; !status && i < group->count; i++)
+        status = nh_group_run_member(group, io, i);
     return status;
 }
 

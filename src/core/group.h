@@ -49,6 +49,10 @@ nhood_status nh_group_check_io(const struct nh_group *group, const nhood_group_i
 /* The tensors of a member, with the group's workspace and stream. */
 nhood_io nh_group_member_io(const struct nh_group *group, const nhood_group_io *io, int64_t index);
 
+/* Runs a member's own operation on its tensors. Fails with what that fails with, and the member's index in front. */
+nhood_status nh_group_run_member(const struct nh_group *group, const nhood_group_io *io,
+                                 int64_t index);
+
 /* Puts the member's index in front of the thread's error text, and returns the status. */
 nhood_status nh_group_member_error(nhood_status status, int64_t index);
 

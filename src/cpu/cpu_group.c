@@ -166,13 +166,9 @@ static bool next_round(const struct cpu_group *plan, struct part_run *run, int64
 /* Members that are not tiled, the reference's, one after the other. */
 static nhood_status run_others(const struct cpu_group *plan, const nhood_group_io *io) {
     nhood_status status = NHOOD_OK;
-    for (int64_t i = 0; !status && i < plan->group->count; i++) {
-        const struct nh_operation *operation = plan->group->member[i].operation;
-        if (nh_tiled_of(operation)) continue;
-        const nhood_io own = nh_group_member_io(plan->group, io, i);
-        status = operation->run(operation, &own);
-        if (status) status = nh_group_member_error(status, i);
-    }
+    for (int64_t i = 0; !status && i < plan->group->count; i++)
+        if (!nh_tiled_of(plan->group->member[i].operation))
+            status = nh_group_run_member(plan->group, io, i);
     return status;
 }
 

@@ -587,13 +587,8 @@ static nhood_status run(const struct nh_group_operation *operation, const nhood_
     const struct nh_group *group = created->group;
     nhood_status status = check_alignments(created, io);
     if (!status) status = run_batches(created, io);
-    for (int64_t i = group->count - created->alone; !status && i < group->count; i++) {
-        const int64_t index = created->member[i];
-        const struct nh_operation *own = group->member[index].operation;
-        const nhood_io own_io = nh_group_member_io(group, io, index);
-        status = own->run(own, &own_io);
-        if (status) status = nh_group_member_error(status, index);
-    }
+    for (int64_t i = group->count - created->alone; !status && i < group->count; i++)
+        status = nh_group_run_member(group, io, created->member[i]);
     return status;
 }
 

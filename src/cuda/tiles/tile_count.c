@@ -5,7 +5,7 @@
 /* The most row tiles of which each is looked at; and the most of a long axis with a window table, where looking takes longer. */
 enum { MOST_COUNTED = 1 << 14, MOST_OF_TABLES = 1 << 9 };
 
-/* Of so many row tiles in a row, every n-th is counted. */
+/* The distance between the row tiles that are counted, of so many in a row. */
 static int64_t step_of(const struct nh_axis *axis, int64_t tiles) {
     const bool table = axis->windows.kind && !nh_listed_exactly(axis);
     return nh_ceil_div(tiles, table ? MOST_OF_TABLES : MOST_COUNTED);

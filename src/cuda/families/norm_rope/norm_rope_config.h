@@ -12,7 +12,7 @@ enum norm_rope_weight { NORM_ROPE_NO_WEIGHT, NORM_ROPE_STORED_WEIGHT, NORM_ROPE_
 
 enum { NORM_ROPE_WARP = 32 /* lanes */ };
 
-/* Of norm_rope_weight.cu all members but `weight` are 0. */
+/* The kernel of norm_rope_weight.cu has only `weight`; its other members are 0. */
 #define NORM_ROPE_CONFIG(ONE, MANY)                                                                \
     ONE(norm)       /* enum norm_rope_norm */                                                      \
     ONE(weight)     /* enum norm_rope_weight */                                                    \

@@ -246,7 +246,7 @@ static bool any_useful(const struct nh_problem *problem, const struct nh_device 
     return any;
 }
 
-/* Of the values of `rows` that hold equally many groups, only the first is tried. */
+/* Several values of `rows` may hold equally many groups: only the first of them is tried. */
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     enum { MOST_CANDIDATES = 8 };
