@@ -10,6 +10,7 @@ import pytest
 import torch
 from nhood import Windows
 from nhood import torch as nt
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -68,7 +69,7 @@ KEYS = [(4, 9), (0, 4), (5, 7), (5, 7), (8, 5)]
 
 
 def packed_by_table():
-    """Of which some queries have no key: their log-sum-exps are -infinity."""
+    """Some of the queries have no key: their log-sum-exps are -infinity."""
     torch.manual_seed(11)
     queries, keys = (sum(x * y for x, y in of) for of in (BY_TABLE, KEYS))
     return drawn(1, queries, 4, 8), drawn(1, keys, 2, 8), drawn(1, keys, 2, 6)
@@ -364,14 +365,9 @@ def test_autocast():
 
 def test_compiled_without_recompiling():
     """New lengths compile nothing where the table is a tensor; the number of samples becomes a symbol once."""
-    compiles = 0
+    compiles = CompileCounter()
 
-    def backend(graph, _):
-        nonlocal compiles
-        compiles += 1
-        return graph
-
-    @torch.compile(backend=backend, fullgraph=True, dynamic=True)
+    @torch.compile(backend=compiles, fullgraph=True, dynamic=True)
     def program(x, table):
         query, key, value = (x * s for s in (1.0, 2.0, 3.0))
         return nt.neighborhood_attention_varlen(query, key, value, table=table)
@@ -381,18 +377,13 @@ def test_compiled_without_recompiling():
         table = nt.varlen_table(layouts, 3)
         expected = nt.neighborhood_attention_varlen(x, 2 * x, 3 * x, 3, layouts=layouts)
         assert torch.equal(program(x, table), expected)
-    assert compiles == 1
+    assert compiles.frame_count == 1
 
 
 def test_new_windows_by_table_compile_nothing():
-    compiles = 0
+    compiles = CompileCounter()
 
-    def backend(graph, _):
-        nonlocal compiles
-        compiles += 1
-        return graph
-
-    @torch.compile(backend=backend, fullgraph=True, dynamic=True)
+    @torch.compile(backend=compiles, fullgraph=True, dynamic=True)
     def program(query, key, table):
         return nt.neighborhood_attention_varlen(query, key, 2 * key, table=table)
 
@@ -400,7 +391,7 @@ def test_new_windows_by_table_compile_nothing():
         query, key = torch.randn(1, 36, 3, 8), torch.randn(1, 3 * size.keys, 3, 8)
         expected = nt.neighborhood_attention_varlen(query, key, 2 * key, size, layouts=[(12,)] * 3)
         assert torch.equal(program(query, key, nt.varlen_table([(12,)] * 3, size)), expected)
-    assert compiles == 1
+    assert compiles.frame_count == 1
 
 
 @pytest.mark.parametrize("inputs, one, many", KINDS)
