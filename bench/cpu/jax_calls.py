@@ -144,7 +144,7 @@ def by_scan(problem: Problem) -> Callable[..., Any]:
     import jax.numpy as jnp
 
     def keys_of(slot: Any) -> Any:
-        """Of each token, in that slot of its window. A table of all slots would be a constant of gigabytes."""
+        """Returns the key of each token in that slot of its window. A table of all slots would be a constant of gigabytes."""
         keys = jnp.zeros((), jnp.int32)
         for length, window, offset in zip(problem.grid, problem.window, jnp.unravel_index(slot, problem.window)):
             first = jnp.clip(jnp.arange(length, dtype=jnp.int32) - window // 2, 0, length - window)

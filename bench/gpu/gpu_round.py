@@ -94,7 +94,7 @@ class Round:
         return [sys.executable, str(ROOT / "bench" / script), *map(str, arguments)]
 
     def sampling(self, seconds: float) -> list[Any]:
-        """Of choices and before_after: the same problems, whose kernels both need."""
+        """Returns the sampling of choices and before_after: the same problems, whose kernels both need."""
         options = self.options
         cores = (os.cpu_count() or 2) - (2 if len(self.gpus) > 1 else 0)
         found = ["--sample", options.sample, "--without", KNOWN, "--dtypes", "f16,bf16,f32"]

@@ -261,7 +261,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def report_of(step: str, folder: Path) -> tuple[list[Goal], list[str]]:
-    """Of a step that has ended early, what there is."""
+    """Returns what there is, also of a step that has ended early."""
     goals, section = REPORTS[step]
     try:
         return list(goals(folder)), section(folder)

@@ -41,7 +41,7 @@ static nhood_status read_threads(int32_t *threads, char origin[NH_ORIGIN_BYTES])
     return NHOOD_OK;
 }
 
-/* Of NHOOD_LOG: the least urgent level that is printed. The environment is the process', and so is this. */
+/* The least urgent level that is printed, from NHOOD_LOG. The environment is the process', and so is this. */
 static atomic_int printed_level;
 
 static const char *const level_names[] = {"error", "warning", "info"};

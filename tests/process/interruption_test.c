@@ -10,7 +10,7 @@ static const char large[] = "fwd:f32:b2h4d32:128x128:w127x127"; /* seconds on a 
 static const char large_backward[] = "bwd:f32:b2h4d32:128x128:w63x63";
 static const char small[] = "fwd:f32:b1h2d8:20x20:w5x5";
 
-/* Of all threads, so that other load of the machine does not count. */
+/* The processor time of all threads, so that other load of the machine does not count. */
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

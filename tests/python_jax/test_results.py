@@ -113,7 +113,7 @@ def test_additional_tokens_may_be_none():
 
 
 def test_tf32_only_where_jax_says_so():
-    """Of float32: the text of the problem tells, which GPUs go by."""
+    """It is for float32: the text of the problem tells, which GPUs go by."""
     x = jnp.ones((1, 6, 1, 8), jnp.float32)
 
     def text(x):

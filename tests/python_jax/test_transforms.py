@@ -60,7 +60,7 @@ def test_vmap(case, mapping):
 @pytest.mark.parametrize("mapping", ["first", "query", "others"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_vmap_of_gradients(case, mapping):
-    """Of each by itself; and gradients of the whole, in which arrays that are the same for all sum."""
+    """These are gradients of each by itself; and gradients of the whole, in which arrays that are the same for all sum."""
     names, in_axes, arrays = mapped(case, mapping)
     every = tuple(range(len(arrays)))
 

@@ -65,7 +65,7 @@ def of(*shape):
 
 
 def part(query, key, value, bias=None, **more):
-    """Of the queries some have no key, some a part of their window."""
+    """Some queries have no key, some a part of their window."""
     return nt.na1d(query, key, value, 3, grid=12, query_offset=0, key_offset=3, bias=bias, **more)
 
 

@@ -37,7 +37,7 @@ def test_layer_options():
 
 
 def test_dropout_of_results():
-    """Of a share of 0 it may be left out, unless somebody would notice."""
+    """A dropout of 0 may be left out, unless somebody would notice."""
     layer = nt.NeighborhoodAttention1D(16, 2, 3)
     x = torch.randn(1, 9, 16)
     expected = layer(x)
@@ -153,7 +153,7 @@ def test_attention_with_large_logits(dtype):
 @pytest.mark.parametrize("size", [300, 2e4])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_attention_with_low_logits(dtype, size, is_causal):
-    """Of -360,000 and -1.6e9, which leave room for no other key."""
+    """The logits are -360,000 and -1.6e9, which leave room for no other key."""
     query, key = size * (torch.rand(1, 9, 2, 16) + 1), -size * (torch.rand(1, 5, 2, 16) + 1)
     inputs = [t.to(dtype).requires_grad_() for t in (query, key, torch.randn(1, 5, 2, 6))]
     exact = [t.detach().double().requires_grad_() for t in inputs]

@@ -37,7 +37,7 @@ struct measurement {
     size_t count, capacity;
 };
 
-/* Of members that different solvers compute, no one is named. */
+/* Where different solvers compute the members of a group, none is named. */
 static void note_choice(void *user, const nhood_candidate *candidate) {
     struct measurement *measurement = user;
     if (!candidate->chosen) return;

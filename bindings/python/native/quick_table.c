@@ -7,7 +7,7 @@
 /* The table is looked through entry by entry. */
 enum { ENTRIES = 128 };
 
-/* Of tensors on CUDA devices, in bytes, for solvers that need some (CUDA_ALIGNMENT in _plans.py). */
+/* The alignment in bytes of tensors on CUDA devices, for solvers that need one (CUDA_ALIGNMENT in _plans.py). */
 enum { ALIGNMENT = 16 };
 
 static struct entry table[ENTRIES];

@@ -51,7 +51,7 @@ struct entry {
     int arguments;
     struct argument argument[MOST_ARGUMENTS];
 
-    /* Of a plan. */
+    /* What an entry for a plan has. */
     const nhood_plan *handle;
     size_t workspace_bytes;
     PyObject
@@ -60,7 +60,7 @@ struct entry {
     int slot[MOST_ARGUMENTS +
              MOST_RESULTS]; /* of each array among the arguments, then of each result */
 
-    /* Of a function. */
+    /* What an entry for a function has. */
     PyObject *constants; /* a tuple: its arguments, but for those that are arguments of the call */
     int place[MOST_ARGUMENTS]; /* of each of these among the call's arguments; -1: a constant */
     PyObject *execution;       /* a tuple: likewise, the arguments of a call that only executes */

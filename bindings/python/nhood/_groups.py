@@ -25,7 +25,7 @@ from ._plans import Context, Outputs, PlanOwner, cached_groups, current_options,
 from ._windows import Windows, of_record, windows_of
 
 AXIS = ("length", "window", "stride", "dilation", "causal", "query_length", "key_length", "windows")
-"""Of an axis in a row. query_length and key_length are 0 where queries and keys cover all of it, as boxes at its beginning otherwise.
+"""What a row has for each axis. query_length and key_length are 0 where queries and keys cover all of it, as boxes at its beginning otherwise.
 windows is 0 where these are by formula, and else the number of the first word of their record in the table's data, counted from 1:
 key_length then is the number of keys."""
 FIRSTS = 2
@@ -127,7 +127,7 @@ def _create(context: Context, device: int, problems: np.ndarray) -> tuple[PlanOw
 
 @functools.lru_cache(maxsize=128)
 def _records(text: str) -> tuple[dict[str, int], np.ndarray]:
-    """Of the Windows of a text: where the record of each entry begins, counted from 1, and the records in a row."""
+    """Returns where the record of each of a text's Windows begins, counted from 1, and the records in a row."""
     places: dict[str, int] = {}
     words: list[np.ndarray] = []
     at = 1
@@ -176,7 +176,7 @@ def axes_of(rows: np.ndarray) -> np.ndarray:
 
 
 def extents_of(axes: np.ndarray, side: int) -> np.ndarray:
-    """Of each member and axis, of queries (0) or keys (1)."""
+    """Returns the extent of each member along each axis, for queries (side 0) or keys (1)."""
     return np.where(axes[:, :, 5 + side] == 0, axes[:, :, 0], axes[:, :, 5 + side])
 
 
@@ -205,7 +205,7 @@ def _table_windows(axes: np.ndarray, data: np.ndarray) -> dict[int, Windows]:
 
 
 def _tokens(name: str, given: str, extents: np.ndarray, first: np.ndarray, total: int, whole: bool) -> np.ndarray:
-    """Of each member. ValueError if members overlap, reach beyond the arrays or, if they are to be `whole`, leave gaps."""
+    """Returns the tokens of each member. ValueError if members overlap, reach beyond the arrays or, if they are to be `whole`, leave gaps."""
     exact = extents.astype(np.float64).prod(axis=1)  # which does not overflow
     if (extents < 0).any() or exact.sum() > 2.0**62:
         raise ValueError(f"{given} {exact.sum():.0f} tokens, {name} has {total}")
@@ -415,7 +415,7 @@ def _by_axis(sets: HeadSets, values: Sequence[Any]) -> np.ndarray:
 
 
 def bias_shapes(sets: HeadSets, lengths: Sequence[int], heads: Sequence[int], clamp: bool) -> list[tuple[int, ...]]:
-    """Of each set's table: its heads, and 2k - 1 for each axis."""
+    """Returns the shape of each set's table: its heads, and 2k - 1 for each axis."""
     rank, shapes = len(sets.window) // sets.count, []
     for i, own in enumerate(heads):
         axes = range(i * rank, (i + 1) * rank)

@@ -160,7 +160,7 @@ _thread_limit = 0
 
 
 def limit_threads(threads: int) -> None:
-    """Of contexts whose number of threads is the default, now and later."""
+    """Limits the threads of contexts whose number of threads is the default, now and later."""
     global _thread_limit
     _thread_limit = threads
     if _context is not None:

@@ -120,7 +120,7 @@ def _abstract(*avals: Any, request: Request, given: Given) -> list[Any]:
 
 
 def ordinal_of(platform: str) -> int:
-    """Of the device to plan for while nobody knows where the program will run: JAX wants all devices of a program alike."""
+    """Returns the ordinal of the device to plan for while nobody knows where a program will run: JAX wants all its devices alike."""
     return -1 if platform == "cpu" else jax.local_devices(backend=platform)[0].local_hardware_id
 
 

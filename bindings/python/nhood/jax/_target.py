@@ -89,7 +89,7 @@ _functions = _Functions(
 
 
 def _capsule_of(name: str) -> Any:
-    """Of the address of a variable."""
+    """Returns a capsule of the address of a variable."""
     return jax.ffi.pycapsule(c_void_p(addressof(c_char.in_dll(_handlers, name))))
 
 

@@ -106,7 +106,7 @@ def _with_halo(array: jax.Array, at: int, axis: _Axis, name: AxisName) -> jax.Ar
     size, shards = axis.size, axis.shards
 
     def part(start: int, stop: int, hops: int) -> jax.Array:
-        """Of the shard that comes so many later, or before if negative."""
+        """Returns this part of the shard that comes so many later, or before if negative."""
         piece = jax.lax.slice_in_dim(array, start, stop, axis=at)
         return jax.lax.ppermute(piece, names, [((i + hops) % shards, i) for i in range(shards)])
 

@@ -182,7 +182,7 @@ class BilinearUpsample(nn.Module):
         self.sin_pos_embed = SinusoidalPositions(dim_out)
 
     def reset_parameters(self) -> None:
-        """Of its own; those of its modules have methods of their own."""
+        """Sets its own parameters; its modules have methods for theirs."""
         nn.init.zeros_(self.alpha)
 
     def forward(self, tokens: Tensor) -> Tensor:

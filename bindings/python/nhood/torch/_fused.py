@@ -96,7 +96,7 @@ class Attention(Formula):
 
 @register_formula(_ops.library, "na_backward", 10)
 class AttentionBackward(Formula):
-    """Of one gradient per True in `wanted`, in the order of the first six inputs.
+    """The derivatives of one gradient per True in `wanted`, in the order of the first six inputs.
 
     out and lse are functions of the other inputs here, so what depends on them is in the derivatives by the others.
     Gradients are those of a scalar, the sum of out d_out and lse d_lse. So their derivatives along tangents are also what is

@@ -104,7 +104,7 @@ def _na_varlen(
 
 
 def _nothing(query: Tensor, value: Tensor, table: Tensor, whole: bool, need_lse: bool) -> list[Tensor]:
-    """Of tensors without tokens."""
+    """Returns the results of tensors without tokens."""
     if whole and (query.shape[1] or len(table) and _tokens_of(table)):
         raise ValueError(f"layouts have {_tokens_of(table)} tokens, query has {query.shape[1]}")
     out, *lse = _fake_na_varlen(query, value, value, table, None, whole, need_lse)
@@ -479,7 +479,7 @@ def _second_jvp(
 
 
 class _Fused(Formula):
-    """Of out and lse, which is computed for the backward call where it is not asked for. need_lse is the last parameter."""
+    """The derivatives of out and lse, which is computed for the backward call where it is not asked for. need_lse is the last parameter."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:  # type: ignore[override]

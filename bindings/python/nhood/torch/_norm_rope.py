@@ -336,7 +336,7 @@ class _Problem(NamedTuple):
         return torch.cat([turned, rest if whole else torch.zeros_like(rest)], dim=-1)
 
     def table_gradients(self, z: OptionalTensor, d_out: OptionalTensor) -> list[Any]:
-        """Of the tables that are there, from what they rotate and the gradient of what comes of it."""
+        """Returns the gradients of the tables that are there, from what they rotate and the gradient of what comes of it."""
         if z is None or d_out is None:
             return [None] * len(self.tables)
         lengths = self.x.shape[1:-2]
@@ -455,7 +455,7 @@ class NormRope(Formula):
 
 @register_formula(library, "norm_rope_backward", 6)
 class NormRopeBackward(Formula):
-    """Of one gradient per True in `wanted`. Second derivatives are symmetric, as those of attention: see _fused.py."""
+    """The derivatives of one gradient per True in `wanted`. Second derivatives are symmetric, as those of attention: see _fused.py."""
 
     @staticmethod
     def backward(ctx: Any, *grads: OptionalTensor) -> tuple[OptionalTensor, ...]:  # type: ignore[override]

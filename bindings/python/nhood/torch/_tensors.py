@@ -64,7 +64,7 @@ def check(request: Request, tensors: Sequence[Optional[Tensor]]) -> None:
 def example_layouts(
     operation: Operation, tensors: Sequence[Optional[Tensor]]
 ) -> Optional[tuple[Optional[Layout], ...]]:
-    """Of packed tensors like these; None if an extent is a symbol without an example. Raises what is wrong with any tensor by
+    """Returns the layouts of packed tensors like these; None if an extent is a symbol without an example. Raises what is wrong with any tensor by
     itself, or with their devices."""
     first = tensors[0]
     assert first is not None  # no operation's first input is optional

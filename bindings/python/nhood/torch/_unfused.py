@@ -368,7 +368,7 @@ class Problem(NamedTuple):
         return torch.nn.functional.pad(logits, (0, additional.shape[1]))
 
     def split(self, weights: OptionalTensor) -> tuple[OptionalTensor, OptionalTensor]:
-        """Of the window's slots, and of additional tokens."""
+        """Returns the weights of the window's slots, and those of additional tokens."""
         if weights is None or self.inputs[4] is None:
             return weights, None
         count = self.inputs[4].shape[1]
@@ -376,7 +376,7 @@ class Problem(NamedTuple):
         return weights.narrow(-1, 0, slots), weights.narrow(-1, slots, count)
 
     def sum_of(self, weights: OptionalTensor, value: OptionalTensor, additional: OptionalTensor) -> Any:
-        """Of the values of each window and the additional ones by their weights."""
+        """Returns the sum of each window's values and of the additional ones by their weights."""
         if weights is None:
             return None
         in_window, beside = self.split(weights)

@@ -461,7 +461,7 @@ for _name in ("sharded_na", "sharded_na_backward"):
 
 @register_formula(_library, "sharded_na", 6)
 class ShardedAttention(Formula):
-    """Of out and lse. What else there is of results is for the backward operator, whose own derivatives are not known."""
+    """The derivatives of out and lse. What else there is of results is for the backward operator, whose own derivatives are not known."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
