@@ -137,6 +137,12 @@ static int current_device(void) {
     return current ? (int)((int *)(void *)current - context_memory) : -1;
 }
 
+/* For what the real driver does only in a thread with a current context. */
+#define NEEDS_CONTEXT()                                                                            \
+    do {                                                                                           \
+        if (!current_context()) return NH_CU_ERROR_INVALID_CONTEXT;                                \
+    } while (0)
+
 int fake_context_depth(void) {
     return depth;
 }
@@ -215,6 +221,7 @@ static nh_cu_result fake_library_kernel(nh_cu_kernel *kernel, nh_cu_library libr
 }
 
 static nh_cu_result fake_kernel_function(nh_cu_function *function, nh_cu_kernel kernel) {
+    NEEDS_CONTEXT();
     MAY_FAIL("kernel_function");
     *function = (nh_cu_function)(void *)kernel;
     return 0;
@@ -249,6 +256,7 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
                                 void **parameters, void **extra) {
     const unsigned *grid = config->grid, *block = config->block;
     (void)extra;
+    NEEDS_CONTEXT();
     MAY_FAIL("launch");
     /* These are the limits of the hardware. */
     if (!grid[0] || grid[0] > INT32_MAX || !grid[1] || grid[1] > 65535 || !grid[2] ||
@@ -294,6 +302,7 @@ static nh_cu_result fake_tensor_map(struct nh_cu_tensor_map *map, int type, uint
                                     const uint32_t *element_stride, int interleave, int swizzle,
                                     int promotion, int fill) {
     (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    NEEDS_CONTEXT();
     MAY_FAIL("tensor_map");
     memset(map, 0, sizeof *map);
     /* The driver requires this, an address of 0 excepted since CUDA 12.6. */
@@ -317,6 +326,7 @@ static nh_cu_result fake_tensor_map_im2col(struct nh_cu_tensor_map *map, int typ
                                            uint32_t pixels, const uint32_t *element_stride,
                                            int interleave, int swizzle, int promotion, int fill) {
     const uint32_t box[5] = {channels, 1, 1, 1, 1};
+    NEEDS_CONTEXT();
     MAY_FAIL("tensor_map_im2col");
     if (rank < 3 || rank > 5 || !pixels || pixels > 1024) return FAKE_ERROR;
     /* The driver requires that corners fit a signed number of 16, 8 and 5 bits for 3, 4 and 5 axes. */
@@ -332,6 +342,7 @@ static nh_cu_result fake_tensor_map_im2col(struct nh_cu_tensor_map *map, int typ
 static nh_cu_result fake_memory_set(nh_cu_pointer address, unsigned char value, size_t bytes,
                                     nh_cu_stream stream) {
     (void)address, (void)value, (void)bytes, (void)stream;
+    NEEDS_CONTEXT();
     MAY_FAIL("memory_set");
     return 0;
 }
@@ -339,6 +350,7 @@ static nh_cu_result fake_memory_set(nh_cu_pointer address, unsigned char value, 
 static nh_cu_result fake_memory_copy(nh_cu_pointer to, nh_cu_pointer from, size_t bytes,
                                      nh_cu_stream stream) {
     (void)to, (void)from, (void)bytes, (void)stream;
+    NEEDS_CONTEXT();
     MAY_FAIL("memory_copy");
     return 0;
 }
@@ -351,12 +363,14 @@ static bool forbidden(bool default_stream) {
 
 static nh_cu_result fake_memory_write(nh_cu_pointer to, const void *from, size_t bytes) {
     (void)to, (void)from, (void)bytes;
+    NEEDS_CONTEXT();
     MAY_FAIL("memory_write");
     return forbidden(true) ? FAKE_ERROR : 0;
 }
 
 static nh_cu_result fake_memory_send(nh_cu_pointer to, const void *from, size_t bytes,
                                      nh_cu_stream stream) {
+    NEEDS_CONTEXT();
     MAY_FAIL("memory_send");
     if (to != FAKE_MEMORY || forbidden(!stream)) return FAKE_ERROR;
     pthread_mutex_lock(&lock);
@@ -368,6 +382,7 @@ static nh_cu_result fake_memory_send(nh_cu_pointer to, const void *from, size_t 
 
 static nh_cu_result fake_memory_allocate(nh_cu_pointer *address, size_t bytes) {
     (void)bytes;
+    NEEDS_CONTEXT();
     MAY_FAIL("memory_allocate");
     if (forbidden(false)) return FAKE_ERROR;
     *address = FAKE_MEMORY;
@@ -376,6 +391,7 @@ static nh_cu_result fake_memory_allocate(nh_cu_pointer *address, size_t bytes) {
 }
 
 static nh_cu_result fake_memory_free(nh_cu_pointer address) {
+    NEEDS_CONTEXT();
     if (address != FAKE_MEMORY || forbidden(false)) return FAKE_ERROR;
     add_to(&fake.memory_open, -1);
     return 0;
@@ -383,6 +399,7 @@ static nh_cu_result fake_memory_free(nh_cu_pointer address) {
 
 static nh_cu_result fake_stream_create(nh_cu_stream *stream, unsigned flags) {
     (void)flags;
+    NEEDS_CONTEXT();
     MAY_FAIL("stream_create");
     *stream = (nh_cu_stream)(void *)&stream_memory;
     add_to(&fake.streams_open, 1);
@@ -409,6 +426,7 @@ static nh_cu_result fake_stream_captures(nh_cu_stream stream, int *status) {
 
 static nh_cu_result fake_event_create(nh_cu_event *event, unsigned flags) {
     (void)flags;
+    NEEDS_CONTEXT();
     MAY_FAIL("event_create");
     *event = (nh_cu_event)(void *)&stream_memory;
     add_to(&fake.events_open, 1);
@@ -423,6 +441,7 @@ static nh_cu_result fake_event_destroy(nh_cu_event event) {
 
 static nh_cu_result fake_event_record(nh_cu_event event, nh_cu_stream stream) {
     (void)event, (void)stream;
+    NEEDS_CONTEXT();
     MAY_FAIL("event_record");
     return 0;
 }

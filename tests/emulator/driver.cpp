@@ -201,11 +201,12 @@ nh_cu_result cuLaunchKernelEx(const nh_cu_launch *config, nh_cu_function functio
     return NH_CU_SUCCESS;
 }
 
-// What both kinds of maps have; refuses what the driver refuses.
+// What both kinds of maps have; refuses what the driver refuses, as it does without a current context.
 static bool start_map(emulator::TensorMap *map, int type, uint32_t rank, void *address,
                       const uint64_t *extent, const uint64_t *stride_bytes,
                       const uint32_t *element_stride, int interleave, int swizzle, int fill) {
     *map = {};
+    if (!contexts) return false;
     if (!address || (uintptr_t)address % 16 || rank < 3 || rank > 5 || interleave || fill) return false;
     map->address = (const char *)address;
     map->rank = (uint8_t)rank;

@@ -39,9 +39,10 @@ void target_init(struct target *target) {
 
 static void show_log(void *user, int32_t level, const char *line) {
     static const char *const name[] = {"error", "warning", "info"};
-    const struct target *target = user;
+    struct target *target = user;
     const char *asked = getenv("NHOOD_LOG");
     const bool all = target->verbose || (asked && strcmp(asked, "info") == 0);
+    if (level == NHOOD_LOG_WARNING) atomic_fetch_add(&target->warnings, 1);
     if (target->quiet || (level == NHOOD_LOG_INFO && !all)) return;
     if (level == NHOOD_LOG_WARNING && !target->verbose && asked && strcmp(asked, "error") == 0)
         return;

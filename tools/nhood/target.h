@@ -5,6 +5,8 @@
 #include "nhood.h"
 #include "options.h"
 
+#include <stdatomic.h>
+
 struct target {
     const char *device_name, *isa;
     /* a GPU to plan for that need not be present; NULL: none */
@@ -25,6 +27,8 @@ struct target {
     nhood_context *context;
     int32_t device;
     nhood_device_info info;
+    /* warnings of the library so far, shown or not */
+    atomic_llong warnings;
 };
 
 void target_init(struct target *target);

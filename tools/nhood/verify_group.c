@@ -51,12 +51,15 @@ int group_case_run(struct group_case *group, const struct target *target, const 
     nhood_group_io io = {
         .struct_size = sizeof io, .count = (int64_t)group->count, .member = group->member};
     nhood_plan *plan;
+    const long long warnings = atomic_load(&target->warnings);
     *worst = (struct comparison){.tensor = -1, .spoiled = -1};
     *index = 0;
     nhood_status status = nhood_plan_create_group(target->context, target->device, group->problem,
                                                   io.count, &options, &plan);
     if (status) return complain_library(status, "group");
     int failed = mark(group, target, plan, &io) ? 0 : EXIT_FAILURE;
+    if (!failed && atomic_load(&target->warnings) != warnings)
+        failed = complain(EXIT_FAILURE, "the library warned of the group's plan");
     if (!failed && (status = nhood_plan_execute_group(plan, &io)))
         failed = complain_library(status, "group");
     if (!failed && !buffer_wait(&target->info))

@@ -20,7 +20,7 @@ struct group_case {
 int group_case_create(struct group_case *group, const struct target *target,
                       const struct suite_problem *first, uint64_t seed);
 /* Plans the group with a solver (NULL: by the planner's choice), runs it and compares. *worst is the worst member's comparison, and
- * *index its index. */
+ * *index its index. A plan of which the library warns is a failure, as then each member has launches of its own. */
 int group_case_run(struct group_case *group, const struct target *target, const char *solver,
                    struct comparison *worst, size_t *index);
 void group_case_free(struct group_case *group);

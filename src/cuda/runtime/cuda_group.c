@@ -321,6 +321,24 @@ static nhood_status write_map(const struct cuda_group *created, const struct bat
     return status;
 }
 
+/* Writes the maps of all members, one member after the other. The driver encodes them in a context only. */
+static nhood_status write_maps(const struct cuda_group *created, const struct batch *batch,
+                               struct nh_cuda_member_map *to) {
+    const bool encodes = !nh_kernel_cache_collects(created->device->cuda->kernels);
+    struct nh_cuda_scope scope;
+    nhood_status status = encodes ? nh_cuda_enter(created->device, true, &scope) : NHOOD_OK;
+    if (status) return status;
+    size_t workspace = 0;
+    for (int64_t k = 0; k < batch->count; k++) {
+        for (int32_t s = 0; s < batch->steps; s++)
+            for (int32_t i = 0; !status && i < batch->operation->step[s].maps; i++)
+                status = write_map(created, batch, k, s, i, workspace, to++);
+        workspace += operation_of(created->group, batch->member[k])->base.workspace_bytes;
+    }
+    if (encodes) nh_cuda_leave(created->device, &scope);
+    return status;
+}
+
 /* Adds the launch that writes the maps of all members, if there are any, and makes room for these in the workspace. */
 static nhood_status make_maps(const struct cuda_group *created, struct batch *batch) {
     struct nh_cuda_operation *operation = batch->operation;
@@ -338,14 +356,7 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
     struct nh_cuda_member_map *to =
         nh_cuda_keep(operation, (size_t)(batch->count * maps->of_member) * sizeof *to, &maps->maps);
     if (!to) return NHOOD_ERR_MEMORY;
-    nhood_status status = NHOOD_OK;
-    size_t workspace = 0;
-    for (int64_t k = 0; k < batch->count; k++) {
-        for (int32_t s = 0; s < batch->steps; s++)
-            for (int32_t i = 0; !status && i < operation->step[s].maps; i++)
-                status = write_map(created, batch, k, s, i, workspace, to++);
-        workspace += operation_of(created->group, batch->member[k])->base.workspace_bytes;
-    }
+    nhood_status status = write_maps(created, batch, to);
     const struct nh_kernel_spec spec = {.source = "member_maps.cu"};
     const struct nh_cuda_step step = {.grid = {batch->count * maps->of_member, 1, 1},
                                       .threads = 32,
