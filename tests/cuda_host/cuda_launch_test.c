@@ -517,6 +517,25 @@ static void check_wide_values(void) {
     }
 }
 
+/* Heads that share memory, as those of a tensor that is expanded, are fetched like any others. */
+static void check_expanded(void) {
+    static const struct nh_solver *const solver[] = {
+        &nh_solver_cuda_fused90, &nh_solver_cuda_split90, &nh_solver_cuda_joint90};
+    struct nh_problem problem;
+    nhood_io io;
+    for (int i = 0; i < 3; i++) {
+        const char *text = i ? "bwd:bf16:b2h4d32v64:40x40:w9x9" : "fwd:bf16:b2h4d32v64:40x40:w9x9";
+        read_problem(text, &problem);
+        problem.strides[NHOOD_V].head = 0;
+        const char *refusal = refusal_of(solver[i], &problem, &f.device[0]);
+        CHECK(!refusal, "%s: %s", solver[i]->name, refusal);
+        if (!refusal) execute(solver[i], &problem, text, &io);
+        problem.strides[NHOOD_V].head = -64;
+        CHECK(refusal_of(solver[i], &problem, &f.device[0]), "%s: a stride of -64",
+              solver[i]->name);
+    }
+}
+
 static void check_alignment_of(const char *text, int32_t tensor, int offset_bytes,
                                const char *refusal) {
     struct nh_problem problem;
@@ -606,6 +625,7 @@ int main(void) {
     check_shared_kernel();
     check_tables();
     check_wide_values();
+    check_expanded();
     check_alignment();
     check_vector();
     fixture_close(&f, "launches");

@@ -44,14 +44,20 @@ static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
     return values >> tensor & 1 ? problem->dim_v : problem->dim;
 }
 
+/* Whether batch entries or heads of a tensor are all the same memory. */
+static bool repeats(const struct nh_problem *problem, int32_t tensor) {
+    const nhood_strides *s = &problem->strides[tensor];
+    return (problem->batch > 1 && !s->batch) || (heads_of(problem, tensor) > 1 && !s->head);
+}
+
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor) {
     int64_t heads = heads_of(problem, tensor);
     const nhood_strides *s = &problem->strides[tensor];
-    if (nh_sm90_any_far(problem)) return NH_MAP_ORIGIN;
+    if (nh_sm90_any_far(problem) || repeats(problem, tensor)) return NH_MAP_ORIGIN;
     if (problem->rank < 3) return NH_MAP_SPLIT;
     if (problem->batch == 1) return NH_MAP_ONE_BATCH;
     if (heads == 1 || s->head == dim_of(problem, tensor)) return NH_MAP_HEADS_IN_ROW;
-    return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_NONE;
+    return s->batch == heads * s->head ? NH_MAP_HEADS_IN_BATCH : NH_MAP_ORIGIN;
 }
 
 /* If rows are narrow, a dilation of 2 is left to element strides, which cuda.small needs. Element strides of 2 limit
@@ -113,7 +119,8 @@ static int64_t origins(const struct nh_problem *problem, int64_t heads, const nh
     return last < INT32_MAX ? (int64_t)last + 1 : -1;
 }
 
-/* Whether all strides of axes with several entries are positive multiples of 16 bytes, and small enough for a map. */
+/* Whether all strides of axes with several entries are multiples of 16 bytes, and small enough for a map; and positive,
+ * unless they are of batch entries or heads that repeat. */
 static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
     const int64_t most = (int64_t)1 << 38, bytes = element_bytes(problem),
                   heads = heads_of(problem, tensor);
@@ -126,11 +133,19 @@ static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
         if (by_position(problem, a) && s->axis[a] > most / problem->axis[a].dilation) return false;
     }
     if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
+        const int64_t least = i < 2 && !extra ? 0 : 1;
         if (extent[i] > 1 &&
-            (stride[i] <= 0 || stride[i] >= most || stride[i] * bytes % UNIT_BYTES))
+            (stride[i] < least || stride[i] >= most || stride[i] * bytes % UNIT_BYTES))
             return false;
-    return extra || !nh_sm90_any_far(problem) || origins(problem, heads, s, bytes) > 0;
+    }
+    return true;
+}
+
+static bool origins_fit(const struct nh_problem *problem, int32_t tensor) {
+    return extra_token(tensor) || nh_map_layout_of(problem, tensor) != NH_MAP_ORIGIN ||
+           origins(problem, heads_of(problem, tensor), &problem->strides[tensor],
+                   element_bytes(problem)) > 0;
 }
 
 static bool dim_fits(int64_t dim, int64_t most) {
@@ -156,6 +171,14 @@ static const char *refuse_parts(const struct nh_problem *problem) {
     return NULL;
 }
 
+bool nh_sm90_by_origin(const struct nh_problem *problem, uint32_t moved) {
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
+        if ((moved >> tensor & 1) && nh_problem_role(problem, tensor) != NH_UNUSED &&
+            !extra_token(tensor) && nh_map_layout_of(problem, tensor) == NH_MAP_ORIGIN)
+            return true;
+    return false;
+}
+
 const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct nh_device *device,
                                  uint32_t moved) {
     const struct nh_cuda_device *cuda = device->backend;
@@ -166,8 +189,8 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         if (!(moved >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
-        if (!extra_token(tensor) && nh_map_layout_of(problem, tensor) == NH_MAP_NONE)
-            return "a 3-D tensor whose batch and heads join neither each other nor a row";
+        if (!origins_fit(problem, tensor))
+            return "batch entries and heads lie 32 GiB apart or more";
     }
     return NULL;
 }
@@ -254,7 +277,7 @@ static void fold(struct nh_cuda_map *map, const struct nh_problem *problem, bool
     const int64_t dilation = problem->axis[2].dilation,
                   length = box_of(problem, map->slot, 2)->length, longer_groups = length % dilation;
     const bool stats = map->slot == NH_DELTA;
-    const int at = stats ? 1 : 2;
+    const int at = stats || nh_map_layout_of(problem, map->slot) == NH_MAP_ORIGIN ? 1 : 2;
     int64_t stride_bytes =
         stats ? UNIT_BYTES : element_bytes(problem) * problem->strides[map->slot].axis[2];
     int64_t tile = map->box[at] / map->element_stride[at];

@@ -10,12 +10,16 @@ enum nh_map_layout {
     NH_MAP_ONE_BATCH,
     NH_MAP_HEADS_IN_ROW,
     NH_MAP_HEADS_IN_BATCH,
-    NH_MAP_ORIGIN,
-    NH_MAP_NONE
+    NH_MAP_ORIGIN
 };
 
 /* Returns the layout of the map of a tensor of rows (NHOOD_Q, K, V, O or a gradient of these). */
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor);
+
+/* Whether the map of some of these tensors (bits 1 << NHOOD_Q ..) has one axis for batch entries, heads and dilation groups,
+ * in steps of 16 bytes: a dilation is far, batch entries or heads repeat, or in 3-D they join neither each other nor a
+ * row. */
+bool nh_sm90_by_origin(const struct nh_problem *problem, uint32_t moved);
 
 /* NULL, or why the copy engine cannot move boxes of these tensors (bits 1 << NHOOD_Q ..). */
 const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct nh_device *device,

@@ -167,6 +167,9 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (problem->has_bias) return "no relative bias";
     if (problem->extra_tokens) return "no extra tokens";
     if (nh_sm90_any_far(problem)) return "a dilation above 8 in more than one dimension";
+    if (nh_sm90_by_origin(problem, fetched))
+        return "batch entries or heads that are expanded or, in 3-D, join neither each other nor a "
+               "row";
     if (!shape_of(problem, &shape))
         return "a dilation group has more than 1024 tokens, or there are more than 2^30";
     if (shape.order != SHORT_EVEN && nh_sm90_folds(problem))

@@ -146,7 +146,7 @@ static bool boxes_possible(const struct nh_problem *problem, const struct nh_dev
                           NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V);
     int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
     return problem->dim == problem->dim_v && (bytes == 64 || bytes == 128) &&
-           !nh_sm90_folds(problem) && !nh_sm90_any_far(problem) &&
+           !nh_sm90_folds(problem) && !nh_sm90_by_origin(problem, rows) &&
            !nh_sm90_refuse_boxes(problem, device, rows);
 }
 

@@ -45,6 +45,10 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (!reason && problem->extra_tokens) {
         const struct nh_problem dense = without_windows(problem);
         reason = nh_sm90_refuse_boxes(&dense, device, NH_BIT(Q) | NH_BIT(D_O));
+        if (!reason && nh_sm90_by_origin(&dense, NH_BIT(Q) | NH_BIT(D_O)))
+            reason =
+                "extra tokens, and queries or dO whose batch entries or heads are expanded or, "
+                "in 3-D, join neither each other nor a row";
     }
     for (int keys = 0; keys < 2 && !reason; keys++) {
         const struct nh_backward90_kernel kernel = kernel_of(problem, device->backend, none, keys);
