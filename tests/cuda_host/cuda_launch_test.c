@@ -496,24 +496,51 @@ static void check_tables(void) {
     CHECK(refusal_of(&nh_solver_cuda_small, &problem, &f.device[0]), "not refused");
 }
 
-/* cuda.fused80 computes wide values in parts of their columns; the first part stores LSE. */
+/* Whether a launch has the columns of a part of values, 208 and 192 of 400, in these tensors, to which these slots are bound. */
+static void check_part(const struct fake_launch *launch, int part, const int *slot,
+                       const int32_t *tensor, int count, const char *what) {
+    const struct nh_cuda_args *args = &launch->args;
+    for (int i = 0; i < count; i++) {
+        CHECK(args->tensor[slot[i]].data == address_of(tensor[i]) + part * 208 * 2 &&
+                  args->tensor[slot[i]].head == 400,
+              "%s: part %d, slot %d at %p", what, part, slot[i], args->tensor[slot[i]].data);
+    }
+    CHECK(args->dim_v == (part ? 192 : 208), "%s: part %d: %lld columns", what, part, args->dim_v);
+}
+
+/* Wide values are computed in parts of their columns: outputs, of which the first part's launch stores LSE, and dV. For dQ and
+ * dK all of them are needed. */
 static void check_wide_values(void) {
+    static const int of_values[] = {NH_V, NH_O, NH_EXTRA_V}, sums[] = {NH_V, NH_D_O, NH_D_V};
+    static const int32_t tensors[] = {NHOOD_V, NHOOD_O, NHOOD_EXTRA_V},
+                         gradients[] = {NHOOD_V, NHOOD_D_O, NHOOD_D_V},
+                         extra[] = {NHOOD_EXTRA_V, NHOOD_D_O, NHOOD_D_EXTRA_V};
+    const struct nh_solver *const forward[] = {&nh_solver_cuda_fused80, &nh_solver_cuda_fused90};
     struct nh_problem problem;
     nhood_io io;
     const char *text = "fwd:f16:b1h2d32v400:64:w7:x2";
     read_problem(text, &problem);
-    if (!execute(&nh_solver_cuda_fused80, &problem, text, &io)) return;
-    CHECK(fake.launch_count == 2, "%d launches", fake.launch_count);
-    for (int part = 0; part < fake.launch_count; part++) {
-        static const int of_values[] = {NH_V, NH_O, NH_EXTRA_V};
-        const struct nh_cuda_args *args = &fake.launch[part].args;
-        for (size_t i = 0; i < sizeof of_values / sizeof *of_values; i++)
-            CHECK(args->tensor[of_values[i]].data == address_of(of_values[i]) + part * 208 * 2 &&
-                      args->tensor[of_values[i]].head == 400,
-                  "part %d, slot %d at %p", part, of_values[i], args->tensor[of_values[i]].data);
-        CHECK(args->dim_v == (part ? 192 : 208), "part %d: %lld columns", part, args->dim_v);
-        CHECK(!args->tensor[NH_LSE].data == (part == 1), "part %d: LSE at %p", part,
-              args->tensor[NH_LSE].data);
+    for (int i = 0; i < 2; i++) {
+        if (!execute(forward[i], &problem, text, &io)) continue;
+        CHECK(fake.launch_count == 2, "%s: %d launches", forward[i]->name, fake.launch_count);
+        for (int part = 0; part < fake.launch_count; part++) {
+            const struct fake_launch *launch = &fake.launch[part];
+            check_part(launch, part, of_values, tensors, 3, forward[i]->name);
+            CHECK(!launch->args.tensor[NH_LSE].data == (part == 1), "%s: part %d: LSE at %p",
+                  forward[i]->name, part, launch->args.tensor[NH_LSE].data);
+        }
+    }
+    /* statistics, dQ, dK, dV in two parts, and the same of the extra tokens but for dQ */
+    text = "bwd:f16:b1h2d32v400:64:w7:x2";
+    read_problem(text, &problem);
+    if (!execute(&nh_solver_cuda_split80, &problem, text, &io)) return;
+    CHECK(fake.launch_count == 8, "%d launches", fake.launch_count);
+    for (int i = 0; i < 3 + 3; i += i == 2 ? 3 : 1)
+        CHECK(fake.launch[i].args.dim_v == 400, "launch %d: %lld columns", i,
+              fake.launch[i].args.dim_v);
+    for (int part = 0; part < 2; part++) {
+        check_part(&fake.launch[3 + part], part, sums, gradients, 3, "dV");
+        check_part(&fake.launch[6 + part], part, sums, extra, 3, "dV of extra tokens");
     }
 }
 

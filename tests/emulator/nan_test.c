@@ -57,6 +57,13 @@ static void free_tensors(nhood_io *io) {
         free(io->data[tensor]);
 }
 
+/* Elements of a row of a tensor. */
+static int64_t width_of(const nhood_problem *problem, int tensor) {
+    const bool values =
+        tensor == NHOOD_V || tensor == NHOOD_O || tensor == NHOOD_D_O || tensor == NHOOD_D_V;
+    return values && problem->dim_v ? problem->dim_v : problem->dim;
+}
+
 /* Runs a problem; the token `poisoned` of the tensors in the mask is not finite, none if negative. */
 static void run(nhood_context *context, const char *solver, const nhood_problem *problem,
                 uint32_t mask, int64_t poisoned, nhood_io *io) {
@@ -65,8 +72,8 @@ static void run(nhood_context *context, const char *solver, const nhood_problem 
     *io = (nhood_io){.struct_size = sizeof *io};
     make_tensors(problem, io);
     for (int tensor = 0; poisoned >= 0 && tensor < NHOOD_TENSOR_COUNT; tensor++)
-        for (int64_t i = 0; (mask >> tensor & 1) && i < problem->dim; i++)
-            set_bits(problem, io->data[tensor], poisoned * problem->dim + i,
+        for (int64_t i = 0; (mask >> tensor & 1) && i < width_of(problem, tensor); i++)
+            set_bits(problem, io->data[tensor], poisoned * width_of(problem, tensor) + i,
                      i & 1 ? INFINITY_BITS : NAN_BITS);
     if (nhood_plan_create(context, CUDA_DEVICE, problem, &options, &plan)) {
         CHECK(false, "%s", nhood_last_error());
@@ -127,11 +134,12 @@ static void check_output(const char *what, const nhood_problem *problem, const b
                          const nhood_io *clean, const nhood_io *dirty, int tensor) {
     const void *with = dirty->data[tensor], *without = clean->data[tensor];
     const bool of_keys = tensor == NHOOD_D_K || tensor == NHOOD_D_V;
+    const int64_t width = width_of(problem, tensor);
     for (int64_t token = 0; token < tokens_of(problem, of_keys); token++) {
         int64_t good = 0;
-        for (int64_t i = token * problem->dim; i < (token + 1) * problem->dim; i++)
+        for (int64_t i = token * width; i < (token + 1) * width; i++)
             good += fabsf(value_of(problem, with, i) - value_of(problem, without, i)) <= 0x1p-8f;
-        CHECK(reached[token] ? good == 0 : good == problem->dim,
+        CHECK(reached[token] ? good == 0 : good == width,
               "%s: tensor %d, token %lld: %lld elements as without poison", what, tensor,
               (long long)token, (long long)good);
     }
@@ -324,7 +332,20 @@ static void check_mask_step(nhood_context *context) {
     nan_stays_outside(context, "cuda.fused90", image, true, 700);
 }
 
-/* With the argument "planes": those alone, which take more than one work tile only on a device of few
+/* Values in parts of their columns: each part repairs its own. */
+static void check_wide(nhood_context *context) {
+    static const char *const forward = "fwd:bf16:b1h1d32v272:60:w9",
+                             *const backward = "bwd:bf16:b1h1d32v272:60:w9";
+    nan_stays_outside(context, "cuda.fused80", forward, true, 29);
+    for (int again = 0; again < 2; again++) {
+        prefer(context, "cuda.fused90", forward, ",repair_apart=", again ? "1" : "0");
+        nan_stays_outside(context, "cuda.fused90", forward, true, 29);
+    }
+    for (int of_key = 0; of_key < 2; of_key++)
+        nan_stays_outside(context, "cuda.split80", backward, of_key, 29);
+}
+
+/* With the argument "wide": wide values alone. With the argument "planes": those alone, which take more than one work tile only on a device of few
  * multiprocessors. */
 int main(int count, char **argument) {
     static const char *const long_calls[] = {"fwd:bf16:b1h1d32:70:w9:rpb",
@@ -342,9 +363,13 @@ int main(int count, char **argument) {
         printf("%s\n", nhood_last_error());
         return EXIT_FAILURE;
     }
-    if (count > 1 && !strcmp(argument[1], "planes")) {
-        check_planes(context);
-        check_mask_step(context);
+    if (count > 1) {
+        if (!strcmp(argument[1], "wide")) {
+            check_wide(context);
+        } else {
+            check_planes(context);
+            check_mask_step(context);
+        }
         nhood_context_destroy(context);
         return test_result();
     }

@@ -250,6 +250,18 @@ static void draw_tables(uint64_t seed, nhood_problem *problem, struct random_tab
     if (!is_small(problem)) *problem = before;
 }
 
+/* Gives one problem in eight values of more columns than registers hold sums of, in most of these a multiple of 16, by a
+ * sequence of random numbers of their own. */
+static void draw_wide_values(uint64_t seed, uint64_t member, nhood_problem *problem) {
+    struct random random = {(seed - member) ^ UINT64_C(0xa1e5)};
+    const int64_t before = problem->dim_v;
+    const bool softmax = problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_BWD;
+    if (!random_once_in(&random, 8) || !softmax) return;
+    problem->dim_v = random_once_in(&random, 3) ? random_integer(&random, 257, 1024)
+                                                : 16 * random_integer(&random, 17, 64);
+    if (!is_small(problem)) problem->dim_v = before;
+}
+
 void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem,
                     struct random_tables *tables) {
     uint64_t member = seed % (uint64_t)per_kernel;
@@ -260,5 +272,6 @@ void random_problem(uint64_t seed, int64_t per_kernel, nhood_problem *problem,
     if (member) redraw_extents(&own, problem);
     draw_parts(seed, member, problem);
     draw_tables(seed, problem, tables);
+    draw_wide_values(seed, member, problem);
     draw_layout(&shared, problem);
 }

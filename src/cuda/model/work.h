@@ -63,7 +63,7 @@ struct nh_launch_work {
     double tiles, masked_tiles, scores, flops;
 };
 
-enum { NH_MOST_LAUNCHES = 6 };
+enum { NH_MOST_LAUNCHES = 12 };
 struct nh_work {
     enum nh_operation_kind operation;
     bool overlaps;         /* launches run concurrently as far as there is room */

@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <stdatomic.h>
 
-enum { NH_CUDA_STEPS = 12, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARGS_WORDS = 8 };
+enum { NH_CUDA_STEPS = 16, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARGS_WORDS = 8 };
 
 /* Checks that a family's own part of its arguments, `type`, follows the shared part without a gap and fits into a
  * step. */

@@ -3,42 +3,17 @@
  * fused80_forward.cu. Query and key boxes are chosen per problem by counting the tile pairs that each choice visits. No
  * head dims above 256, no value dims above 1,024, no f64. */
 #include "cuda_family.h"
-#include "dtype.h"
 #include "tiled80.h"
+#include "value_parts.h"
 
-enum { MOST_CANDIDATES = 6, MOST_VALUES = 1024, MOST_VALUES_AT_ONCE = 256, VALUES_STEP = 16 };
+enum { MOST_CANDIDATES = 6 };
 #define NH_KNOBS "fused80_knobs.def"
 #include "knob_table.h"
 
-/* ---- wide values ---- */
-
-/* Columns of values beyond 256 are computed in parts, each by a launch that makes the scores again. */
-static int parts_of(const struct nh_problem *problem) {
-    return (int)nh_ceil_div(problem->dim_v, MOST_VALUES_AT_ONCE);
-}
-
-/* The columns of all parts but the last. */
-static int64_t part_columns(const struct nh_problem *problem) {
-    const int64_t even = nh_ceil_div(problem->dim_v, parts_of(problem));
-    return nh_ceil_div(even, VALUES_STEP) * VALUES_STEP;
-}
-
-/* The problem of a part, written to `room`, or `problem` itself if there is one part. Strides remain those of all columns. */
-static const struct nh_problem *part_of(const struct nh_problem *problem, int part,
-                                        struct nh_problem *room) {
-    const int64_t columns = part_columns(problem);
-    if (parts_of(problem) == 1) return problem;
-    *room = *problem;
-    room->dim_v = nh_min(columns, problem->dim_v - part * columns);
-    return room;
-}
-
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    struct nh_problem room;
     (void)device;
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
-    if (problem->dim_v > MOST_VALUES) return "a value dim is larger than 1024";
-    return nh_tiled80_refuse(part_of(problem, 0, &room));
+    return nh_tiled80_refuse(problem);
 }
 
 static struct nh_tiled80_kernel kernel_of(const struct nh_problem *problem,
@@ -50,10 +25,10 @@ static bool work_of(const struct nh_problem *problem, const struct nh_device *de
                     const struct nh_config *config, const struct nh_tiling_count *count,
                     struct nh_work *work) {
     nh_work_start(work, NH_OPERATION_FUSED80, problem);
-    for (int part = 0; part < parts_of(problem); part++) {
+    for (int part = 0; part < nh_value_parts(problem); part++) {
         struct nh_problem room;
         const struct nh_tiled80_kernel kernel =
-            kernel_of(part_of(problem, part, &room), device->backend, config->value);
+            kernel_of(nh_value_part(problem, part, &room), device->backend, config->value);
         if (!nh_tiled80_add_work(&kernel, count, work)) return false;
     }
     return true;
@@ -103,17 +78,13 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
 
 static nhood_status add_part(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                              const struct nh_config *config, int part) {
-    static const int of_values[] = {NH_V, NH_O, NH_EXTRA_V};
     struct nh_problem room;
     const struct nh_tiled80_kernel kernel =
-        kernel_of(part_of(problem, part, &room), operation->device, config->value);
-    const int64_t first = part * part_columns(problem);
+        kernel_of(nh_value_part(problem, part, &room), operation->device, config->value);
     struct nh_kernel_spec spec = {.source = "fused80_forward.cu"};
     struct nh_cuda_step step;
     nh_tiled80_step(&kernel, &step, &spec);
-    for (size_t i = 0; i < sizeof of_values / sizeof *of_values; i++)
-        step.binding[of_values[i]].offset_bytes +=
-            (size_t)first * (size_t)nh_dtype_bytes(problem->dtype);
+    nh_value_part_bind(&step, problem, part);
     if (part) step.binding[NH_LSE].from = NH_BIND_NONE; /* the first part stores it */
     return nh_cuda_step_add(operation, &step, &spec);
 }
@@ -121,7 +92,7 @@ static nhood_status add_part(struct nh_cuda_operation *operation, const struct n
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
     nhood_status status = NHOOD_OK;
-    for (int part = 0; !status && part < parts_of(problem); part++)
+    for (int part = 0; !status && part < nh_value_parts(problem); part++)
         status = add_part(operation, problem, config, part);
     return status;
 }

@@ -1,10 +1,12 @@
 /* cuda.split80: backward on tensor cores for sm_80 and later, without atomics (split80_backward.cu). One launch
  * computes LSE and delta of the queries, one dQ by blocks that own queries, one dK and dV by blocks that own keys (two
- * if registers do not hold both), and one the gradients of extra tokens. Scores are computed twice; results are
- * bit-equal in every run. No f64; head dim and value dim up to 256. */
+ * if registers do not hold both; where values are wide, one dK and one each part of dV), and as many the gradients of
+ * extra tokens. Scores are computed in each of them; results are bit-equal in every run. No f64; head dims up to 256,
+ * value dims up to 1,024. */
 #include "cuda_family.h"
 #include "tiled80.h"
 #include "top_n.h"
+#include "value_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,18 +28,35 @@ static enum mma80_pass pass_of(bool inverse) {
     return inverse ? MMA80_BY_KEY : MMA80_BY_QUERY;
 }
 
-/* The kernel for extra tokens, derived from the one by keys: rows lie along one axis, no more than needed. knob: of the
- * launch by keys. */
-static struct nh_tiled80_kernel extra_kernel(const struct nh_problem *problem,
-                                             const struct nh_cuda_device *cuda,
-                                             const int32_t *knob) {
-    int32_t own[NH_TILED80_KNOBS], rows = (int32_t)nh_box_volume(knob);
-    memcpy(own, knob, sizeof own);
+/* The kernels of a pass. Where values are wide, the first of those that own keys makes dK, with all columns of the values,
+ * and each of the others, which need no values, a part of dV. */
+static int kernels_of(const struct nh_problem *problem, enum mma80_pass pass) {
+    const int parts = nh_value_parts(problem);
+    return pass == MMA80_BY_QUERY || parts == 1 ? 1 : 1 + parts;
+}
+
+/* The n-th of them. room: for the problem of a part. */
+static struct nh_tiled80_kernel nth_kernel(const struct nh_problem *problem,
+                                           const struct nh_cuda_device *cuda, enum mma80_pass pass,
+                                           const int32_t *knob, int n, struct nh_problem *room) {
+    if (kernels_of(problem, pass) == 1) return kernel_of(problem, cuda, pass, knob);
+    const struct nh_problem *own = n ? nh_value_part(problem, n - 1, room) : problem;
+    struct nh_tiled80_kernel kernel = kernel_of(own, cuda, pass, knob);
+    kernel.apart = true;
+    kernel.config.sum_first = n == 0;
+    kernel.config.sum_second = n > 0;
+    return kernel;
+}
+
+/* The knobs of kernels for extra tokens, derived from those by keys: rows lie along one axis, no more than needed. */
+static void set_extra_knobs(const struct nh_problem *problem, const int32_t *knob,
+                            int32_t own[NH_TILED80_KNOBS]) {
+    int32_t rows = (int32_t)nh_box_volume(knob);
+    memcpy(own, knob, NH_TILED80_KNOBS * sizeof *own);
     for (; own[NH_TILED80_WARPS] % 2 == 0 && rows / 2 >= problem->extra_tokens; rows /= 2)
         own[NH_TILED80_WARPS] /= 2;
     own[0] = own[1] = 1;
     own[2] = rows;
-    return kernel_of(problem, cuda, MMA80_EXTRA, own);
 }
 
 /* Blocks of extra tokens loop over all queries; tiles that the end of the grid cuts need masks. */
@@ -54,13 +73,16 @@ static struct nh_tiling_count count_extra(const struct nh_tiled80_kernel *extra)
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    static const int32_t smallest[NH_TILED80_KNOBS] = {1, 1, 32, 1, 1, 16, 2};
+    static const int32_t smallest[NH_TILED80_KNOBS] = {1, 1, 32, 1, 1, 16, 2},
+                         smallest_wide[NH_TILED80_KNOBS] = {1, 1, 16, 1, 1, 16, 1};
+    const int32_t *knob = nh_value_parts(problem) > 1 ? smallest_wide : smallest;
+    struct nh_problem room;
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
     const char *reason = nh_tiled80_refuse(problem);
     if (reason) return reason;
     for (int inverse = 0; inverse < 2; inverse++) {
         const struct nh_tiled80_kernel kernel =
-            kernel_of(problem, device->backend, pass_of(inverse), smallest);
+            nth_kernel(problem, device->backend, pass_of(inverse), knob, 0, &room);
         if (!nh_tiled80_residents(&kernel))
             return "not even small tiles of such head dims fit into shared memory";
     }
@@ -75,17 +97,31 @@ static void start_work(const struct nh_problem *problem, struct nh_work *work) {
     work->helpers += 2 + (problem->has_bias != 0);
 }
 
+/* Adds the launches of a pass; false: blocks do not fit. */
+static bool add_pass(const struct nh_problem *problem, const struct nh_device *device,
+                     enum mma80_pass pass, const int32_t *knob, const struct nh_tiling_count *count,
+                     struct nh_work *work) {
+    for (int n = 0; n < kernels_of(problem, pass); n++) {
+        struct nh_problem room;
+        const struct nh_tiled80_kernel kernel =
+            nth_kernel(problem, device->backend, pass, knob, n, &room);
+        if (!nh_tiled80_add_work(&kernel, count, work)) return false;
+    }
+    return true;
+}
+
 /* Adds the launches of one side, those for extra tokens included; false: blocks do not fit. */
 static bool add_side(const struct nh_problem *problem, const struct nh_device *device, bool inverse,
                      const int32_t *knob, const struct nh_tiling_count *count,
                      struct nh_work *work) {
-    const struct nh_tiled80_kernel kernel =
-        kernel_of(problem, device->backend, pass_of(inverse), knob);
-    if (!nh_tiled80_add_work(&kernel, count, work)) return false;
+    int32_t extra_knob[NH_TILED80_KNOBS];
+    if (!add_pass(problem, device, pass_of(inverse), knob, count, work)) return false;
     if (!inverse || !problem->extra_tokens) return true;
-    const struct nh_tiled80_kernel extra = extra_kernel(problem, device->backend, knob);
+    set_extra_knobs(problem, knob, extra_knob);
+    const struct nh_tiled80_kernel extra =
+        kernel_of(problem, device->backend, MMA80_EXTRA, extra_knob);
     const struct nh_tiling_count extra_count = count_extra(&extra);
-    return nh_tiled80_add_work(&extra, &extra_count, work);
+    return add_pass(problem, device, MMA80_EXTRA, extra_knob, &extra_count, work);
 }
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
@@ -102,10 +138,11 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 
 /* ---- candidates ---- */
 
+/* The last is for wide values, of which shared memory may hold no more. */
 static const struct nh_box_variant variants[] = {{32, 16, 2, 0},  {64, 32, 2, 0},  {64, 64, 2, 0},
                                                  {64, 64, 4, 0},  {64, 128, 4, 0}, {64, 16, 4, 0},
                                                  {64, 32, 4, 0},  {128, 32, 4, 0}, {128, 64, 4, 0},
-                                                 {128, 32, 8, 0}, {128, 64, 8, 0}};
+                                                 {128, 32, 8, 0}, {128, 64, 8, 0}, {16, 16, 1, 0}};
 
 static bool add_choice(const struct nh_box_search *search, const struct nh_box_choice *choice,
                        struct nh_work *work) {
@@ -127,13 +164,15 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_box_search search[2];
     struct nh_top_n top;
     int count[2];
+    const int wide_only = nh_value_parts(problem) == 1;
     for (int inverse = 0; inverse < 2; inverse++) {
-        search[inverse] = (struct nh_box_search){.problem = problem,
-                                                 .inverse = inverse,
-                                                 .variant = variants,
-                                                 .variants = sizeof variants / sizeof *variants,
-                                                 .device = device,
-                                                 .work = side_work};
+        search[inverse] = (struct nh_box_search){
+            .problem = problem,
+            .inverse = inverse,
+            .variant = variants,
+            .variants = (int)(sizeof variants / sizeof *variants) - wide_only,
+            .device = device,
+            .work = side_work};
         count[inverse] = nh_box_search(&search[inverse], best[inverse], MOST_SIDES);
         if (!count[inverse]) return 0;
     }
@@ -191,9 +230,11 @@ static void own_extra(const struct nh_tiled80_kernel *kernel, struct nh_cuda_ste
                     nh_ceil_div(problem->extra_tokens, mma80_row_count(&kernel->config));
 }
 
-/* Adds a launch of a kernel. stats: workspace offset of the queries' LSE and delta. */
+/* Adds a launch of a kernel. all: the problem whose n-th kernel it is. stats: workspace offset of the queries' LSE and
+ * delta. */
 static nhood_status add_launch(struct nh_cuda_operation *operation,
-                               const struct nh_tiled80_kernel *kernel, size_t stats) {
+                               const struct nh_tiled80_kernel *kernel, const struct nh_problem *all,
+                               int n, size_t stats) {
     static const uint32_t first[] = {0, NH_BIT(D_Q), NH_BIT(D_K), NH_BIT(D_EXTRA_K)},
                           second[] = {0, 0, NH_BIT(D_V), NH_BIT(D_EXTRA_V)};
     const struct nh_problem *problem = kernel->problem;
@@ -206,39 +247,47 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     step.outputs = (config->sum_first ? first[config->pass] : 0) |
                    (config->sum_second ? second[config->pass] : 0);
     if (config->pass == MMA80_EXTRA) own_extra(kernel, &step);
+    if (n) nh_value_part_bind(&step, all, n - 1);
     if (!mma80_sums_bias(config)) return nh_cuda_step_add(operation, &step, &spec);
     nhood_status status = add_tables(operation, kernel, &step);
     if (!status) status = nh_cuda_step_add(operation, &step, &spec);
     return status ? status : nh_cuda_add_bias_sum(operation, problem, step);
 }
 
-/* Adds the launches of a kernel: if registers do not hold both of its sums, the second sum has its own. */
+/* Adds the launches of a pass: if registers do not hold both sums of its one kernel, the second sum has its own. */
 static nhood_status add_launches(struct nh_cuda_operation *operation,
-                                 const struct nh_tiled80_kernel *kernel, size_t stats) {
-    nhood_status status = add_launch(operation, kernel, stats);
-    if (status || nh_tiled80_launches(kernel) == 1) return status;
-    struct nh_tiled80_kernel second = *kernel;
-    second.config.sum_first = 0;
-    second.config.sum_second = 1;
-    return add_launch(operation, &second, stats);
+                                 const struct nh_problem *problem, enum mma80_pass pass,
+                                 const int32_t *knob, size_t stats) {
+    nhood_status status = NHOOD_OK;
+    for (int n = 0; !status && n < kernels_of(problem, pass); n++) {
+        struct nh_problem room;
+        struct nh_tiled80_kernel kernel =
+            nth_kernel(problem, operation->device, pass, knob, n, &room);
+        status = add_launch(operation, &kernel, problem, n, stats);
+        if (status || nh_tiled80_launches(&kernel) == 1) continue;
+        kernel.config.sum_first = 0;
+        kernel.config.sum_second = 1;
+        status = add_launch(operation, &kernel, problem, n, stats);
+    }
+    return status;
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
                               const struct nh_config *config) {
-    const struct nh_cuda_device *cuda = operation->device;
     const int32_t *keys = config->value + BY_KEY;
     size_t rows = (size_t)(problem->batch * problem->query_tokens * problem->heads);
     size_t stats = nh_cuda_reserve(operation, rows * 4 * sizeof(float));
-    const struct nh_tiled80_kernel kernel[] = {
-        kernel_of(problem, cuda, MMA80_BY_QUERY, config->value + BY_QUERY),
-        kernel_of(problem, cuda, MMA80_BY_KEY, keys), extra_kernel(problem, cuda, keys)};
+    int32_t extra_knob[NH_TILED80_KNOBS];
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     nh_cuda_bind_workspace(&step, problem, NH_DELTA, stats, 4);
     nhood_status status = nh_cuda_add_stats(operation, &step, problem, 0);
-    for (int k = 0; k < (problem->extra_tokens ? 3 : 2) && !status; k++)
-        status = add_launches(operation, &kernel[k], stats);
-    return status;
+    if (!status)
+        status = add_launches(operation, problem, MMA80_BY_QUERY, config->value + BY_QUERY, stats);
+    if (!status) status = add_launches(operation, problem, MMA80_BY_KEY, keys, stats);
+    if (status || !problem->extra_tokens) return status;
+    set_extra_knobs(problem, keys, extra_knob);
+    return add_launches(operation, problem, MMA80_EXTRA, extra_knob, stats);
 }
 
 const struct nh_solver nh_solver_cuda_split80 = {

@@ -3,6 +3,7 @@
 
 #include "dtype.h"
 #include "rates.h"
+#include "value_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,8 +18,8 @@ static const char *refuse_axis(const struct nh_problem *problem, const struct nh
 
 const char *nh_tiled80_refuse(const struct nh_problem *problem) {
     if (problem->dtype == NHOOD_DTYPE_F64) return "f64 has no tensor core products";
-    if (problem->dim > MOST_DIM || problem->dim_v > MOST_DIM)
-        return "a head dim or value dim is larger than 256";
+    if (problem->dim > MOST_DIM) return "a head dim is larger than 256";
+    if (problem->dim_v > NH_MOST_VALUES) return "a value dim is larger than 1024";
     for (int a = 0; a < NH_AXES; a++) {
         const char *reason = refuse_axis(problem, &problem->axis[a]);
         if (reason) return reason;
@@ -41,7 +42,8 @@ static bool by_key(const struct nh_tiled80_kernel *kernel) {
 
 int nh_tiled80_launches(const struct nh_tiled80_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
-    return by_key(kernel) && problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE ? 2 : 1;
+    const bool both = by_key(kernel) && !kernel->apart;
+    return both && problem->dim + problem->dim_v > MOST_DIMS_AT_ONCE ? 2 : 1;
 }
 
 struct nh_tiled80_kernel nh_tiled80_kernel(const struct nh_problem *problem,
@@ -80,11 +82,16 @@ static struct sizes sizes_of(const struct nh_tiled80_kernel *kernel) {
                           mma80_padded(config, config->dim), mma80_padded(config, config->dim_v)};
 }
 
+/* The columns of dK and dV that a thread holds, the most of its launches. */
+static int64_t sums_by_keys(const struct nh_tiled80_kernel *kernel, const struct sizes *s) {
+    if (kernel->apart) return kernel->config.sum_first ? s->dim : s->dim_v;
+    return nh_tiled80_launches(kernel) == 2 ? nh_max(s->dim, s->dim_v) : s->dim + s->dim_v;
+}
+
 /* An estimate of a thread's registers: sums, scores and, backward, their gradients, plus 64 for all else. */
 static int64_t registers_of(const struct nh_tiled80_kernel *kernel) {
     const struct sizes s = sizes_of(kernel);
-    const int64_t by_keys =
-        nh_tiled80_launches(kernel) == 2 ? nh_max(s.dim, s.dim_v) : s.dim + s.dim_v;
+    const int64_t by_keys = sums_by_keys(kernel, &s);
     const int64_t sums[] = {s.dim_v, s.dim, by_keys, by_keys};
     int64_t blocks = s.rows / kernel->config.warps / 16,
             scores = kernel->config.pass == MMA80_FORWARD ? s.columns / 2 : s.columns;
@@ -118,6 +125,7 @@ static double product_dims(const struct nh_tiled80_kernel *kernel) {
     double dim = (double)s.dim, dim_v = (double)s.dim_v;
     if (kernel->config.pass == MMA80_FORWARD) return dim + dim_v;
     if (kernel->config.pass == MMA80_BY_QUERY) return 2 * dim + dim_v;
+    if (kernel->apart) return kernel->config.sum_first ? 2 * dim + dim_v : dim + dim_v;
     return nh_tiled80_launches(kernel) == 2 ? (3 * dim + 2 * dim_v) / 2 : 2 * (dim + dim_v);
 }
 

@@ -11,11 +11,13 @@
 /* Indices of a kernel's knobs: extents of its row tile, extents of its column tile, warps. */
 enum { NH_TILED80_ROW, NH_TILED80_COLUMN = 3, NH_TILED80_WARPS = 6, NH_TILED80_KNOBS };
 
-/* A kernel for a problem and device. What only its launch needs to know, nh_tiled80_step adds to the configuration. */
+/* A kernel for a problem and device. What only its launch needs to know, nh_tiled80_step adds to the configuration. apart:
+ * blocks own keys, and it makes only one of their two sums, as other kernels make the other. */
 struct nh_tiled80_kernel {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
     struct mma80_config config;
+    bool apart;
 };
 
 struct nh_tiled80_kernel nh_tiled80_kernel(const struct nh_problem *problem,

@@ -6,6 +6,7 @@
 #include "permuted_axes.h"
 #include "rates.h"
 #include "tensor_maps.h"
+#include "value_parts.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,10 +24,13 @@ static const struct nh_knob knobs[] = {
     {NULL, NULL}};
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    struct nh_problem room;
     if (problem->op != NHOOD_OP_FWD) return "only the forward pass";
+    if (problem->dim_v > NH_MOST_VALUES || (problem->dim_v > MOST_DIM && problem->dim_v % 16))
+        return "value dims must be multiples of 16 from 32 to 1024";
     if (nh_problem_periodic(problem) && !nh_fused90_goes_around(problem))
         return "a window and a query tile go around a periodic axis that no key tile divides";
-    return nh_sm90_refuse(problem, device,
+    return nh_sm90_refuse(nh_value_part(problem, 0, &room), device,
                           NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
                           NH_BIT(O), MOST_DIM);
 }
@@ -256,8 +260,8 @@ static void set_units(const struct nh_fused90 *of, double fetched, double seen, 
 }
 
 /* Blocks of a cluster share a work tile's key tiles. Their warpgroups multiply, with masks, what others skip. */
-void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
-                        struct nh_work *work) {
+void nh_fused90_add_work(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
+                         struct nh_work *work) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value;
     double cluster = nh_fused90_cluster(of, &loops->fetched);
@@ -275,7 +279,6 @@ void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loo
         fetched = ceil(fetched / cluster);
         seen = groups * fetched;
     }
-    nh_work_start(work, NH_OPERATION_FUSED90, problem);
     struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_FUSED90);
     launch->blocks = blocks * cluster;
     launch->warps = 4 * groups;
@@ -295,9 +298,15 @@ void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loo
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_fused90 of = {problem, device->backend, config->value};
-    const struct nh_fused90_loops loops = nh_fused90_loops_of(&of);
-    nh_fused90_work_of(&of, &loops, work);
+    const struct nh_fused90 all = {problem, device->backend, config->value};
+    const struct nh_fused90_loops loops = nh_fused90_loops_of(&all);
+    nh_work_start(work, NH_OPERATION_FUSED90, problem);
+    for (int part = 0; part < nh_value_parts(problem); part++) {
+        struct nh_problem room;
+        const struct nh_fused90 of = {nh_value_part(problem, part, &room), device->backend,
+                                      config->value};
+        nh_fused90_add_work(&of, &loops, work);
+    }
     return true;
 }
 
@@ -312,8 +321,9 @@ enum { WORTH_LAUNCHES_NS = 300000, WORTH_QUEUE_NS = 100000 };
 static int candidates(const struct nh_problem *problem, const struct nh_device *device,
                       struct nh_config *config, int capacity) {
     struct nh_top_n best;
+    struct nh_problem room;
     nh_top_configs_start(&best, config, capacity);
-    nh_fused90_search(problem, device->backend, &best);
+    nh_fused90_search(nh_value_part(problem, 0, &room), device->backend, &best);
     int count = best.count;
     const double worth_ns = nh_problem_partial(problem) ? WORTH_QUEUE_NS : WORTH_LAUNCHES_NS;
     for (int i = 0; i < count; i++)
@@ -342,8 +352,17 @@ static struct wgmma90_config config_of(const struct nh_fused90 *of) {
     return config;
 }
 
+/* Begins a launch for a part of the values, whose problem is given beside that of all. The first part stores LSE. */
+static void init_part(struct nh_cuda_step *step, const struct nh_problem *problem,
+                      const struct nh_problem *all, int part) {
+    nh_cuda_step_init(step, problem);
+    nh_value_part_bind(step, all, part);
+    if (part) step->binding[NH_LSE].from = NH_BIND_NONE;
+}
+
+/* of: of the part's problem. words: of the queue, in the workspace. */
 static nhood_status add_forward(struct nh_cuda_operation *operation, const struct nh_fused90 *of,
-                                size_t words) {
+                                const struct nh_problem *all, int part, size_t words) {
     const struct nh_problem *problem = of->problem;
     const int32_t *value = of->value, *q = value + QX, *k = value + KX;
     const struct wgmma90_config config = config_of(of);
@@ -351,7 +370,7 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     struct nh_kernel_spec spec = {.source = "fused90_forward.cu"};
     struct nh_cuda_step step;
     nh_wgmma90_configure(&spec, problem, config);
-    nh_cuda_step_init(&step, problem);
+    init_part(&step, problem, all, part);
     if (value[REPAIR_APART]) nh_cuda_bind_offset(&step, NH_QUEUE, words);
     nhood_status status =
         nh_tiling_set(problem, q, value[QH], false, value[ORDER], &step.own.tiling);
@@ -370,22 +389,33 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     return nh_cuda_step_add(operation, &step, &spec);
 }
 
-static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
-                              const struct nh_config *config) {
-    const struct nh_fused90 of = {problem, operation->device, config->value};
-    if (!config->value[REPAIR_APART]) return add_forward(operation, &of, 0);
-    size_t words = nh_cuda_reserve(operation, 2 * sizeof(uint32_t));
+static nhood_status add_part(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                             const struct nh_config *config, int part, size_t words) {
+    struct nh_problem room;
+    const struct nh_fused90 of = {nh_value_part(problem, part, &room), operation->device,
+                                  config->value};
+    if (!config->value[REPAIR_APART]) return add_forward(operation, &of, problem, part, 0);
     struct nh_kernel_spec spec = {.source = "repair_clear.cu"};
     struct nh_cuda_step clear, repair;
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_cuda_step_init(&clear, problem);
+    init_part(&clear, of.problem, problem, part);
     nh_cuda_bind_offset(&clear, NH_QUEUE, words);
     repair = clear;
     clear.threads = 32;
     nhood_status status = nh_cuda_step_add(operation, &clear, &spec);
-    if (!status) status = add_forward(operation, &of, words);
+    if (!status) status = add_forward(operation, &of, problem, part, words);
     if (status) return status;
-    return nh_repair_add(operation, problem, &repair, "fused90_repair.cu", MOST_DIM / 8);
+    return nh_repair_add(operation, of.problem, &repair, "fused90_repair.cu", MOST_DIM / 8);
+}
+
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+                              const struct nh_config *config) {
+    const bool apart = config->value[REPAIR_APART];
+    const size_t words = apart ? nh_cuda_reserve(operation, 2 * sizeof(uint32_t)) : 0;
+    nhood_status status = NHOOD_OK;
+    for (int part = 0; !status && part < nh_value_parts(problem); part++)
+        status = add_part(operation, problem, config, part, words);
+    return status;
 }
 
 const struct nh_solver nh_solver_cuda_fused90 = {

@@ -16,7 +16,7 @@ enum {
 #undef KNOB
 };
 
-/* A config's values with what they are for. */
+/* A config's values with what they are for: a problem, or one with a part of its values (value_parts.h). */
 struct nh_fused90 {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
@@ -55,8 +55,9 @@ bool nh_fused90_skips(const struct nh_fused90 *of);
 /* The blocks that share a work tile: 1 with a bias, whose boxes are for whole loops, or with several boxes per tile. */
 int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_count *fetched);
 
-void nh_fused90_work_of(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
-                        struct nh_work *work);
+/* Adds the launch's work with these counts. */
+void nh_fused90_add_work(const struct nh_fused90 *of, const struct nh_fused90_loops *loops,
+                         struct nh_work *work);
 
 struct nh_fused90_loops nh_fused90_loops_of(const struct nh_fused90 *of);
 

@@ -110,7 +110,8 @@ static double block_clocks(const struct search *search, const int32_t *value, do
     const struct nh_fused90_loops loops = {.fetched = {1e6, 1e6 * fetched, 0, fetched},
                                            .seen = {1e6, 1e6 * seen, 1e6 * masked, fetched}};
     struct nh_work work;
-    nh_fused90_work_of(&of, &loops, &work);
+    nh_work_start(&work, NH_OPERATION_FUSED90, search->problem);
+    nh_fused90_add_work(&of, &loops, &work);
     return nh_predict_block_clocks(search->cuda, &work.launch[0]);
 }
 
@@ -252,7 +253,8 @@ static void predict_pair(struct search *search, struct ranked *ranked, struct nh
         struct nh_work work;
         value[STAGES] = nh_fused90_stages(&of, deep ? MOST_PLANE_STAGES : MOST_STAGES);
         if (!value[STAGES]) continue;
-        nh_fused90_work_of(&of, &ranked->loops, &work);
+        nh_work_start(&work, NH_OPERATION_FUSED90, search->problem);
+        nh_fused90_add_work(&of, &ranked->loops, &work);
         nh_top_n_add(best, &ranked->config, nh_predict(search->cuda, &work, NULL));
     }
 }
