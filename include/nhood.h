@@ -676,6 +676,10 @@ typedef struct nhood_group_io {
     void *workspace; /* as in nhood_io */
     size_t workspace_bytes;
     void *stream;
+    /* Plans of nhood_plan_create_bounded, 0 for others: [count, rank] integers of length_bytes (4 or 8), aligned to that, in the
+     * same kind of memory as the tensors. */
+    const void *lengths;
+    int64_t length_bytes;
 } nhood_group_io;
 
 /* Runs a plan of a group once, as nhood_plan_execute runs others. Outputs of different members must not overlap. On the CPU
@@ -683,6 +687,34 @@ typedef struct nhood_group_io {
  * same kernel share its launches; a CUDA graph may capture them, and needs the plan as long as it runs. ARGUMENT (with the index
  * of the member), DEVICE, INTERRUPTED. */
 NHOOD_API nhood_status nhood_plan_execute_group(const nhood_plan *plan, const nhood_group_io *io);
+
+/* Lengths within a bound. Here the members are samples of one problem that differ in the lengths of their axes alone, and these
+ * are data: an array that every execute reads, on CUDA in device memory. So no host work depends on them, and one CUDA graph
+ * serves all batches within the bound. */
+typedef struct nhood_bound {
+    size_t struct_size;
+    int64_t members; /* the most members, in [0, NHOOD_MOST_MEMBERS] */
+    int64_t tokens;  /* the most tokens of all members together, in [0, 2^40] */
+} nhood_bound;
+
+/* Creates the plan of any members within the bound, a plan of a group. problem: fwd or bwd with batch 1, whose axes are the longest
+ * that a member may have. Not with extra tokens, a bias, boxes or window tables; its tensors must be those of tokens in a row.
+ * options.effort must be ESTIMATE. Otherwise as nhood_plan_create.
+ *
+ * nhood_plan_execute_group runs it, on packed tensors: io.count in [0, bound.members] members, whose lengths are io.lengths, in
+ * tensors of io.query_tokens = io.key_tokens in [0, bound.tokens] tokens; io.query_offset and io.key_offset are NULL. A member's
+ * lengths are legal for the problem and at most those of its axes; or all 0, which is no member. Members may end before the
+ * tensors do: tokens behind the last one get O = 0, LSE = -infinity, and gradients of 0.
+ * Lengths that are not legal, and members that end behind the tensors, cannot be refused where a GPU reads them: that member and
+ * all behind it, up to the end of the tensors, get NaN in every output. On the CPU they are ARGUMENT.
+ * CUDA: as other executes, it enqueues and returns; the lengths are read in the stream's order. The grids are those of the bound:
+ * blocks that no member needs end at once. CPU: plans the members of every execute, unless they are those of the one before, and
+ * allocates what that needs. */
+NHOOD_API nhood_status nhood_plan_create_bounded(nhood_context *context, int32_t device,
+                                                 const nhood_problem *problem,
+                                                 const nhood_bound *bound,
+                                                 const nhood_plan_options *options,
+                                                 nhood_plan **plan);
 
 /* ---- wisdom ---------------------------------------------------------------------------------- */
 

@@ -306,6 +306,7 @@ nhood_status nhood_plan_create_group(nhood_context *context, int32_t device,
 nhood_status nhood_plan_execute_group(const nhood_plan *plan, const nhood_group_io *io) {
     NH_NOT_CANCELLED;
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
+    if (plan->bounded) return nh_bounded_execute(plan, io);
     if (!plan->members)
         return nh_error(NHOOD_ERR_ARGUMENT, "plan is not one of a group: use nhood_plan_execute");
     const struct nh_group_operation *operation = plan->members->operation;

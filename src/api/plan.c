@@ -161,6 +161,7 @@ void nhood_plan_release(nhood_plan *plan) {
     if (!plan || atomic_fetch_sub(&plan->references, 1) != 1) return;
     if (plan->operation) plan->operation->destroy(plan->operation);
     nh_members_destroy(plan->members);
+    nh_bounded_destroy(plan->bounded);
     nh_release(&plan->context->host, plan->tables);
     nhood_context *context = plan->context;
     nh_release(&context->host, plan);
@@ -169,6 +170,7 @@ void nhood_plan_release(nhood_plan *plan) {
 
 size_t nhood_plan_workspace_bytes(const nhood_plan *plan) {
     if (!plan) return 0;
+    if (plan->bounded) return nh_bounded_workspace_bytes(plan->bounded);
     return plan->members ? plan->members->operation->workspace_bytes
                          : plan->operation->workspace_bytes;
 }
@@ -180,7 +182,7 @@ const char *nhood_plan_description(const nhood_plan *plan) {
 nhood_status nhood_plan_execute(const nhood_plan *plan, const nhood_io *io) {
     NH_NOT_CANCELLED;
     if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
-    if (plan->members)
+    if (plan->members || plan->bounded)
         return nh_error(NHOOD_ERR_ARGUMENT, "plan is one of a group: use nhood_plan_execute_group");
     nhood_status status = nh_problem_check_io(&plan->problem, io, plan->operation->workspace_bytes);
     if (status) return status;

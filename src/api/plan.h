@@ -17,11 +17,15 @@ struct nh_members {
     struct nh_operation **built;
 };
 
+/* A plan of any members within a bound (bounded_api.c). */
+struct nh_bounded;
+
 struct nhood_plan {
     struct nh_problem problem;
     nhood_range *tables; /* copies of the caller's window tables, NULL if there are none */
     struct nh_operation *operation; /* NULL in plans of groups */
     struct nh_members *members;     /* NULL in all others */
+    struct nh_bounded *bounded;     /* NULL in all others */
     nhood_context *context;         /* holds a reference */
     atomic_int references;
     char description[1024];
@@ -40,5 +44,9 @@ nhood_status nh_members_collect(nhood_context *context, struct nh_cuda *cuda, in
 
 /* Does nothing for NULL; the members may be half built. */
 void nh_members_destroy(struct nh_members *members);
+
+size_t nh_bounded_workspace_bytes(const struct nh_bounded *bounded);
+nhood_status nh_bounded_execute(const nhood_plan *plan, const nhood_group_io *io);
+void nh_bounded_destroy(struct nh_bounded *bounded); /* does nothing for NULL */
 
 #endif

@@ -7,6 +7,7 @@
 #include "cpu_norm_rope.h"
 #include "cpu_solvers.h"
 #include "cuda.h"
+#include "cuda_bounded.h"
 #include "cuda_group.h"
 #include "cuda_solvers.h"
 #include "device_spec.h"
@@ -29,6 +30,9 @@ const struct nh_solver *const nh_registry_solvers[] = {
     &nh_solver_cuda_split80, &nh_solver_cuda_gemm,
     &nh_solver_cuda_naive,   NULL,
 };
+
+const struct nh_solver *const nh_registry_bounded_solvers[] = {
+    &nh_solver_cuda_fused80, &nh_solver_cuda_split80, &nh_solver_cuda_naive, NULL};
 
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,
                               struct nh_devices *devices) {
@@ -108,6 +112,12 @@ nhood_status nh_registry_group(const struct nh_device *device, const struct nh_g
                                struct nh_group_operation **operation) {
     const bool cpu = device->info.kind == NHOOD_DEVICE_CPU;
     return (cpu ? nh_cpu_group_build : nh_cuda_group_build)(device, group, operation);
+}
+
+nhood_status nh_registry_bounded(const struct nh_solver *solver, const struct nh_config *config,
+                                 const struct nh_device *device, const struct nh_bound *bound,
+                                 struct nh_group_operation **operation) {
+    return nh_cuda_bounded_build(solver, config, device, bound, operation);
 }
 
 nhood_status nh_registry_prepare(const struct nh_device *device) {

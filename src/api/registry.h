@@ -49,6 +49,13 @@ struct nh_group;
 struct nh_group_operation;
 nhood_status nh_registry_group(const struct nh_device *device, const struct nh_group *group,
                                struct nh_group_operation **operation);
+/* Those of CUDA whose launches follow from lengths as cuda_bounded.h needs it, NULL-terminated; and the operation of any members
+ * within a bound by a config of one of them. UNSUPPORTED for configs whose launches do not, COMPILE, DEVICE, MEMORY. */
+struct nh_bound;
+extern const struct nh_solver *const nh_registry_bounded_solvers[];
+nhood_status nh_registry_bounded(const struct nh_solver *solver, const struct nh_config *config,
+                                 const struct nh_device *device, const struct nh_bound *bound,
+                                 struct nh_group_operation **operation);
 /* Makes sure that executes on a CUDA device find a context of it, as building a plan does otherwise. DEVICE. */
 nhood_status nh_registry_prepare(const struct nh_device *device);
 /* Zeroes memory of a device, on a CUDA device in the order of the stream. DEVICE. */

@@ -280,6 +280,8 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
         launch->device = current_device();
         if (fake.for_members && strncmp(launch->kernel, "member_maps", 11) == 0) {
             launch->maps = *(const struct nh_cuda_member_maps *)parameters[0];
+        } else if (fake.for_members && strncmp(launch->kernel, "lengths", 7) == 0) {
+            launch->lengths = *(const struct nh_cuda_lengths *)parameters[0];
         } else if (fake.for_members) {
             launch->members = *(const struct nh_cuda_members *)parameters[0];
         } else if (strncmp(launch->kernel, "peak", 4) != 0) { /* these have other parameters */

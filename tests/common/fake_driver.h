@@ -28,6 +28,8 @@ struct fake_launch {
     struct nh_cuda_members members;
     /* the same of the kernel that writes their tensor maps */
     struct nh_cuda_member_maps maps;
+    /* and of the one that reads their lengths */
+    struct nh_cuda_lengths lengths;
     /* the axes of kernels with window tables, whose arguments `args` and `region` then misread from there on */
     struct nh_cuda_table_axis table_axis[3];
 };
@@ -46,7 +48,7 @@ struct fake_state {
     unsigned char sent[16384];
     /* the application has a context of the device current; the application's thread captures a graph */
     bool context_current, capturing;
-    /* launches are for the members of groups, and have other parameters: `members` or `maps` */
+    /* launches are for the members of groups, and have other parameters: `members`, `maps` or `lengths` */
     bool for_members;
     /* the first bytes of the machine code that was loaded last, up to a zero */
     char code[64];

@@ -5,6 +5,7 @@
  * first. A line is a problem and the solvers to compile it with, without "cuda."; all that take it where none is named.
  * With all configs names do not count, and every kernel source must have been asked for.
  * Prints what was compiled with its time. */
+#include "bound.h"
 #include "cuda.h"
 #include "fake_driver.h"
 #include "kernel_cache.h"
@@ -121,6 +122,35 @@ static void build_norm_rope(const struct nh_device *device) {
     }
 }
 
+/* Launches for any members within a bound. */
+static void build_bounded(const struct nh_device *device) {
+    static const char *const line[] = {"fwd:bf16:b1h2d32:16x16:w5x5", "bwd:f16:b1h2d32:16x16:w5x5",
+                                       "fwd:f32:b1h2d16:16x16:w5x5:p10"};
+    for (size_t i = 0; i < sizeof line / sizeof *line; i++) {
+        const nhood_bound given = {.struct_size = sizeof given, .members = 4, .tokens = 999};
+        nhood_problem problem;
+        struct nh_bound bound;
+        CHECK(!nhood_problem_parse(line[i], &problem) &&
+                  !nh_bound_canonical(&problem, &given, &bound),
+              "%s: %s", line[i], nhood_last_error());
+        for (int s = 0; nh_registry_bounded_solvers[s]; s++) {
+            const struct nh_solver *solver = nh_registry_bounded_solvers[s];
+            const struct nh_config rows = {{0}}; /* of cuda.naive */
+            struct nh_config config = rows;
+            struct nh_group_operation *operation = NULL;
+            if (nh_solver_refusal(solver, &bound.problem, device)) continue;
+            if (strcmp(solver->name, "cuda.naive") != 0)
+                CHECK(solver->candidates(&bound.problem, device, &config, 1) == 1, "%s: %s",
+                      line[i], solver->name);
+            const nhood_status status =
+                nh_registry_bounded(solver, &config, device, &bound, &operation);
+            CHECK(!status, "sm_%d %s within a bound: %s: %s", fake.arch, line[i], solver->name,
+                  nhood_last_error());
+            if (!status) operation->destroy(operation);
+        }
+    }
+}
+
 /* The kernels that reach a device's ceilings. */
 static void check_ceilings(const struct nh_device *device) {
     for (int32_t dtype = NHOOD_DTYPE_F64; dtype <= NHOOD_DTYPE_BF16; dtype++) {
@@ -155,6 +185,7 @@ static void check_arch(int arch, int most, const char *path, const char *nvrtc) 
     }
     if (file) fclose(file);
     build_norm_rope(&device);
+    build_bounded(&device);
     check_ceilings(&device);
     nhood_kernel_counts counts;
     nh_kernel_cache_count(cuda->kernels, &counts);

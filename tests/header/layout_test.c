@@ -26,11 +26,13 @@ int main(void) {
     OFFSET(nhood_io, data, 8);
     OFFSET(nhood_io, workspace, 200);
     OFFSET(nhood_io, stream, 216);
-    SIZE(nhood_group_io, 3 * 8 + 24 * 8 + 7 * 8);
+    SIZE(nhood_bound, 24);
+    SIZE(nhood_group_io, 3 * 8 + 24 * 8 + 9 * 8);
     OFFSET(nhood_group_io, data, 24);
     OFFSET(nhood_group_io, query_tokens, 216);
     OFFSET(nhood_group_io, query_offset, 232);
     OFFSET(nhood_group_io, workspace, 248);
+    OFFSET(nhood_group_io, lengths, 272);
     SIZE(nhood_context_options, 104);
     OFFSET(nhood_context_options, user, 40);
     OFFSET(nhood_context_options, describe, 80);

@@ -166,7 +166,13 @@ class GroupIo(ctypes.Structure):
         ("workspace", c_void_p),
         ("workspace_bytes", c_size_t),
         ("stream", c_void_p),
+        ("lengths", c_void_p),
+        ("length_bytes", c_int64),
     ]
+
+
+class Bound(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("members", c_int64), ("tokens", c_int64)]
 
 
 class ContextOptions(ctypes.Structure):
@@ -230,6 +236,10 @@ _PROTOTYPES = {
     "nhood_plan_create_group": (
         c_int32,
         [c_void_p, c_int32, c_void_p, c_int64, POINTER(PlanOptions), POINTER(c_void_p)],
+    ),
+    "nhood_plan_create_bounded": (
+        c_int32,
+        [c_void_p, c_int32, POINTER(Problem), POINTER(Bound), POINTER(PlanOptions), POINTER(c_void_p)],
     ),
     "nhood_plan_execute_group": (c_int32, [c_void_p, POINTER(GroupIo)]),
     "nhood_plan_retain": (None, [c_void_p]),

@@ -4,6 +4,7 @@
 
 #include "kernel_abi.h"
 #include "kernel_cache.h"
+#include "lengths_abi.h"
 #include "row_config.h"
 
 #include <assert.h>
@@ -77,6 +78,8 @@ struct nh_cuda_step {
         struct nh_cuda_tiling tiling;
         long long words[NH_OWN_ARGS_WORDS]; /* set by nh_cuda_step_set_own */
     } own;
+    /* its blocks for other lengths, where the grid depends on nothing else (cuda_bounded.c) */
+    struct nh_cuda_blocks blocks;
     /* work tiles of the launch; 0: as many as blocks along x, which nh_cuda_step_add fills in */
     int64_t work_tiles;
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];

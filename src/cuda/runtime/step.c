@@ -215,8 +215,10 @@ void nh_cuda_take_runs(struct nh_kernel_spec *spec, struct nh_cuda_step *step, i
     /* Four rows of two tensors are enough bytes in flight: 98 KB a multiprocessor. */
     enum { RUN = 4 };
     nh_kernel_define(spec, "NH_RUN", RUN);
+    const int64_t of_block = ROW_THREADS / lanes * RUN;
     step->threads = ROW_THREADS;
-    step->grid[0] = nh_min(nh_ceil_div(rows, ROW_THREADS / lanes * RUN), (int64_t)1 << 30);
+    step->blocks = (struct nh_cuda_blocks){.heads = step->args.heads, .rows = (int)of_block};
+    step->grid[0] = nh_min(nh_ceil_div(rows, of_block), (int64_t)1 << 30);
 }
 
 void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,

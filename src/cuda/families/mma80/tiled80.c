@@ -237,6 +237,7 @@ void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step
     nh_cuda_step_init(step, problem);
     step->threads = 32 * config.warps;
     step->shared_bytes = mma80_shared_bytes(&config);
-    step->grid[0] =
-        (by_key(kernel) ? problem->kv_heads : problem->heads) * nh_tiled80_head_tiles(kernel);
+    step->blocks.heads = by_key(kernel) ? problem->kv_heads : problem->heads;
+    memcpy(step->blocks.tile, config.rows, sizeof config.rows);
+    step->grid[0] = step->blocks.heads * nh_tiled80_head_tiles(kernel);
 }

@@ -167,10 +167,13 @@ static nhood_status add_pass(struct nh_cuda_operation *operation, const struct n
     const struct row_config config = tiled ? tiles.config : config_of(problem, NULL);
     nh_cuda_configure_rows(&spec, problem, &config);
     nh_cuda_define_long_sums(&spec, problem, sums[pass->rows]);
+    const int of_block = groups ? config.threads / config.group : 1;
     step.outputs = pass->outputs;
     step.threads = config.threads;
-    step.grid[0] =
-        nh_min(groups ? nh_ceil_div(rows, config.threads / config.group) : rows, (int64_t)1 << 30);
+    if (groups && !tiled)
+        step.blocks = (struct nh_cuda_blocks){
+            .heads = pass->rows == KEYS ? problem->kv_heads : problem->heads, .rows = of_block};
+    step.grid[0] = nh_min(nh_ceil_div(rows, of_block), (int64_t)1 << 30);
     step.grid[1] =
         problem->op == NHOOD_OP_PN || pass->rows == BIASES ? 1 : chunks_of(problem, &config);
     if (tiled) status = set_tiles(problem, &tiles, &step);

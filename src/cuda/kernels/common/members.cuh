@@ -15,8 +15,18 @@ enum { NH_MAP_BYTES = 128 };
 
 #define NH_OWN_BLOCK (blockIdx.x - nh_own.first_block)
 #define NH_OWN_BLOCKS nh_own.blocks
+/* 2: the members' lengths are data (lengths.cu), and the launch has the blocks of their bound. Those beyond the last
+ * member's end here. */
+#if NH_MEMBERS == 2
+#define NH_END_BEYOND                                                                                                  \
+    if (blockIdx.x >= nh_launch.member[nh_launch.members].first_block) return;
+#else
+#define NH_END_BEYOND
+#endif
+
 #define NH_PARAMETER(type) const __grid_constant__ nh_cuda_members nh_launch
 #define NH_TAKE_MEMBER(type)                                                                                           \
+    NH_END_BEYOND                                                                                                      \
     __shared__ type nh_own_args;                                                                                       \
     nh_take_member<0>(nh_launch, &nh_own_args);                                                                        \
     const type &args = nh_own_args;
