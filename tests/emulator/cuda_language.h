@@ -97,6 +97,9 @@ inline size_t __cvta_generic_to_shared(const void *pointer) {
 inline void __syncthreads() {
     emulator::block_barrier();
 }
+template <class Value> Value __ldg(const Value *from) {
+    return *from;
+}
 inline void __syncwarp() {
     emulator::lane_barrier(~0u);
 }

@@ -269,7 +269,7 @@ nh_cu_result cuLaunchKernelEx(const struct nh_cu_launch *config, nh_cu_function 
         print_bytes(parameters[0], sizeof(struct nh_norm_rope_args));
     } else {
         const size_t regions = strstr(kernel->text, "-DNH_REGIONS=1") ? NH_AXES : 0;
-        const size_t tables = strstr(kernel->text, "-DNH_TABLES=1") ? NH_AXES : 0;
+        const size_t tables = strstr(kernel->text, "-DNH_TABLES=") ? NH_AXES : 0;
         print_bytes(parameters[0], sizeof(struct nh_cuda_args) + tables * 2 * sizeof(uint64_t) +
                                        regions * sizeof(struct nh_cuda_region) +
                                        NH_OWN_ARGS_WORDS * sizeof(long long));

@@ -41,7 +41,7 @@ enum nh_slot {
 #define NH_REGIONS 0
 #endif
 
-/* 1: windows of some axis are not by formula. With NH_REGIONS, as queries and keys of such an axis are counted apart. */
+/* Bits of the axes whose windows are not by formula. With NH_REGIONS, as queries and keys of such an axis are counted apart. */
 #ifndef NH_TABLES
 #define NH_TABLES 0
 #endif

@@ -68,11 +68,10 @@ struct nh_cuda_step {
     /* The kernel's one struct of arguments consists of `args`, whose axes have addresses of tables if `tables` is set, then
      * `region` if `regions` is set, then `own`. */
     struct nh_cuda_args args;
-    /* Whether the kernel is told the region (NH_REGIONS), which axes are periodic, as bits (NH_PERIODIC), and whether it
-     * reads window tables (NH_TABLES). */
+    /* Whether the kernel is told the region (NH_REGIONS), which axes are periodic, and which have window tables, both
+     * as bits (NH_PERIODIC, NH_TABLES). */
     bool regions;
-    int32_t periodic;
-    bool tables;
+    int32_t periodic, tables;
     struct nh_cuda_region region[NH_AXES];
     union {
         struct nh_cuda_tiling tiling;

@@ -48,7 +48,6 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
     *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
     struct nh_cuda_args *args = &step->args;
     step->regions = nh_problem_cut(problem);
-    step->tables = nh_problem_has_tables(problem);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
@@ -62,6 +61,7 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
         args->axis[a] = (struct nh_cuda_axis){axis->length,   axis->window, axis->stride,
                                               axis->dilation, axis->causal, 0};
         step->periodic |= axis->periodic << a;
+        step->tables |= (axis->windows.kind != 0) << a;
         step->region[a] = (struct nh_cuda_region){{axis->query.offset, axis->query.length},
                                                   {axis->key.offset, axis->key.length}};
     }
@@ -125,7 +125,7 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     operation->spec[index] = *spec;
     if (step->regions) nh_kernel_define(&operation->spec[index], "NH_REGIONS", 1);
     if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);
-    if (step->tables) nh_kernel_define(&operation->spec[index], "NH_TABLES", 1);
+    if (step->tables) nh_kernel_define(&operation->spec[index], "NH_TABLES", step->tables);
     if (operation->device->noted_tiles)
         note_tiles(operation, &operation->step[index], &operation->spec[index]);
     /* nh_kernel_define drops a macro that does not fit, and most macros have a default: the kernel would still
@@ -274,7 +274,7 @@ nhood_status nh_cuda_add_bias_sum(struct nh_cuda_operation *operation,
     step.overlaps = true;
     step.regions = false;
     step.periodic = 0;
-    step.tables = false;
+    step.tables = 0;
     step.threads = 32 * NH_BIAS_SUM_WARPS;
     step.shared_bytes = 0;
     step.maps = 0;
@@ -306,7 +306,7 @@ nhood_status nh_cuda_add_clear_keys(struct nh_cuda_operation *operation,
     step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
     step.overlaps = true;
     step.periodic = 0; /* rows are stored where they lie: nothing goes around */
-    step.tables = false;
+    step.tables = 0;
     step.threads = THREADS;
     step.grid[0] = nh_min(nh_ceil_div(threads, THREADS), MOST_BLOCKS);
     step.grid[1] = 2; /* dK, dV */

@@ -28,7 +28,9 @@ NH_DEVICE bool nh_axis_wraps(int axis) {
 /* Columns that the row at a position of a dilation group sees in the whole grid. */
 NH_DEVICE nh_range nh_columns_of(const nh_cuda_axis &axis, int length, int position, bool wraps) {
 #if NH_TABLES
-    if (axis.seen[NH_INVERSE]) return nh_seen_of_grid(axis, false, NH_INVERSE, length, position);
+    /* If all axes have tables there is no branch. */
+    if (NH_TABLES >> NH_FIRST_AXIS == 7 >> NH_FIRST_AXIS || axis.seen[NH_INVERSE])
+        return nh_seen_of_table(axis, NH_INVERSE, position);
 #endif
     const int stride = C.strided ? (int)axis.stride : 1;
     if (NH_PERIODIC && wraps) return nh_seen_range(length, (int)axis.window, stride, 0, 1, NH_INVERSE, position);

@@ -1,5 +1,5 @@
 /* Boxes of a grid that tensors cover, periodic axes (NH_REGIONS; NH_PERIODIC: bits of axes that are), and window tables
- * (NH_TABLES). Without NH_REGIONS tensors cover the whole grid, and nothing here is needed.
+ * (NH_TABLES: bits of axes that have one). Without NH_REGIONS tensors cover the whole grid, and nothing here is needed.
  *
  * Rows are what blocks own, columns what rows are paired with: queries and keys, or the other way round. Positions are
  * inside a dilation group, as in window.h. A window is that of the whole grid; of its columns, those count that tensors
@@ -49,14 +49,22 @@ __device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITI
     return {first / dilation, (first + (NH_POSITION)box.length) / dilation};
 }
 
-/* What the row at a position sees in the whole grid. On an axis with a table the position must be one of the grid. */
+#if NH_TABLES
+/* What the row at a position sees by the axis' table. A load of 8 bytes from memory that no kernel writes, which the
+ * compiler moves ahead of barriers: those of a work tile are then under way at the same time. */
+__device__ __forceinline__ nh_range nh_seen_of_table(const nh_cuda_axis &axis, bool inverse, NH_POSITION position) {
+    const long long seen = __ldg((const long long *)axis.seen[inverse] + position);
+    const int first = (int)seen, count = (int)(seen >> 32);
+    return {first, first + count};
+}
+#endif
+
+/* What the row at a position sees in the whole grid. On an axis with a table the position must be one of the grid. If
+ * axes are cut by tables alone, whether this one has a table is known. */
 __device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse,
                                                     NH_POSITION length, NH_POSITION position) {
 #if NH_TABLES
-    if (const nh_cuda_seen *table = axis.seen[inverse]) {
-        const nh_cuda_seen seen = table[position];
-        return {seen.first, seen.first + seen.count};
-    }
+    if (NH_TABLES == NH_REGION_AXES || axis.seen[inverse]) return nh_seen_of_table(axis, inverse, position);
 #endif
     return nh_seen_range(length, (NH_POSITION)axis.window, (NH_POSITION)NH_STRIDE(axis), NH_IS_CAUSAL(axis), wraps,
                          inverse, position);
