@@ -496,6 +496,51 @@ static void check_tables(void) {
     CHECK(refusal_of(&nh_solver_cuda_small, &problem, &f.device[0]), "not refused");
 }
 
+/* Halos roll along an axis with a table as along one by formula, unless work tiles that follow each other leave out keys. What
+ * says the same as a formula is launched alike, but for the masks of the backward by keys. */
+static void check_rolling_tables(void) {
+    static const struct {
+        const char *text, *formula, *pipeline, *mask;
+    } rows[] = {
+        {"fwd:bf16:b1h8d64:256x256:wr256w7xr256w7", "fwd:bf16:b1h8d64:256x256:w7x7", "SMALL_BOXES",
+         "SMALL_STARTS"},
+        {"bwd:bf16:b1h8d64:256x256:wr256w7xr256w7", "bwd:bf16:b1h8d64:256x256:w7x7", "SMALL_LINES",
+         NULL},
+        {"fwd:bf16:b1h8d64:24x48x80:wr24w3xr48w7xr80w7", "fwd:bf16:b1h8d64:24x48x80:w3x7x7",
+         "SMALL_PLANES", "SMALL_STARTS"},
+        {"fwd:bf16:b1h8d64:24x48x80:wz3xz7xz7", NULL, "SMALL_PLANES", "SMALL_COORDINATES"},
+        {"fwd:bf16:b1h8d32:24x48x80:wr48w3xr48w7x7", NULL, "SMALL_PLANES", "SMALL_STARTS"},
+        {"fwd:bf16:b1h8d32:24x48x80:wr96w3xr48w7x7", NULL, "SMALL_COPIES", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct nh_problem problem[2];
+        struct nh_operation *built[2] = {NULL, NULL};
+        for (int by_formula = 0; by_formula < 1 + (rows[i].formula != NULL); by_formula++) {
+            const char *text = by_formula ? rows[i].formula : rows[i].text;
+            read_problem(text, &problem[by_formula]);
+            CHECK(!build_first(&nh_solver_cuda_small, &problem[by_formula], &f.device[0],
+                               &built[by_formula]),
+                  "%s: %s", text, nhood_last_error());
+            if (test_failed) return;
+            const struct nh_cuda_operation *cuda = (const void *)built[by_formula];
+            const char *last = cuda->spec[cuda->count - 1].config;
+            CHECK(strstr(last, rows[i].pipeline) && (!rows[i].mask || strstr(last, rows[i].mask)),
+                  "%s: %s", text, last);
+        }
+        const struct nh_cuda_operation *table = (const void *)built[0],
+                                       *formula = (const void *)built[1];
+        for (int s = 0; formula && s < table->count; s++)
+            CHECK(table->count == formula->count &&
+                      table->step[s].threads == formula->step[s].threads &&
+                      table->step[s].grid[0] == formula->step[s].grid[0],
+                  "%s: launch %d of %lld x %d threads, by formula %lld x %d", rows[i].text, s,
+                  (long long)table->step[s].grid[0], table->step[s].threads,
+                  (long long)formula->step[s].grid[0], formula->step[s].threads);
+        for (int by_formula = 0; by_formula < 2; by_formula++)
+            if (built[by_formula]) built[by_formula]->destroy(built[by_formula]);
+    }
+}
+
 /* Whether a launch has the columns of a part of values, 208 and 192 of 400, in these tensors, to which these slots are bound. */
 static void check_part(const struct fake_launch *launch, int part, const int *slot,
                        const int32_t *tensor, int count, const char *what) {
@@ -651,6 +696,7 @@ int main(void) {
     check_overlaps();
     check_shared_kernel();
     check_tables();
+    check_rolling_tables();
     check_wide_values();
     check_expanded();
     check_alignment();

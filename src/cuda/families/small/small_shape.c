@@ -25,8 +25,21 @@ static bool group_sees_windows(const struct nh_axis *axis, int64_t group) {
     return first.begin >= keys.begin + lap && last.end <= keys.end + lap;
 }
 
+/* Whether every query of an axis with a table sees as many keys as the query that sees the most. */
+static bool table_is_even(const struct nh_axis *axis) {
+    const struct nh_range keys = {axis->key.offset, axis->key.offset + axis->key.length};
+    const int64_t end = axis->query.offset + axis->query.length;
+    for (int64_t i = axis->query.offset; i < end; i++) {
+        const struct nh_range seen = nh_axis_seen(axis, axis->length, false, i);
+        if (seen.end - seen.begin != axis->window || seen.begin < keys.begin || seen.end > keys.end)
+            return false;
+    }
+    return true;
+}
+
 bool nh_small_sees_windows(const struct nh_axis *axis) {
-    if (axis->causal || axis->windows.kind) return false;
+    if (axis->windows.kind) return table_is_even(axis);
+    if (axis->causal) return false;
     if (axis->key.length == axis->length) return true;
     int64_t group = 0;
     while (group < axis->dilation && group_sees_windows(axis, group))
@@ -203,6 +216,9 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
 
 /* ---- halos that roll ---- */
 
+/* MOST_TILES and, with a table, MOST_TABLE_TILES bound the time in which the host looks at each work tile. */
+enum { MOST_TILES = 4096, MOST_TABLE_TILES = 1024 };
+
 /* A sweep is all work tiles that differ only in their position along the first axis, which is as the kernels see it. */
 struct sweep {
     const struct nh_small_launch *launch;
@@ -220,6 +236,8 @@ struct sweep {
     /* Where slots are planes, a sweep begins only when enough of the sweep before is done, so that only its own work
      * tiles use slots. */
     bool planes;
+    /* With a table on the first axis: what each work tile sees, set where there are at most MOST_TABLE_TILES. */
+    struct nh_range seen[MOST_TABLE_TILES];
 };
 
 static struct nh_range union_of(struct nh_range a, struct nh_range b) {
@@ -237,18 +255,22 @@ static int64_t touched(const struct sweep *sweep, int64_t seen) {
 
 static struct nh_range seen_by_row(const struct sweep *sweep, int64_t length, int64_t position) {
     const struct nh_axis *axis = sweep->axis;
-    struct nh_range seen = nh_seen_range(length, axis->window, axis->stride, axis->causal,
-                                         axis->periodic, nh_small_by_keys(sweep->launch), position);
+    struct nh_range seen = nh_axis_seen(axis, length, nh_small_by_keys(sweep->launch), position);
     return sweep->whole ? seen : nh_covered_part(seen, sweep->other, length, axis->periodic);
 }
 
-/* The columns that the work tile's rows see in a dilation group of this length, of those that tensors have. */
-static struct nh_range seen_by(const struct sweep *sweep, int64_t length, int64_t work_tile) {
+static struct nh_range seen_by_rows(const struct sweep *sweep, int64_t length, int64_t work_tile) {
     int64_t first = work_tile * sweep->work_tile + sweep->own.begin;
     int64_t rows_end = sweep->whole ? length : sweep->own.end;
     int64_t last = nh_min(first + sweep->work_tile, rows_end) - 1;
     return (struct nh_range){seen_by_row(sweep, length, nh_min(first, last)).begin,
                              seen_by_row(sweep, length, last).end};
+}
+
+/* The columns that the work tile's rows see in a dilation group of this length, of those that tensors have. */
+static struct nh_range seen_by(const struct sweep *sweep, int64_t length, int64_t work_tile) {
+    return sweep->axis->windows.kind ? sweep->seen[work_tile]
+                                     : seen_by_rows(sweep, length, work_tile);
 }
 
 /* The slots that the work tile's halo needs in a dilation group of this length, counted from the base and negative
@@ -284,13 +306,15 @@ static int64_t slots_end_of(const struct sweep *sweep) {
     return nh_max(end, begin + nh_ceil_div(sweep->lines, rows) * rows);
 }
 
-/* Whether no work tile's slots end before those of the one before it: each slot is fetched only once. */
+/* Whether no work tile's slots end before those of the one before it: each slot is fetched only once. Nor may they begin
+ * behind these, as only a table lets them: slots between the two would be fetched, too, for which there is no room. */
 static bool advances(const struct sweep *sweep) {
     for (int64_t less = 0; less <= sweep->shorter; less++)
-        for (int64_t i = 1; i < sweep->tiles; i++)
-            if (slots_in_group(sweep, sweep->length - less, i).end <
-                slots_in_group(sweep, sweep->length - less, i - 1).end)
-                return false;
+        for (int64_t i = 1; i < sweep->tiles; i++) {
+            const struct nh_range own = slots_in_group(sweep, sweep->length - less, i),
+                                  before = slots_in_group(sweep, sweep->length - less, i - 1);
+            if (own.end < before.end || own.begin > before.end) return false;
+        }
     return true;
 }
 
@@ -320,10 +344,10 @@ static struct sweep sweep_of(const struct nh_small_launch *launch) {
     const struct nh_box *own = nh_small_by_keys(launch) ? &axis->key : &axis->query,
                         *other = nh_small_by_keys(launch) ? &axis->query : &axis->key;
     int64_t work_tile = launch->config.rows[first], group = nh_longest_group(axis);
-    bool whole = nh_is_whole(axis, own) && nh_is_whole(axis, other);
+    bool whole = !axis->windows.kind && nh_is_whole(axis, own) && nh_is_whole(axis, other);
     int64_t length =
         whole && !axis->periodic ? representative_length(axis, group, work_tile) : group;
-    return (struct sweep){.launch = launch,
+    struct sweep sweep = {.launch = launch,
                           .axis = axis,
                           .length = length,
                           .tiles = nh_ceil_div(whole ? length : own->length, work_tile),
@@ -337,15 +361,16 @@ static struct sweep sweep_of(const struct nh_small_launch *launch) {
                           .columns = launch->config.columns[2] *
                                      (problem->rank == 3 ? launch->config.columns[1] : 1),
                           .planes = nh_small_is_plane(problem, launch->config.rows)};
+    for (int64_t i = 0; axis->windows.kind && i < nh_min(sweep.tiles, MOST_TABLE_TILES); i++)
+        sweep.seen[i] = seen_by_rows(&sweep, length, i);
+    return sweep;
 }
 
 /* Whether halos roll at all. An axis shorter than a work tile has nothing to roll, and planes must have no gaps between
  * them. The swizzle repeats every 8 rows, so a slot is a multiple of 8 rows, to which planes that are chunks are filled
  * up; 4 suffice where the number of slots is even. An axis that tensors do not cover, or that is periodic, must have one
- * dilation group, and if periodic be covered and divided by work tiles. MOST_TILES bounds the time in which the host
- * looks at each work tile. With window tables, what is next to each other need not be seen by neighbors: nothing rolls. */
+ * dilation group, and if periodic be covered and divided by work tiles. */
 static bool rolls(const struct sweep *sweep) {
-    enum { MOST_TILES = 4096 };
     const struct nh_small_launch *launch = sweep->launch;
     const struct nh_problem *problem = launch->problem;
     const struct nh_axis *axis = sweep->axis;
@@ -353,9 +378,9 @@ static bool rolls(const struct sweep *sweep) {
     bool planes = sweep->planes;
     int64_t slot_rows = sweep->work_tile * launch->config.halo[2];
     if (problem->rank == 3) slot_rows *= launch->config.halo[1];
-    if (nh_is_cut(axis) && (axis->dilation > 1 || sweep->tiles > MOST_TILES)) return false;
+    const int64_t most_tiles = axis->windows.kind ? MOST_TABLE_TILES : MOST_TILES;
+    if (nh_is_cut(axis) && (axis->dilation > 1 || sweep->tiles > most_tiles)) return false;
     if (axis->periodic && (!sweep->whole || axis->length % sweep->work_tile)) return false;
-    if (nh_problem_has_tables(problem)) return false;
     return problem->rank > 1 && sweep->work_tile == launch->config.warp_tile[first] &&
            sweep->work_tile <= launch->config.halo[first] &&
            (planes ? launch->config.halo[first] > 1 && !sweep->shorter &&
