@@ -497,7 +497,7 @@ static void check_tables(void) {
 }
 
 /* Halos roll along an axis with a table as along one by formula, unless work tiles that follow each other leave out keys. What
- * says the same as a formula is launched alike, but for the masks of the backward by keys. */
+ * says the same as a formula is launched alike. */
 static void check_rolling_tables(void) {
     static const struct {
         const char *text, *formula, *pipeline, *mask;
@@ -505,7 +505,9 @@ static void check_rolling_tables(void) {
         {"fwd:bf16:b1h8d64:256x256:wr256w7xr256w7", "fwd:bf16:b1h8d64:256x256:w7x7", "SMALL_BOXES",
          "SMALL_STARTS"},
         {"bwd:bf16:b1h8d64:256x256:wr256w7xr256w7", "bwd:bf16:b1h8d64:256x256:w7x7", "SMALL_LINES",
-         NULL},
+         "SMALL_KINDS"},
+        {"bwd:bf16:b1h8d64:256x256:wz7xz7", NULL, "SMALL_LINES", "SMALL_KINDS"},
+        {"bwd:bf16:b1h8d64:256x256:wr256w7xb6+2", NULL, "SMALL_BOXES", "SMALL_COORDINATES"},
         {"fwd:bf16:b1h8d64:24x48x80:wr24w3xr48w7xr80w7", "fwd:bf16:b1h8d64:24x48x80:w3x7x7",
          "SMALL_PLANES", "SMALL_STARTS"},
         {"fwd:bf16:b1h8d64:24x48x80:wz3xz7xz7", NULL, "SMALL_PLANES", "SMALL_COORDINATES"},

@@ -5,10 +5,11 @@ static struct nh_range queries_of(const struct nh_axis *axis, int64_t key) {
     return nh_seen_range(axis->length, axis->window, axis->stride, axis->causal, 0, true, key);
 }
 
+enum { KIND_PLACES = 8 };
+
 /* Whether all warp tiles between those that are nearer to the front or the back than a window see the same of their
  * boxes. The last of these boxes may not stick out, else it would begin earlier. */
 static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t columns) {
-    if (axis->windows.kind) return false;
     if (axis->query.length == axis->length && axis->key.length == axis->length)
         return axis->length % axis->dilation == 0;
     if (axis->dilation > 1 || axis->periodic) return false;
@@ -22,24 +23,62 @@ static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t
            queries_of(axis, end - warp_tile).begin + columns <= queries_end;
 }
 
+/* The same with a table: boxes and what rows see of them are as nh_kind_box and nh_kind_ranges of small_kinds.cuh have them. The
+ * end of the slots, which a box that rolls must not meet, is not before that of the queries that the last key sees. */
+static bool table_kinds_suffice(const struct nh_small_launch *launch, int a, bool rolls) {
+    const struct nh_axis *axis = &launch->problem->axis[a];
+    const struct small_config *config = &launch->config;
+    const int64_t keys = nh_axis_keys(axis), warp_tile = config->warp_tile[a];
+    const int64_t front = nh_ceil_div(axis->window, warp_tile);
+    const int64_t back = nh_ceil_div(keys, warp_tile) - front - 1;
+    if (axis->query.length != axis->length || !nh_has_all_keys(axis)) return false;
+    if (back <= front) return true; /* each warp tile is of its own kind */
+    const int64_t queries_end = nh_axis_seen(axis, axis->length, true, keys - 1).end;
+    struct nh_range kind[KIND_PLACES] = {{0, 0}}, own = {0, 0};
+    int64_t work_begin = 0, box = 0, until = 0;
+    for (int64_t key = 0; key < back * warp_tile; key++) {
+        /* queries before own.begin end before the key, those before `until` begin at or before it */
+        while (own.begin < axis->length &&
+               nh_axis_seen(axis, axis->length, false, own.begin).end <= key)
+            own.begin++;
+        while (until < axis->length && nh_axis_seen(axis, axis->length, false, until).begin <= key)
+            until++;
+        own.end = nh_max(own.begin, until);
+        if (key % config->rows[a] == 0) work_begin = own.begin;
+        if (key % warp_tile == 0)
+            box = rolls ? own.begin
+                        : nh_min(own.begin, work_begin + config->halo[a] - config->columns[a]);
+        const struct nh_range seen = {own.begin - box, own.end - box};
+        struct nh_range *same = &kind[key % warp_tile];
+        if (key < front * warp_tile) continue;
+        if (key < (front + 1) * warp_tile) *same = seen;
+        if (seen.begin != same->begin || seen.end != same->end ||
+            (rolls && box + config->columns[a] > queries_end))
+            return false;
+    }
+    return true;
+}
+
 /* Whether the tables of small_kinds.cuh can mask. They need kinds that suffice, no strides, and, away from the borders,
  * boxes of warp tiles that begin with the first column that their rows see. */
 static bool kinds_mask(const struct nh_small_launch *launch) {
     const int first = NH_AXES - launch->problem->rank;
-    enum { PLACES = 8, MOST_BYTES = 16384 };
+    enum { MOST_BYTES = 16384 };
     int64_t places = 0;
+    if (!nh_small_by_keys(launch)) return false;
     for (int a = small_masked_axis(&launch->config); a < NH_AXES; a++) {
         const struct nh_axis *axis = &launch->problem->axis[a];
         int32_t warp_tile = launch->config.warp_tile[a], columns = launch->config.columns[a];
         bool rolls = launch->config.slots && a == first;
         places += warp_tile;
-        if (axis->stride > 1 || !kinds_suffice(axis, warp_tile, columns) || warp_tile % 2 ||
+        if (axis->stride > 1 || warp_tile % 2 || places > KIND_PLACES ||
             columns > warp_tile + axis->window ||
-            (!rolls && launch->config.rows[a] - warp_tile + columns > launch->config.halo[a]))
+            (!rolls && launch->config.rows[a] - warp_tile + columns > launch->config.halo[a]) ||
+            !(axis->windows.kind ? table_kinds_suffice(launch, a, rolls)
+                                 : kinds_suffice(axis, warp_tile, columns)))
             return false;
     }
-    return nh_small_by_keys(launch) && places <= PLACES &&
-           small_kinds_bytes(&launch->config) <= MOST_BYTES;
+    return small_kinds_bytes(&launch->config) <= MOST_BYTES;
 }
 
 /* Whether a place for each column at which a row's window may start is enough. */
@@ -50,9 +89,11 @@ static bool starts_mask(const struct nh_small_launch *launch) {
     for (int a = small_masked_axis(config); a < NH_AXES; a++) {
         int spread = config->columns[a] - config->window[a];
         places += spread > 0 ? spread + 1 : 0;
-        if (!nh_small_sees_windows(&launch->problem->axis[a])) return false;
     }
-    return places <= PLACES && !nh_small_by_keys(launch);
+    if (places > PLACES || nh_small_by_keys(launch)) return false;
+    for (int a = small_masked_axis(config); a < NH_AXES; a++)
+        if (!nh_small_sees_windows(&launch->problem->axis[a])) return false;
+    return true;
 }
 
 /* Whether a place for each coordinate of a column can mask. Gradients of a bias are also gathered from scores of columns

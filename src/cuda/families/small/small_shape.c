@@ -236,8 +236,8 @@ struct sweep {
     /* Where slots are planes, a sweep begins only when enough of the sweep before is done, so that only its own work
      * tiles use slots. */
     bool planes;
-    /* With a table on the first axis: what each work tile sees, set where there are at most MOST_TABLE_TILES. */
-    struct nh_range seen[MOST_TABLE_TILES];
+    /* With a table on the first axis: what each work tile sees, at most MOST_TABLE_TILES of them. */
+    const struct nh_range *seen;
 };
 
 static struct nh_range union_of(struct nh_range a, struct nh_range b) {
@@ -337,7 +337,9 @@ static int64_t slots_in_use(const struct sweep *sweep, int32_t held, int64_t aro
     return most;
 }
 
-static struct sweep sweep_of(const struct nh_small_launch *launch) {
+/* seen: room for sweep.seen */
+static struct sweep sweep_of(const struct nh_small_launch *launch,
+                             struct nh_range seen[MOST_TABLE_TILES]) {
     const struct nh_problem *problem = launch->problem;
     int first = NH_AXES - problem->rank;
     const struct nh_axis *axis = &problem->axis[first];
@@ -362,7 +364,8 @@ static struct sweep sweep_of(const struct nh_small_launch *launch) {
                                      (problem->rank == 3 ? launch->config.columns[1] : 1),
                           .planes = nh_small_is_plane(problem, launch->config.rows)};
     for (int64_t i = 0; axis->windows.kind && i < nh_min(sweep.tiles, MOST_TABLE_TILES); i++)
-        sweep.seen[i] = seen_by_rows(&sweep, length, i);
+        seen[i] = seen_by_rows(&sweep, length, i);
+    sweep.seen = seen;
     return sweep;
 }
 
@@ -477,7 +480,8 @@ static bool roll(struct nh_small_launch *launch) {
             : *launch;
     struct nh_small_launch rolled = as_chunked;
     struct small_config *config = &rolled.config;
-    struct sweep sweep = sweep_of(&as_chunked);
+    struct nh_range seen[MOST_TABLE_TILES];
+    struct sweep sweep = sweep_of(&as_chunked, seen);
     const int32_t held = config->stages + held_longer(&sweep);
     int64_t slots = rolls(&sweep) ? place_slots(&sweep, held, &rolled) : 0;
     if (!slots) return false;
