@@ -350,7 +350,8 @@ enum {
 /* The windows of an axis that are not those of nhood_axis; window, stride and dilation of that are then 1, causal and periodic
  * 0, and length is the number of queries. Fields that a kind does not use are to be 0. A query without keys gets O = 0 and
  * LSE = -infinity, unless there are extra tokens, and a key that no query attends gets gradients of 0. In A every query has as
- * many slots on the axis as the one with the most keys, at least 1. Not with has_bias. L and Lk are less than 2^31. */
+ * many slots on the axis as the one with the most keys, at least 1. Not with has_bias. L and Lk are less than 2^31. Windows that are
+ * those of a formula without stride, dilation, causality or period are computed by it, and a problem's text says so. */
 typedef struct nhood_windows {
     int32_t kind;     /* NHOOD_WINDOWS_*; all others of this struct are 0 for FORMULA */
     int32_t reserved; /* 0 */

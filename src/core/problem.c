@@ -128,7 +128,8 @@ static nhood_status check_periodic(const nhood_axis *given, int index, struct nh
     return NHOOD_OK;
 }
 
-/* The axis has the windows given, not those of its own fields. */
+/* The axis has the windows given, not those of its own fields. Where they are what a formula says it is one by formula, which every
+ * solver takes, and whose kernels know more of it. */
 static nhood_status check_windows(const nhood_windows *given, const nhood_axis *of, int index,
                                   struct nh_axis *axis) {
     char where[32];
@@ -142,7 +143,10 @@ static nhood_status check_windows(const nhood_windows *given, const nhood_axis *
                         index, (long long)of->window, (long long)of->stride,
                         (long long)of->dilation, (int)of->causal, (int)of->periodic, index);
     axis->window = axis->windows.most;
-    axis->key = axis->key_tensor = (struct nh_box){0, axis->windows.keys};
+    if (nh_windows_are_formula(&axis->windows, of->length))
+        memset(&axis->windows, 0, sizeof axis->windows);
+    else
+        axis->key = axis->key_tensor = (struct nh_box){0, axis->windows.keys};
     return NHOOD_OK;
 }
 
@@ -257,10 +261,10 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "axis[%d].causal = 1: a relative bias needs axes that are not causal",
                             a);
-        if (axis->windows.kind && problem->has_bias)
+        if (given->windows[a].kind && problem->has_bias)
             return nh_error(NHOOD_ERR_ARGUMENT,
                             "windows[%d].kind = %d: a relative bias needs windows by formula", a,
-                            (int)axis->windows.kind);
+                            (int)given->windows[a].kind);
     }
     int64_t tokens = 1;
     problem->window_count = problem->bias_count = 1;

@@ -183,6 +183,17 @@ nhood_status nh_windows_canonical(const char *where, const nhood_windows *given,
     return NHOOD_OK;
 }
 
+bool nh_windows_are_formula(const struct nh_windows *windows, int64_t length) {
+    if (windows->keys != length || windows->valid != length || windows->most > length) return false;
+    if (windows->kind == NHOOD_WINDOWS_RESAMPLED) return true;
+    for (int64_t i = 0; i < length; i++) {
+        const struct nh_range own = nh_windows_range(windows, length, i),
+                              formula = nh_window_range(length, windows->most, 1, 0, i);
+        if (own.begin != formula.begin || own.end != formula.end) return false;
+    }
+    return true;
+}
+
 nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_AXES],
                              nhood_range **kept) {
     size_t ranges = 0;

@@ -8,6 +8,10 @@
 nhood_status nh_windows_canonical(const char *where, const nhood_windows *given, int64_t length,
                                   struct nh_windows *windows);
 
+/* Whether windows of so many queries are what a formula says, with as many keys as queries and no stride, dilation, causality or
+ * period: each query attends `most` keys. */
+bool nh_windows_are_formula(const struct nh_windows *windows, int64_t length);
+
 /* Copies the tables of the axes, which belong to the caller, into one allocation, and points the axes there. *kept is what
  * nh_release gets, NULL without tables. MEMORY. */
 nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_AXES],

@@ -319,8 +319,9 @@ static bool advances(const struct sweep *sweep) {
 }
 
 /* The most slots that are in use when a work tile's slots are fetched while the last `held` work tiles are unfinished.
- * Planes of keys near a border are attended by more planes of queries than others; work tiles there wait for those
- * before them instead. around: slots that a sweep has beside those of its work tiles. */
+ * Planes of keys near a border are attended by more planes of queries than others, and a table may say anything; work
+ * tiles there wait for those before them instead, and the one in the middle counts. around: slots that a sweep has
+ * beside those of its work tiles. */
 static int64_t slots_in_use(const struct sweep *sweep, int32_t held, int64_t around) {
     enum { MOST_HELD = 16 };
     int64_t begin[MOST_HELD], most = 1;
@@ -330,7 +331,8 @@ static int64_t slots_in_use(const struct sweep *sweep, int32_t held, int64_t aro
         int64_t before = (work_tile - own) / sweep->tiles * (sweep->tiles + around);
         begin[(work_tile + held) % held] = before + slots.begin;
         int64_t others = sweep->planes ? nh_min(held, own + 1) : held;
-        if (sweep->planes && nh_small_by_keys(sweep->launch) && own != sweep->tiles / 2) others = 1;
+        const bool uneven = nh_small_by_keys(sweep->launch) || sweep->axis->windows.kind;
+        if (sweep->planes && uneven && own != sweep->tiles / 2) others = 1;
         for (int64_t i = 0; work_tile >= 0 && i < others; i++)
             most = nh_max(most, slots.end - begin[(work_tile + held - i) % held]);
     }
