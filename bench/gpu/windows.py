@@ -3,8 +3,8 @@
 
     bench/gpu/windows.py [--device cpu] [--small] [--json FILE]
 
-- formula: windows by formula, and a table of the same ranges but one (a table of just the same is computed by the formula), so that
-  results differ there, in 1-D, 2-D and 3-D; forward, and forward with gradients. A table is to cost at most 1.10 times the formula.
+- formula: windows by formula, and a table of the same ranges (with a key more on each axis, as it would be computed by the formula
+  otherwise), in 1-D, 2-D and 3-D; forward, and forward with gradients. A table is to cost at most 1.10 times the formula.
 - upsampling: AnyUp's real shape, queries of 1024 x 1024 over keys of 64 x 64, windows of 15 x 15 keys, 4 heads of 32, values of 384 that
   all heads read; beside it keys and values copied up to the queries' grid with dilated windows, and FlexAttention. Forward.
 - blocks: 8 x 8 in 64 x 64, shifted by 4, batch 64, 4 heads of 32; beside it torch's attention over windows that are rolled, cut out,
@@ -39,11 +39,10 @@ Call = Callable[..., Any]
 ATTEND = {1: nt.na1d, 2: nt.na2d, 3: nt.na3d}
 
 
-def nearly_formula(length: int, window: int) -> Windows:
-    """A formula's ranges but for that of one query, as those of a formula would be computed by it."""
+def same_as_formula(length: int, window: int) -> Windows:
+    """A formula's ranges, with a key behind that no query attends: without it they would be computed by the formula."""
     first = np.clip(np.arange(length) - window // 2, 0, length - window)
-    first[length // 4] = first[length // 4 - 1]
-    return Windows(np.stack([first, np.full(length, window)], axis=1), length)
+    return Windows(np.stack([first, np.full(length, window)], axis=1), length + 1)
 
 
 def drawn(*shapes: tuple[int, ...], device: str, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -92,9 +91,10 @@ def formula_rows(small: bool, device: str, dtype: Any, turns: int) -> list[dict[
     for layout, window in shapes:
         tensors = drawn(*[(1, *layout, 2 if small else 8, 64)] * 3, device=device, dtype=dtype)
         attend = ATTEND[len(layout)]
-        table = tuple(nearly_formula(length, size) for length, size in zip(layout, window))
+        table = tuple(same_as_formula(length, size) for length, size in zip(layout, window))
+        longer = [torch.nn.functional.pad(x.detach(), (0, 0, 0, 0) + (0, 1) * len(layout)).requires_grad_() for x in tensors[1:]]
         ways = {
-            "table": (lambda q, k, v, w=table, f=attend: f(q, k, v, kernel_size=w), tensors),
+            "table": (lambda q, k, v, w=table, f=attend: f(q, k, v, kernel_size=w), [tensors[0], *longer]),
             "formula": (lambda q, k, v, w=window, f=attend: f(q, k, v, kernel_size=w), tensors),
         }
         rows.append(timed(f"formula {'x'.join(map(str, layout))}, windows {'x'.join(map(str, window))}", ways, turns))
