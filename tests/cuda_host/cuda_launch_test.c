@@ -492,7 +492,9 @@ static void check_tables(void) {
     /* The largest halo, which cuda.small's kernels have room for, is known of tables up to this length. */
     read_problem("fwd:bf16:b1h1d32:4096x8:wz5xz5", &problem);
     CHECK(!refusal_of(&nh_solver_cuda_small, &problem, &f.device[0]), "refused");
-    read_problem("fwd:bf16:b1h1d32:4097x8:wz5xz5", &problem);
+    read_problem("fwd:bf16:b1h1d32:40970x8:wz5xz5", &problem);
+    CHECK(!refusal_of(&nh_solver_cuda_small, &problem, &f.device[0]), "refused");
+    read_problem("fwd:bf16:b1h1d32:4097x8:wb5+1xz5", &problem);
     CHECK(refusal_of(&nh_solver_cuda_small, &problem, &f.device[0]), "not refused");
 }
 

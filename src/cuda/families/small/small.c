@@ -62,8 +62,8 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         if (nh_max(axis->length, nh_axis_keys(axis)) >
             (axis->periodic ? MOST_LENGTH / 2 : MOST_LENGTH))
             return "an axis is longer than 2^30 tokens, or 2^29 where it is periodic";
-        if (axis->windows.kind && !nh_listed_exactly(axis))
-            return "a window table of more than 4096 queries or keys";
+        if (axis->windows.kind && !nh_listed_exactly(axis) && !nh_small_slides(axis))
+            return "a window table of more than 4096 queries or keys that is not by a cut window";
         const char *reason = nh_refuse_pieces(axis, backward);
         if (reason) return reason;
     }

@@ -6,6 +6,7 @@
 
 #include "small_config.h"
 #include "solver.h"
+#include "tile_count.h"
 #include "work.h"
 
 #include <string.h>
@@ -83,6 +84,12 @@ struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed,
 
 /* Whether every query sees a full window of keys along the axis, all of which are in the tensors. */
 bool nh_small_sees_windows(const struct nh_axis *axis);
+
+/* Whether windows of an axis too long to look at all of a table move on by a key from query to query, but for being cut at the ends:
+ * then what rows see is known without looking. */
+static inline bool nh_small_slides(const struct nh_axis *axis) {
+    return axis->windows.kind == NHOOD_WINDOWS_CUT && !nh_listed_exactly(axis);
+}
 
 /* ---- small_masks.c ---- */
 

@@ -33,6 +33,8 @@ static bool table_kinds_suffice(const struct nh_small_launch *launch, int a, boo
     const int64_t back = nh_ceil_div(keys, warp_tile) - front - 1;
     if (axis->query.length != axis->length || !nh_has_all_keys(axis)) return false;
     if (back <= front) return true; /* each warp tile is of its own kind */
+    if (nh_small_slides(axis)) return axis->windows.valid == keys && !rolls;
+    if (!nh_listed_exactly(axis)) return false;
     const int64_t queries_end = nh_axis_seen(axis, axis->length, true, keys - 1).end;
     struct nh_range kind[KIND_PLACES] = {{0, 0}}, own = {0, 0};
     int64_t work_begin = 0, box = 0, until = 0;

@@ -25,8 +25,9 @@ static bool group_sees_windows(const struct nh_axis *axis, int64_t group) {
     return first.begin >= keys.begin + lap && last.end <= keys.end + lap;
 }
 
-/* Whether every query of an axis with a table sees as many keys as the query that sees the most. */
+/* Whether every query of an axis with a table sees as many keys as the query that sees the most, if that takes no long look. */
 static bool table_is_even(const struct nh_axis *axis) {
+    if (!nh_listed_exactly(axis)) return false;
     const struct nh_range keys = {axis->key.offset, axis->key.offset + axis->key.length};
     const int64_t end = axis->query.offset + axis->query.length;
     for (int64_t i = axis->query.offset; i < end; i++) {
@@ -172,12 +173,14 @@ static bool is_whole(const struct nh_small_launch *launch) {
     return all;
 }
 
-/* The columns that `rows` rows see along an axis; where the kernel is to serve other lengths, too, those of a long axis, unless a
+/* The columns that `rows` rows see along an axis, at most if windows are cut on a long one; where the kernel is to serve other lengths, too, those of a long axis, unless a
  * short one has more, whose rows are near both ends. */
 static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t rows) {
     const bool keys = nh_small_by_keys(launch);
     struct nh_axis axis = launch->problem->axis[a];
-    const int64_t columns = nh_tile_count(&axis, rows, 1, keys).halo;
+    const int64_t columns = nh_small_slides(&axis)
+                                ? nh_min(axis.length, rows + axis.windows.window - 1)
+                                : nh_tile_count(&axis, rows, 1, keys).halo;
     if (!launch->for_group || a < NH_AXES - launch->problem->rank) return columns;
     axis.length = nh_max(axis.length,
                          4 * (launch->config.rows[a] + axis.window + axis.stride) * axis.dilation);
