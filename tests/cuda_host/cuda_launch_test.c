@@ -574,6 +574,18 @@ static void check_wide_values(void) {
         check_part(&fake.launch[3 + part], part, sums, gradients, 3, "dV");
         check_part(&fake.launch[6 + part], part, sums, extra, 3, "dV of extra tokens");
     }
+    /* the same without extra tokens; a launch for dV has nothing to do with dK */
+    text = "bwd:f16:b1h2d32v400:64:w7";
+    read_problem(text, &problem);
+    if (!execute(&nh_solver_cuda_split90, &problem, text, &io)) return;
+    CHECK(fake.launch_count == 5, "%d launches", fake.launch_count);
+    for (int i = 0; i < 3; i++)
+        CHECK(fake.launch[i].args.dim_v == 400, "launch %d: %lld columns", i,
+              fake.launch[i].args.dim_v);
+    for (int part = 0; part < 2; part++) {
+        check_part(&fake.launch[3 + part], part, sums, gradients, 3, "dV of cuda.split90");
+        CHECK(!fake.launch[3 + part].args.tensor[NH_D_K].data, "dK of part %d", part);
+    }
 }
 
 /* Heads that share memory, as those of a tensor that is expanded, are fetched like any others. */

@@ -341,8 +341,10 @@ static void check_wide(nhood_context *context) {
         prefer(context, "cuda.fused90", forward, ",repair_apart=", again ? "1" : "0");
         nan_stays_outside(context, "cuda.fused90", forward, true, 29);
     }
-    for (int of_key = 0; of_key < 2; of_key++)
+    for (int of_key = 0; of_key < 2; of_key++) {
         nan_stays_outside(context, "cuda.split80", backward, of_key, 29);
+        nan_stays_outside(context, "cuda.split90", backward, of_key, 29);
+    }
 }
 
 /* With the argument "wide": wide values alone. With the argument "planes": those alone, which take more than one work tile only on a device of few

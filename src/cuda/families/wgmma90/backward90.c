@@ -36,12 +36,27 @@ bool nh_backward90_has(const struct nh_backward90_kernel *kernel, enum nh_backwa
     bool together = kernel->problem->dim + kernel->problem->dim_v <= MOST_TOGETHER;
     if (kernel->kind == WGMMA90_QUERY) return pass == NH_BACKWARD90_D_Q;
     if (kernel->kind == WGMMA90_JOINT) return pass == NH_BACKWARD90_ALL;
+    if (kernel->part) return pass == NH_BACKWARD90_D_V;
+    if (nh_backward90_parts(kernel)) return pass == NH_BACKWARD90_D_K;
     if (together) return pass == NH_BACKWARD90_D_K_AND_V;
     return pass == NH_BACKWARD90_D_K || pass == NH_BACKWARD90_D_V;
 }
 
 static bool owns_keys(const struct nh_backward90_kernel *kernel) {
     return kernel->kind != WGMMA90_QUERY;
+}
+
+int nh_backward90_parts(const struct nh_backward90_kernel *kernel) {
+    const int parts = nh_value_parts(kernel->problem);
+    return owns_keys(kernel) && parts > 1 ? parts : 0;
+}
+
+struct nh_backward90_kernel nh_backward90_part(const struct nh_backward90_kernel *kernel, int part,
+                                               struct nh_problem *room) {
+    struct nh_backward90_kernel of_part = *kernel;
+    of_part.problem = nh_value_part(kernel->problem, part, room);
+    of_part.part = true;
+    return of_part;
 }
 
 /* ---- warpgroup skipping ---- */
@@ -130,6 +145,11 @@ bool nh_backward90_fits(const struct nh_backward90_kernel *kernel) {
     if (kernel->kind == WGMMA90_JOINT && nh_box_volume(kernel->loop) % 64) return false;
     for (enum nh_backward90_pass pass = 0; pass < NH_BACKWARD90_PASSES; pass++)
         if (nh_backward90_has(kernel, pass) && !pass_fits(kernel, pass)) return false;
+    for (int part = 0; part < nh_backward90_parts(kernel); part++) {
+        struct nh_problem room;
+        const struct nh_backward90_kernel of_part = nh_backward90_part(kernel, part, &room);
+        if (!pass_fits(&of_part, NH_BACKWARD90_D_V)) return false;
+    }
     return true;
 }
 
@@ -258,6 +278,11 @@ void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
                             const struct nh_backward90_loops *loops, struct nh_work *work) {
     for (enum nh_backward90_pass pass = 0; pass < NH_BACKWARD90_PASSES; pass++)
         if (nh_backward90_has(kernel, pass)) add_pass_work(kernel, pass, loops, work);
+    for (int part = 0; part < nh_backward90_parts(kernel); part++) {
+        struct nh_problem room;
+        const struct nh_backward90_kernel of_part = nh_backward90_part(kernel, part, &room);
+        add_pass_work(&of_part, NH_BACKWARD90_D_V, loops, work);
+    }
 }
 
 /* ---- launches ---- */

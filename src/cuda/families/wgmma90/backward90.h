@@ -7,6 +7,7 @@
 #include "tile_count.h"
 #include "tensor_maps.h"
 #include "tiling.h"
+#include "value_parts.h"
 #include "warpgroup_tile.h"
 #include "work.h"
 
@@ -19,6 +20,8 @@ struct nh_backward90_kernel {
     const struct nh_cuda_device *cuda;
     enum wgmma90_kernel kind;
     const int32_t *own, *loop;
+    bool
+        part; /* it makes a part of dV, and the problem is one with this part of the values (value_parts.h) */
 };
 
 /* What a launch of a kernel computes. */
@@ -31,10 +34,16 @@ enum nh_backward90_pass {
     NH_BACKWARD90_PASSES
 };
 
-/* Whether this launch is one of the kernel's. One makes dK and dV as long as registers hold the sums of both. */
+/* Whether this launch is one of the kernel's. One makes dK and dV as long as registers hold the sums of both. Where values
+ * are wide, it makes dK, and other kernels the parts of dV. */
 bool nh_backward90_has(const struct nh_backward90_kernel *kernel, enum nh_backward90_pass pass);
 
-/* Whether registers and shared memory suffice for the launches with these tiles. */
+/* The number of these other kernels, and one of them with the same tiles; room: for its problem. */
+int nh_backward90_parts(const struct nh_backward90_kernel *kernel);
+struct nh_backward90_kernel nh_backward90_part(const struct nh_backward90_kernel *kernel, int part,
+                                               struct nh_problem *room);
+
+/* Whether registers and shared memory suffice for the launches with these tiles, those of parts included. */
 bool nh_backward90_fits(const struct nh_backward90_kernel *kernel);
 
 /* ---- loops and work ---- */
@@ -61,6 +70,7 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
 /* The share of pairs of a warpgroup and a tile that are multiplied. */
 double nh_backward90_multiplied_share(const struct nh_backward90_loops *loops);
 
+/* Adds the work of the launches, those of parts included. */
 void nh_backward90_add_work(const struct nh_backward90_kernel *kernel,
                             const struct nh_backward90_loops *loops, struct nh_work *work);
 

@@ -100,9 +100,11 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
 
 /* d_v += weights times dO, 64 x C.dim_v. */
 __device__ __forceinline__ void add_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
+#if !NH_WIDE_VALUES /* no product has so many columns, and dK needs none */
 #pragma unroll
     for (int i = 0; i < LOOP_ROWS / 16; i++)
         nh_wgmma_held<C.dim_v, 1, 1>(d_v, weight + 4 * i, d_o + i * (16 * chunk_bytes(C.dim_v) >> 4));
+#endif
 }
 
 __device__ __forceinline__ void issue_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {

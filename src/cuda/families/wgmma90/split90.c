@@ -1,5 +1,5 @@
 /* cuda.split90: the backward pass on sm_90. One launch computes statistics of the queries, one dQ by blocks that own
- * queries, and one or, for wide heads, two dK and dV by blocks that own keys. This takes seven or eight products
+ * queries, and one or, for wide heads, two dK and dV by blocks that own keys; for wide values, each part of dV has one. This takes seven or eight products
  * instead of five, but no atomics and no workspace for dQ, and results are bit-equal in every run. For gradients of
  * extra tokens (split90_extra.cu) blocks own tiles of these and loop over shares of the queries, whose sums are then
  * added in order. */
@@ -20,10 +20,15 @@ enum { MOST_DIM = 256, ROWS = NH_BACKWARD90_ROWS };
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda,
                                              const int32_t *value, bool keys) {
-    return keys ? (struct nh_backward90_kernel){problem, cuda, WGMMA90_KEY, value + KEY_OWN_X,
-                                                value + KEY_LOOP_X}
-                : (struct nh_backward90_kernel){problem, cuda, WGMMA90_QUERY, value + QUERY_OWN_X,
-                                                value + QUERY_LOOP_X};
+    return keys ? (struct nh_backward90_kernel){problem,
+                                                cuda,
+                                                WGMMA90_KEY,
+                                                value + KEY_OWN_X,
+                                                value + KEY_LOOP_X,
+                                                false}
+                : (struct nh_backward90_kernel){
+                      problem, cuda, WGMMA90_QUERY, value + QUERY_OWN_X, value + QUERY_LOOP_X,
+                      false};
 }
 
 /* The problem as extra tokens see it: every query attends each, without bias, and their box is a grid of its own. */
@@ -35,13 +40,31 @@ static struct nh_problem without_windows(const struct nh_problem *problem) {
     return dense;
 }
 
+/* NULL, or why values above 256 columns are not taken. Own tiles of all columns leave room for small loop tiles alone. */
+static const char *refuse_wide(const struct nh_problem *problem, const struct nh_device *device) {
+    static const int32_t least[KNOBS] = {1, 1, ROWS, 1, 1, 32, 1, 1, ROWS, 1, 1, 32};
+    if (nh_value_parts(problem) == 1) return NULL;
+    if (problem->dim_v > NH_MOST_VALUES || problem->dim_v % 16)
+        return "value dims must be multiples of 16";
+    if (problem->has_bias || problem->extra_tokens)
+        return "a value dim above 256, and a bias or extra tokens";
+    for (int keys = 0; keys < 2; keys++) {
+        const struct nh_backward90_kernel kernel = kernel_of(problem, device->backend, least, keys);
+        if (!nh_backward90_fits(&kernel)) return "shared memory does not hold such value dims";
+    }
+    return NULL;
+}
+
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
     static const int32_t none[KNOBS] = {0};
+    struct nh_problem room;
     if (problem->op != NHOOD_OP_BWD) return "only the backward pass";
-    const char *reason = nh_sm90_refuse(problem, device,
-                                        NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O) |
-                                            NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
-                                        NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
+    const char *reason = refuse_wide(problem, device);
+    if (!reason)
+        reason = nh_sm90_refuse(nh_value_part(problem, 0, &room), device,
+                                NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(D_O) | NH_BIT(EXTRA_K) |
+                                    NH_BIT(EXTRA_V),
+                                NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V), MOST_DIM);
     if (!reason && problem->extra_tokens) {
         const struct nh_problem dense = without_windows(problem);
         reason = nh_sm90_refuse_boxes(&dense, device, NH_BIT(Q) | NH_BIT(D_O));
@@ -73,7 +96,7 @@ static struct nh_backward90_kernel extra_kernel(const struct nh_problem *dense,
     static const int32_t own[] = {1, 1, ROWS};
     static const int32_t shapes[][3] = {{1, 1, 64}, {1, 8, 8}, {1, 4, 16}, {2, 4, 8},
                                         {1, 1, 32}, {1, 4, 8}, {1, 2, 16}, {2, 2, 8}};
-    struct nh_backward90_kernel best = {dense, cuda, WGMMA90_EXTRA, own, NULL};
+    struct nh_backward90_kernel best = {dense, cuda, WGMMA90_EXTRA, own, NULL, false};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct nh_backward90_kernel next = best;
         next.loop = shapes[i];
@@ -254,9 +277,17 @@ static void add_tables(struct nh_cuda_operation *operation, const struct nh_prob
     nh_cuda_add_bias_tables(operation, problem, shares, step);
 }
 
+/* Makes a launch for dV that of a part of the columns of `all`. */
+static void bind_part(struct nh_cuda_step *step, const struct nh_problem *all, int part) {
+    nh_value_part_bind(step, all, part);
+    step->binding[NH_D_K].from = NH_BIND_NONE; /* repair would make it with these columns alone */
+}
+
+/* all, part: the problem with all values, and the part of them that a kernel for a part makes. */
 static nhood_status add_pass(struct nh_cuda_operation *operation,
                              const struct nh_backward90_kernel *kernel,
-                             enum nh_backward90_pass pass, size_t stats) {
+                             enum nh_backward90_pass pass, size_t stats,
+                             const struct nh_problem *all, int part) {
     const struct nh_problem *problem = kernel->problem;
     bool queries = kernel->kind == WGMMA90_QUERY;
     struct nh_kernel_spec spec = {.source = queries ? "split90_query.cu" : "split90_key.cu"};
@@ -264,6 +295,7 @@ static nhood_status add_pass(struct nh_cuda_operation *operation,
     struct wgmma90_config config;
     nhood_status status = nh_backward90_step(kernel, pass, stats, &step, &config);
     if (status) return status;
+    if (kernel->part) bind_part(&step, all, part);
     const bool tables = queries && problem->has_bias;
     if (tables) add_tables(operation, problem, &step, &config);
     nh_wgmma90_configure(&spec, problem, config);
@@ -281,7 +313,12 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
             kernel_of(problem, operation->device, config->value, keys);
         for (enum nh_backward90_pass pass = 0; !status && pass < NH_BACKWARD90_PASSES; pass++)
             if (nh_backward90_has(&kernel, pass))
-                status = add_pass(operation, &kernel, pass, stats);
+                status = add_pass(operation, &kernel, pass, stats, problem, 0);
+        for (int part = 0; !status && part < nh_backward90_parts(&kernel); part++) {
+            struct nh_problem room;
+            const struct nh_backward90_kernel of_part = nh_backward90_part(&kernel, part, &room);
+            status = add_pass(operation, &of_part, NH_BACKWARD90_D_V, stats, problem, part);
+        }
     }
     return status || !problem->extra_tokens ? status : add_extra(operation, problem, stats);
 }
