@@ -71,6 +71,12 @@ def check_call(status: int) -> None:
         raise c.error(status, _of_tensors(c.last_error()))
 
 
+def of_lengths(text: str) -> str:
+    """The text about lengths that an execute has read."""
+    text = re.sub(r"io\.query_tokens = (\d+)", r"the \1 tokens of query", text)
+    return _of_tensors(text.replace(": lengths[", ": layouts["))
+
+
 def _of_tensors(text: str) -> str:
     """io.data[q] = 0x7f01 is not aligned ..: query is at 0x7f01, which is not aligned .."""
     found = _TENSOR.match(text)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _library as c
-from .. import _groups, _plans, _quick
+from .. import _bounded, _groups, _plans, _quick
 from .._layouts import Layout, packed_strides, wrong_dtype
 from .._operations import Operation
 from .._plans import Request
@@ -287,6 +287,43 @@ def launch(call: Launch, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
     size = plan.workspace_bytes
     workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
     _groups.enqueue(plan, addresses, workspace.data_ptr() if workspace is not None else None, _current_stream(ordinal))
+    return results
+
+
+def run_bounded(
+    operation: Operation,
+    find: Callable[[_plans.Context, int, int, tuple[Optional[Layout], ...]], _bounded.BoundedPlan],
+    tensors: Sequence[Optional[Tensor]],
+    lengths: _bounded.Lengths,
+) -> list[Tensor]:
+    """Executes a plan of any lengths; the wanted results. Tensors are read as by `run`. find: (context, device, flags, layouts) -> the
+    plan."""
+    first = tensors[0]
+    assert first is not None  # no operation's first input is optional
+    ordinal = first.get_device()
+    if any([tensor is not None and tensor.get_device() != ordinal for tensor in tensors]):
+        raise _mixed_devices(operation, tensors)
+    readable = [
+        t if t is None or _readable(name, t.shape, t.stride(), t.dtype) else t.contiguous()
+        for name, t in zip(operation.input_names, tensors)
+    ]
+    layouts = tuple([t if t is None else _layout(t.shape, t.stride(), t.dtype) for t in readable])
+    addresses = [t.data_ptr() for t in readable if t is not None]
+    low_bits = 0
+    for address in addresses:
+        low_bits |= address
+    context = _plans.current_context()
+    device = _plans.CPU if ordinal < 0 else context.cuda_device(ordinal)
+    plan = find(context, device, _flags(0, first, low_bits), layouts)
+    results = [first.new_empty(of[0], dtype=_FROM_DTYPE[of[1]]) for of in plan.outputs if of is not None]
+    addresses += [result.data_ptr() for result in results]
+    if ordinal < 0:
+        _bounded.execute(plan, addresses, lengths)
+        return results
+    size = plan.workspace_bytes
+    workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
+    where = workspace.data_ptr() if workspace is not None else None
+    _bounded.enqueue(plan, addresses, lengths, where, _current_stream(ordinal))
     return results
 
 

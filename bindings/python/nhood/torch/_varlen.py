@@ -10,10 +10,11 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import _varlen as of_arrays
-from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number
+from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis
 from .._groups import Asked, row_words
 from .._operations import FORWARD
 from .._windows import KernelSize
+from ._bounded import na_bounded
 from ._functions import _COMMON_PARAGRAPHS, _check_tensors, autocast, in_graph
 from ._groups import na_varlen, of_any_number, packed_layout_check, varlen_windows
 
@@ -106,6 +107,7 @@ def neighborhood_attention_varlen(
     scale: Optional[float] = None,
     return_lse: Literal[False] = False,
     table: Optional[Tensor] = None,
+    bound: Optional[Sequence[int]] = None,
 ) -> Tensor: ...
 
 
@@ -126,6 +128,7 @@ def neighborhood_attention_varlen(
     scale: Optional[float] = None,
     return_lse: Literal[True],
     table: Optional[Tensor] = None,
+    bound: Optional[Sequence[int]] = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -146,6 +149,7 @@ def neighborhood_attention_varlen(
     scale: Optional[float] = None,
     return_lse: bool,
     table: Optional[Tensor] = None,
+    bound: Optional[Sequence[int]] = None,
 ) -> Union[Tensor, tuple[Tensor, Tensor]]: ...
 
 
@@ -165,6 +169,7 @@ def neighborhood_attention_varlen(
     scale: Optional[float] = None,
     return_lse: bool = False,
     table: Optional[Tensor] = None,
+    bound: Optional[Sequence[int]] = None,
 ) -> Any:
     """Neighborhood attention of samples of different sizes, packed token after token: one call for all of them.
 
@@ -177,21 +182,32 @@ def neighborhood_attention_varlen(
         queries as the layout has on their axis; a sample has their number of keys there, of which key and value hold as many.
     is_causal: one value for all axes, or one per axis.
     table: what varlen_table makes of the arguments from layouts to is_causal, instead of these.
+    bound: the longest axes that samples may have, such as (64, 64). layouts is then a tensor of int32 or int64 on the device of the
+        others, which is read when the call is computed: nothing of the host depends on it, and a CUDA graph serves all lengths
+        within the bound. Rows of zeros are no samples. Tokens behind the last sample get out 0, log-sum-exp -infinity and gradients
+        0. kernel_size, stride and dilation are of all samples, without nhood.Windows.
     scale: any finite number; None: D ** -0.5.
 
     Returns out [1, tokens, H, Dv]; with return_lse, out and the log-sum-exp of the logits [1, tokens, H].
 
     COMMON_PARAGRAPHS
 
-    An illegal sample is named by its index, with axis, value and limit.
+    An illegal sample is named by its index, with axis, value and limit; but with a bound on a GPU, which cannot refuse it, that
+    sample and all tokens behind it get NaN.
     """
     try:
         _check_tensors(FORWARD, (query, key, value), ())
     except TypeError as refusal:
         named = dict(layouts=layouts, kernel_sizes=kernel_sizes, stride=stride, strides=strides, dilation=dilation)
-        named.update(dilations=dilations, is_causal=is_causal, scale=scale, return_lse=return_lse, table=table)
+        named.update(dilations=dilations, is_causal=is_causal, scale=scale, return_lse=return_lse, table=table, bound=bound)
         return in_graph(neighborhood_attention_varlen, (query, key, value, kernel_size), named, refusal)
     of_samples = (kernel_size, kernel_sizes, stride, strides, dilation, dilations)
+    if bound is not None:
+        query, key, value = autocast(query, key, value)
+        parameters = _within_bound(bound, layouts, of_samples, is_causal, table, (query, key, value))
+        scale = None if scale is None else number(scale, "scale")
+        results = na_bounded(query, key, value, layouts, *parameters, scale, flag(return_lse, "return_lse"))
+        return tuple(results) if return_lse else results[0]
     if table is None:
         if layouts is None:
             raise ValueError("layouts = None and table = None: give one of them")
@@ -202,6 +218,31 @@ def neighborhood_attention_varlen(
     scale = None if scale is None else number(scale, "scale")
     results = na_varlen(query, key, value, table, scale, True, flag(return_lse, "return_lse"))
     return tuple(results) if return_lse else results[0]
+
+
+def _within_bound(
+    bound: Sequence[int],
+    layouts: Any,
+    of_samples: tuple[Any, ...],
+    is_causal: FlagPerAxis,
+    table: Optional[Tensor],
+    tensors: tuple[Tensor, ...],
+) -> tuple[list[int], ...]:
+    """bound, kernel_size, stride, dilation and is_causal as na_bounded has them."""
+    kernel_size, kernel_sizes, stride, strides, dilation, dilations = of_samples
+    if not isinstance(layouts, Tensor) or any([given is not None for given in (table, kernel_sizes, strides, dilations)]):
+        raise ValueError(
+            f"bound = {bound}: it goes with layouts, a tensor on {tensors[0].device}, and with one kernel_size, stride and dilation"
+        )
+    rank = len(bound)
+    if rank not in (1, 2, 3):
+        raise ValueError(f"bound = {bound} has {rank} axes, expected 1, 2 or 3")
+    if kernel_size is None:
+        raise ValueError("kernel_size = None: with a bound it is that of all samples")
+    given = dict(bound=bound, kernel_size=kernel_size, stride=stride, dilation=dilation)
+    of_axes = [per_axis(1 if value is None else value, rank, name) for name, value in given.items()]  # type: ignore[arg-type]
+    causal = [int(of_axis) for of_axis in flag_per_axis(is_causal, rank, "is_causal")]
+    return (*[list(values) for values in of_axes], causal)
 
 
 def _table(layouts: Layouts, of_samples: tuple[Any, ...], is_causal: FlagPerAxis, tensors: tuple[Tensor, ...]) -> Tensor:
