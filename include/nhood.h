@@ -717,6 +717,12 @@ NHOOD_API nhood_status nhood_plan_create_bounded(nhood_context *context, int32_t
                                                  const nhood_plan_options *options,
                                                  nhood_plan **plan);
 
+/* Adds the kernels that nhood_plan_create_bounded would use to a bundle. Returns what that and nhood_bundle_add would. */
+NHOOD_API nhood_status nhood_bundle_add_bounded(nhood_bundle *bundle, int32_t device,
+                                                const nhood_problem *problem,
+                                                const nhood_bound *bound,
+                                                const nhood_plan_options *options);
+
 /* ---- wisdom ---------------------------------------------------------------------------------- */
 
 /* Wisdom is the measured times of candidates of problems, whatever their strides. Its text has one candidate per line after the

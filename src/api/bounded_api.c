@@ -67,8 +67,23 @@ static nhood_status build(nhood_plan *plan, struct nh_request *request) {
     return status;
 }
 
+static nhood_status collect(nhood_plan *plan, struct nh_request *request, struct nh_cuda *cuda) {
+    struct nh_bounded *bounded = plan->bounded;
+    struct nh_device twin;
+    nhood_status status = nh_registry_collect_twin(cuda, request->device, &twin);
+    if (status) return status;
+    request->device = &twin;
+    status = build(plan, request);
+    if (bounded->operation) bounded->operation->destroy(bounded->operation);
+    bounded->operation = NULL;
+    nh_release(bounded->host, twin.backend);
+    return status;
+}
+
+/* collecting: NULL, or where kernels go that are only compiled, and then no operation remains. */
 static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *problem,
-                         const nhood_bound *bound, const nhood_plan_options *options) {
+                         const nhood_bound *bound, const nhood_plan_options *options,
+                         struct nh_cuda *collecting) {
     struct nh_bounded *bounded = plan->bounded;
     struct nh_problem checked;
     struct nh_request request;
@@ -80,6 +95,7 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
         status = nh_error(NHOOD_ERR_ARGUMENT,
                           "options.effort = %d: a plan within a bound is chosen by estimate",
                           (int)options->effort);
+    if (!status && collecting) return collect(plan, &request, collecting);
     if (!status) status = nh_context_present(request.device);
     if (status) return status;
     nh_problem_text(&bounded->bound.problem, text, sizeof text);
@@ -97,13 +113,9 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
     return status;
 }
 
-nhood_status nhood_plan_create_bounded(nhood_context *context, int32_t device,
-                                       const nhood_problem *problem, const nhood_bound *bound,
-                                       const nhood_plan_options *options, nhood_plan **plan) {
-    NH_NOT_CANCELLED;
-    if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
-    *plan = NULL;
-    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+static nhood_status create(nhood_context *context, int32_t device, const nhood_problem *problem,
+                           const nhood_bound *bound, const nhood_plan_options *options,
+                           struct nh_cuda *collecting, nhood_plan **plan) {
     nhood_plan *created = nh_plan_new(context);
     if (!created) return NHOOD_ERR_MEMORY;
     struct nh_bounded *bounded = nh_allocate(&context->host, sizeof *bounded);
@@ -115,13 +127,32 @@ nhood_status nhood_plan_create_bounded(nhood_context *context, int32_t device,
         created->bounded = bounded;
         status = nh_fork_guard_add(&bounded->guard);
     }
-    if (!status) status = fill(created, device, problem, bound, options);
+    if (!status) status = fill(created, device, problem, bound, options, collecting);
     if (status) {
         nhood_plan_release(created);
         return status;
     }
     *plan = created;
     return NHOOD_OK;
+}
+
+nhood_status nhood_plan_create_bounded(nhood_context *context, int32_t device,
+                                       const nhood_problem *problem, const nhood_bound *bound,
+                                       const nhood_plan_options *options, nhood_plan **plan) {
+    NH_NOT_CANCELLED;
+    if (!plan) return nh_error(NHOOD_ERR_ARGUMENT, "plan is NULL");
+    *plan = NULL;
+    if (!context) return nh_error(NHOOD_ERR_ARGUMENT, "context is NULL");
+    return create(context, device, problem, bound, options, NULL, plan);
+}
+
+nhood_status nh_bounded_collect(nhood_context *context, struct nh_cuda *cuda, int32_t device,
+                                const nhood_problem *problem, const nhood_bound *bound,
+                                const nhood_plan_options *options) {
+    nhood_plan *plan = NULL;
+    const nhood_status status = create(context, device, problem, bound, options, cuda, &plan);
+    nhood_plan_release(plan);
+    return status;
 }
 
 /* ---- executing on the CPU ---- */

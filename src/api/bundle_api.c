@@ -83,6 +83,14 @@ nhood_status nhood_bundle_add_group(nhood_bundle *bundle, int32_t device,
     return status;
 }
 
+nhood_status nhood_bundle_add_bounded(nhood_bundle *bundle, int32_t device,
+                                      const nhood_problem *problem, const nhood_bound *bound,
+                                      const nhood_plan_options *options) {
+    NH_NOT_CANCELLED;
+    if (!bundle) return nh_error(NHOOD_ERR_ARGUMENT, "bundle is NULL");
+    return nh_bounded_collect(bundle->context, bundle->cuda, device, problem, bound, options);
+}
+
 nhood_status nhood_bundle_launches(nhood_bundle *bundle, int32_t device,
                                    const nhood_problem *problem, const nhood_plan_options *options,
                                    nhood_launch_fn report, void *user) {

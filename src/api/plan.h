@@ -45,6 +45,11 @@ nhood_status nh_members_collect(nhood_context *context, struct nh_cuda *cuda, in
 /* Does nothing for NULL; the members may be half built. */
 void nh_members_destroy(struct nh_members *members);
 
+/* Has the kernels compiled that such a plan would launch, for a backend of nh_registry_collect_open. */
+nhood_status nh_bounded_collect(nhood_context *context, struct nh_cuda *cuda, int32_t device,
+                                const nhood_problem *problem, const nhood_bound *bound,
+                                const nhood_plan_options *options);
+
 size_t nh_bounded_workspace_bytes(const struct nh_bounded *bounded);
 nhood_status nh_bounded_execute(const nhood_plan *plan, const nhood_group_io *io);
 void nh_bounded_destroy(struct nh_bounded *bounded); /* does nothing for NULL */

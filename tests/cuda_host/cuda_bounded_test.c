@@ -153,6 +153,30 @@ static int64_t blocks_of(const struct nh_cuda_blocks *blocks, const struct nh_bo
     return tiles;
 }
 
+/* Members of drawn sizes, as many as the bound allows. */
+static void check_mixed(const char *text, const struct nh_cuda_blocks *blocks,
+                        const struct nh_bound *bound, int64_t most) {
+    uint64_t state = 88172645463325252u;
+    for (int draw = 0; draw < 20; draw++) {
+        int64_t tokens = 0, all = 0, members = 0;
+        for (int tries = 0; tries < 300 && members < bound->members; tries++) {
+            int64_t length[NH_AXES], own = 1;
+            for (int a = 0; a < NH_AXES; a++) {
+                const int64_t longest = bound->problem.axis[a].length;
+                length[a] = test_between(&state, bound->least[a],
+                                         draw % 2 ? longest : nh_min(longest, 2 * bound->least[a]));
+                own *= length[a];
+            }
+            if (tokens + own > bound->tokens) continue;
+            tokens += own;
+            members++;
+            all += blocks_of(blocks, bound, length);
+        }
+        CHECK(all <= most, "%s: %lld blocks, %lld members have %lld", text, (long long)most,
+              (long long)members, (long long)all);
+    }
+}
+
 /* The most blocks of members of one size: as many of them as the bound allows, for every size. */
 static void check_grid(const char *text, struct nh_cuda_blocks blocks, int64_t members,
                        int64_t tokens) {
@@ -170,8 +194,11 @@ static void check_grid(const char *text, struct nh_cuda_blocks blocks, int64_t m
             }
     CHECK(worst <= most, "%s: %lld blocks, there may be %lld", text, (long long)most,
           (long long)worst);
-    CHECK(most <= 8 * worst + members, "%s: %lld blocks for at most %lld", text, (long long)most,
-          (long long)worst);
+    const bool clamps = bound.problem.flags & NHOOD_FLAG_CLAMP_WINDOW;
+    CHECK(most <= (clamps ? 8 : 2) * worst + 2 * blocks.heads,
+          "%s: %lld blocks of %lld members for at most %lld", text, (long long)most,
+          (long long)members, (long long)worst);
+    check_mixed(text, &blocks, &bound, most);
 }
 
 static void check_grids(void) {

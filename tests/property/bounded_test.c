@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { MEMBERS = 9, ROUNDS = 3, FENCE = 64 /* bytes behind a tensor */ };
+enum { MOST = 300, MEMBERS = 9, ROUNDS = 3, FENCE = 64 /* bytes behind a tensor */ };
 
 static const char *const problems[] = {
     /* borders, shared heads, dilation, causal axes, strides; ranks; types; head dims that fill no vector */
@@ -34,6 +34,9 @@ static const char *const problems[] = {
     "fwd:f32:b1h2d16:24x20:w5x4:s1x2:p11",
     "bwd:f16:b1h2k1d32:24x20:w5x4:d2x1:p10",
     "fwd:bf16:b1h2d32:1x1:w1x1",
+    /* so short that there are many */
+    "fwd:f32:b1h1d8:6:w3",
+    "bwd:f16:b1h1d16:2x3:w2x2",
 };
 
 /* ---- tensors ---- */
@@ -106,7 +109,7 @@ static int64_t tokens_of(int rank, const int64_t *length) {
 /* Runs the reference's plan of a group with the first `members` lengths on the first tokens of the tensors. */
 static void run_reference(nhood_context *context, struct tensors *t, int32_t op, int members,
                           const int64_t *length) {
-    nhood_problem member[MEMBERS];
+    nhood_problem *member = malloc((size_t)MOST * sizeof *member);
     nhood_plan *plan = NULL;
     const nhood_plan_options options = {.struct_size = sizeof options, .solver = "reference"};
     nhood_group_io io = t->io;
@@ -126,24 +129,25 @@ static void run_reference(nhood_context *context, struct tensors *t, int32_t op,
     CHECK(!nhood_plan_execute_group(plan, &io), "%s", nhood_last_error());
     test_free(io.workspace);
     nhood_plan_release(plan);
+    free(member);
 }
 
 /* ---- one execute ---- */
 
 struct draw {
-    int64_t length[MEMBERS * 3];
+    int64_t length[MOST * 3];
     int members, legal;           /* legal: those before the first that is not */
     int64_t tokens, legal_tokens; /* of the tensors, and of the legal members */
 };
 
 /* Lengths within the bound, some of them no members; `breaks`: 1: one is not legal, 2: the last ends behind the tensors. */
-static void draw(const nhood_problem *problem, int64_t most_tokens, int breaks, uint64_t seed,
+static void draw(const nhood_problem *problem, const nhood_bound *bound, int breaks, uint64_t seed,
                  struct draw *drawn) {
     uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
     const bool clamps = problem->flags & NHOOD_FLAG_CLAMP_WINDOW;
     int64_t tokens = 0, last = 0;
     memset(drawn, 0, sizeof *drawn);
-    drawn->members = (int)test_between(&state, breaks ? 3 : 1, MEMBERS);
+    drawn->members = (int)test_between(&state, breaks ? 3 : 1, bound->members);
     for (int i = 0; i < drawn->members; i++) {
         int64_t *length = drawn->length + i * problem->rank;
         if (i && test_between(&state, 0, 4) == 0) continue;
@@ -153,7 +157,7 @@ static void draw(const nhood_problem *problem, int64_t most_tokens, int breaks, 
             const int64_t least = clamps ? 1 : axis->window * axis->dilation;
             length[a] = test_between(&state, (least + step - 1) / step, axis->length / step) * step;
         }
-        if (tokens + tokens_of(problem->rank, length) > most_tokens) {
+        if (tokens + tokens_of(problem->rank, length) > bound->tokens) {
             memset(length, 0, (size_t)problem->rank * sizeof *length);
             continue;
         }
@@ -162,7 +166,7 @@ static void draw(const nhood_problem *problem, int64_t most_tokens, int breaks, 
     }
     drawn->legal = drawn->members;
     drawn->legal_tokens = tokens;
-    drawn->tokens = test_between(&state, tokens, most_tokens);
+    drawn->tokens = test_between(&state, tokens, bound->tokens);
     if (breaks == 1) {
         static const int64_t wrong[] = {-3, 0, INT64_C(1) << 30};
         const int at = (int)test_between(&state, 0, last),
@@ -230,7 +234,7 @@ static void spoil(struct tensors *t, const struct draw *drawn) {
 static void execute(nhood_context *context, const nhood_plan *plan, const nhood_problem *problem,
                     const struct draw *drawn, bool cpu, uint64_t seed, const char *what) {
     struct tensors own, reference;
-    int32_t narrow[MEMBERS * 3];
+    int32_t narrow[MOST * 3];
     create(&own, problem, drawn->tokens, seed);
     create(&reference, problem, drawn->tokens, seed);
     if (problem->op == NHOOD_OP_BWD) {
@@ -240,7 +244,7 @@ static void execute(nhood_context *context, const nhood_plan *plan, const nhood_
     }
     run_reference(context, &reference, problem->op, drawn->legal, drawn->length);
     spoil(&own, drawn);
-    for (int i = 0; i < MEMBERS * 3; i++)
+    for (int i = 0; i < MOST * 3; i++)
         narrow[i] = (int32_t)drawn->length[i];
     own.io.count = drawn->members;
     own.io.lengths = seed % 2 ? (const void *)narrow : drawn->length;
@@ -277,7 +281,9 @@ static void check(nhood_context *context, int32_t device, const char *solver, co
     for (int a = 0; a < problem.rank; a++)
         longest *= problem.axis[a].length;
     const nhood_bound bound = {
-        .struct_size = sizeof bound, .members = MEMBERS, .tokens = 2 * longest + 5};
+        .struct_size = sizeof bound,
+        .members = longest < 10 ? MOST : MEMBERS, /* more than a block looks at at a time */
+        .tokens = longest < 10 ? MOST * longest / 2 : 2 * longest + 5};
     const nhood_plan_options options = {.struct_size = sizeof options, .solver = solver};
     nhood_status status =
         nhood_plan_create_bounded(context, device, &problem, &bound, &options, &plan);
@@ -287,7 +293,7 @@ static void check(nhood_context *context, int32_t device, const char *solver, co
         struct draw drawn;
         const int breaks = round < ROUNDS ? 0 : round - ROUNDS + 1;
         snprintf(what, sizeof what, "%s by %s, round %d", text, solver ? solver : "any", round);
-        draw(&problem, bound.tokens, breaks, seed + (uint64_t)round, &drawn);
+        draw(&problem, &bound, breaks, seed + (uint64_t)round, &drawn);
         execute(context, plan, &problem, &drawn, device == 0, seed + (uint64_t)round, what);
     }
     nhood_plan_release(plan);
@@ -404,6 +410,38 @@ static void refuses_io(nhood_context *context) {
     nhood_plan_release(plan);
 }
 
+/* Kernels that a bundle has, all that a plan needs, with the device's own compiler elsewhere. */
+static void from_a_bundle(nhood_context *context, int32_t device, const char *text) {
+    static const char path[] = "bounded_test.bundle";
+    nhood_problem problem;
+    nhood_bundle *bundle = NULL;
+    nhood_context *other = NULL;
+    nhood_plan *plan = NULL;
+    nhood_kernel_counts counts = {.struct_size = sizeof counts};
+    const nhood_bound bound = {.struct_size = sizeof bound, .members = 5, .tokens = 900};
+    CHECK(!nhood_problem_parse(text, &problem) && !nhood_bundle_create(context, &bundle), "%s",
+          nhood_last_error());
+    REFUSED(nhood_bundle_add_bounded(bundle, device, &problem, NULL, NULL), "bound is NULL");
+    REFUSED(nhood_bundle_add_bounded(NULL, device, &problem, &bound, NULL), "bundle is NULL");
+    CHECK(nhood_bundle_add_bounded(bundle, 0, &problem, &bound, NULL) == NHOOD_ERR_UNSUPPORTED,
+          "kernels of a CPU");
+    CHECK(!nhood_bundle_add_bounded(bundle, device, &problem, &bound, NULL) &&
+              !nhood_bundle_save(bundle, path),
+          "%s", nhood_last_error());
+    nhood_bundle_destroy(bundle);
+    const nhood_context_options options = {
+        .struct_size = sizeof options, .cache = "", .threads = 1, .bundle = path};
+    CHECK(!nhood_context_create(&options, &other) &&
+              !nhood_plan_create_bounded(other, device, &problem, &bound, NULL, &plan) &&
+              !nhood_context_kernels(other, &counts),
+          "%s", nhood_last_error());
+    CHECK(counts.from_bundle > 1 && !counts.compiled, "%lld kernels from the bundle, %lld compiled",
+          (long long)counts.from_bundle, (long long)counts.compiled);
+    nhood_plan_release(plan);
+    nhood_context_destroy(other);
+    remove(path);
+}
+
 int main(int argc, char **argv) {
     static const char *const solvers[][4] = {{NULL, "reference"},
                                              {NULL, "cuda.naive", "cuda.fused80", "cuda.split80"}};
@@ -417,6 +455,8 @@ int main(int argc, char **argv) {
             for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
                 for (uint64_t seed = 0; seed < (device ? 1 : seeds); seed++)
                     check(context, device, solvers[device != 0][s], problems[i], 100 * seed + i);
+    for (int32_t device = 1; device < nhood_device_count(context); device++)
+        from_a_bundle(context, device, problems[1]);
     refuses_problems(context);
     refuses_io(context);
     nhood_context_destroy(context);

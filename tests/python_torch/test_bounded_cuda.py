@@ -62,6 +62,6 @@ def test_lengths_that_are_not_legal_give_nan():
 
 def test_compiled():
     tensors, lengths = drawn(torch.bfloat16), torch.tensor(BATCHES[0], device="cuda")
-    compiled = torch.compile(within, fullgraph=True)
+    compiled = torch.compile(within, backend="aot_eager", fullgraph=True)
     for found, want in zip(compiled(tensors, lengths), within(tensors, lengths)):
         torch.testing.assert_close(found, want)

@@ -50,23 +50,103 @@ static double most_per_token(const struct nh_axis *axis, int64_t least, int32_t 
     return least < axis->dilation ? fmax(ratio, 1) : ratio;
 }
 
+/* The shortest length of an axis that has so many tiles in each dilation group. */
+static int64_t shortest(const struct nh_axis *axis, int64_t least, int32_t tile, int64_t tiles) {
+    return nh_max(least, (tiles - 1) * tile * axis->dilation + 1);
+}
+
+/* Grids that have the fewest tokens of all with as many tiles per axis. */
+struct corners {
+    int64_t first[NH_AXES],
+        last[NH_AXES]; /* tiles in a dilation group of the shortest axes, and of the longest */
+};
+
+/* False if there are too many to look at, or if dilations depend on lengths. */
+static bool find_corners(const struct nh_cuda_blocks *blocks, const struct nh_bound *bound,
+                         struct corners *corners) {
+    const int64_t most = 1 << 14;
+    int64_t count = 1;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &bound->problem.axis[a];
+        const int64_t step = blocks->tile[a] * axis->dilation;
+        if (bound->least[a] < axis->dilation) return false;
+        corners->first[a] = nh_ceil_div(bound->least[a], step);
+        corners->last[a] = nh_ceil_div(axis->length, step);
+        if (corners->last[a] - corners->first[a] >= most) return false;
+        count *= corners->last[a] - corners->first[a] + 1;
+        if (count > most) return false;
+    }
+    return true;
+}
+
+/* The most that a member's tiles exceed `price` a token; 0 for no member. */
+static double most_gain(const struct nh_cuda_blocks *blocks, const struct nh_bound *bound,
+                        const struct corners *corners, double price) {
+    const struct nh_axis *axis = bound->problem.axis;
+    const int64_t *least = bound->least;
+    double most = 0;
+    for (int64_t i = corners->first[0]; i <= corners->last[0]; i++)
+        for (int64_t j = corners->first[1]; j <= corners->last[1]; j++) {
+            const double tiles = (double)(i * axis[0].dilation * j * axis[1].dilation);
+            const double tokens = (double)shortest(&axis[0], least[0], blocks->tile[0], i) *
+                                  (double)shortest(&axis[1], least[1], blocks->tile[1], j);
+            for (int64_t k = corners->first[2]; k <= corners->last[2]; k++)
+                most = fmax(most, tiles * (double)(k * axis[2].dilation) -
+                                      price * tokens *
+                                          (double)shortest(&axis[2], least[2], blocks->tile[2], k));
+        }
+    return most;
+}
+
+/* The most members that have tokens. */
+static double most_members(const struct nh_bound *bound) {
+    const int64_t *least = bound->least;
+    const double shortest = (double)least[0] * (double)least[1] * (double)least[2];
+    return fmin((double)bound->members, floor((double)bound->tokens / shortest));
+}
+
+/* The most tiles of so many members with so many tokens: at any price of a token, what all tokens cost and what members gain beyond
+ * that. The price with the least of these is between 0 and 1 tile, as every tile has a token. */
+static double most_tiles(const struct nh_cuda_blocks *blocks, const struct nh_bound *bound,
+                         const struct corners *corners) {
+    enum { STEPS = 40 };
+    const double tokens = (double)bound->tokens, members = most_members(bound);
+    double low = 0, high = 1, least = INFINITY;
+    for (int i = 0; i < STEPS; i++) {
+        const double third = (high - low) / 3, price[2] = {low + third, high - third};
+        double all[2];
+        for (int k = 0; k < 2; k++)
+            all[k] = price[k] * tokens + members * most_gain(blocks, bound, corners, price[k]);
+        least = fmin(least, fmin(all[0], all[1]));
+        if (all[0] < all[1])
+            high = price[1];
+        else
+            low = price[0];
+    }
+    return least;
+}
+
 int64_t nh_cuda_most_blocks(const struct nh_cuda_blocks *blocks, const struct nh_bound *bound) {
-    const double tokens = (double)bound->tokens, members = (double)bound->members;
-    double of_member = (double)blocks->heads, per_token = (double)blocks->heads, all;
+    const double tokens = (double)bound->tokens, members = most_members(bound);
+    const double heads = (double)blocks->heads;
+    double of_member = 1, per_token = 1, all;
+    struct corners corners;
     if (blocks->rows) {
         const double longest = fmin(tokens, (double)bound->problem.query_tokens);
-        of_member = ceil(longest * of_member / blocks->rows);
-        all = floor(tokens * per_token / blocks->rows) +
-              members; /* each may have one that is not full */
+        of_member = ceil(longest * heads / blocks->rows);
+        /* each may have one that is not full */
+        all = fmin(floor(tokens * heads / blocks->rows) + members, members * of_member);
     } else {
         for (int a = 0; a < NH_AXES; a++) {
             const struct nh_axis *axis = &bound->problem.axis[a];
             of_member *= tiles_of(axis, axis->length, blocks->tile[a]);
             per_token *= most_per_token(axis, bound->least[a], blocks->tile[a]);
         }
-        all = floor(tokens * per_token * (1 + 1e-12)); /* products of a few factors, rounded */
+        all = fmin(tokens * per_token, members * of_member);
+        if (find_corners(blocks, bound, &corners))
+            all = fmin(all, most_tiles(blocks, bound, &corners));
+        all = floor(all * (1 + 1e-9) + 1e-6) * heads; /* rounded sums of products */
     }
-    all = fmin(all, members * of_member);
     return all < INT64_MAX / 2 ? nh_max((int64_t)all, 1) : INT64_MAX / 2;
 }
 
