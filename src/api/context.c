@@ -166,6 +166,7 @@ nhood_status nhood_context_create(const nhood_context_options *options, nhood_co
     bool copied = created->cache && (created->nvrtc || !effective.nvrtc);
     if (!status) status = copied ? load_wisdom(created) : NHOOD_ERR_MEMORY;
     if (!status) status = nh_choice_cache_create(&created->host, &created->choices);
+    if (!status) status = nh_group_choices_create(&created->host, &created->group_choices);
     if (!status) status = nh_registry_open(&effective, &created->host, &created->devices);
     if (status) {
         nh_context_drop(created);
@@ -183,6 +184,7 @@ void nh_context_drop(nhood_context *context) {
     if (atomic_fetch_sub(&context->references, 1) != 1) return;
     nh_registry_close(&context->devices);
     nh_choice_cache_destroy(context->choices);
+    nh_group_choices_destroy(context->group_choices);
     nh_wisdom_destroy(context->wisdom);
     nh_fork_guard_remove(&context->measuring_guard);
     pthread_mutex_destroy(&context->measuring);

@@ -18,6 +18,7 @@ struct nhood_context {
     struct nh_devices devices;
     struct nh_wisdom *wisdom;
     struct nh_choice_cache *choices;
+    struct nh_group_choices *group_choices;
     char *cache;                          /* a folder; "" for none */
     char no_cache[NH_NO_CACHE_BYTES];     /* why there is none */
     char *nvrtc;                          /* path of the library; NULL: it is searched for */

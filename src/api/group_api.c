@@ -43,12 +43,12 @@ static int64_t intern(struct nh_members *members, const struct table *table,
 /* What is needed only while a plan is made. */
 struct draft {
     struct table table;
-    int64_t *index_of;        /* of each member: which of the distinct problems it has */
-    int64_t *first_of;        /* of each distinct problem: the first member that has it */
-    int64_t *members_of;      /* of each distinct problem: how many members have it */
-    struct nh_choice *choice; /* of each distinct problem, as members of the group */
-    struct nh_choice *own;    /* the same for plans of their own */
-    bool *joined;             /* see nh_planner_share */
+    int64_t *index_of;              /* of each member: which of the distinct problems it has */
+    int64_t *first_of;              /* of each distinct problem: the first member that has it */
+    int64_t *members_of;            /* of each distinct problem: how many members have it */
+    struct nh_choice *choice;       /* of each distinct problem */
+    bool *apart;                    /* of each distinct problem: see nh_planner_choose_group */
+    const struct nh_device *device; /* that choices are for: kernels may be collected for a twin */
 };
 
 static void free_draft(const struct nh_host *host, struct draft *draft) {
@@ -57,8 +57,7 @@ static void free_draft(const struct nh_host *host, struct draft *draft) {
     nh_release(host, draft->first_of);
     nh_release(host, draft->members_of);
     nh_release(host, draft->choice);
-    nh_release(host, draft->own);
-    nh_release(host, draft->joined);
+    nh_release(host, draft->apart);
 }
 
 static nhood_status allocate(const struct nh_host *host, int64_t count, struct nh_members **created,
@@ -79,8 +78,7 @@ static nhood_status allocate(const struct nh_host *host, int64_t count, struct n
         !(draft->first_of = nh_allocate(host, room * sizeof *draft->first_of)) ||
         !(draft->members_of = nh_allocate(host, room * sizeof *draft->members_of)) ||
         !(draft->choice = nh_allocate(host, room * sizeof *draft->choice)) ||
-        !(draft->own = nh_allocate(host, room * sizeof *draft->own)) ||
-        !(draft->joined = nh_allocate(host, room * sizeof *draft->joined)))
+        !(draft->apart = nh_allocate(host, room * sizeof *draft->apart)))
         return NHOOD_ERR_MEMORY;
     return NHOOD_OK;
 }
@@ -113,29 +111,55 @@ static double share_of_budget(double left_s, int64_t members) {
     return left_s > 0 ? left_s / (double)members : 1e-9;
 }
 
-/* Chooses for each distinct problem, and keeps its window tables. */
-static nhood_status choose(nhood_context *context, struct nh_request *request,
-                           const nhood_plan_options *options, struct nh_members *members,
-                           struct draft *draft) {
+/* Chooses for each distinct problem as for a plan of its own; of a group on CUDA only for those that `options` or wisdom say
+ * something about. */
+static nhood_status choose_each(nhood_context *context, struct nh_request *request,
+                                const nhood_plan_options *options, bool all,
+                                const struct nh_members *members, struct draft *draft) {
     const double start_s = nh_steady_s();
+    const bool measures = options && options->effort != NHOOD_EFFORT_ESTIMATE;
     nhood_plan_options own = {.struct_size = sizeof own};
     if (options) own = *options;
     for (int64_t i = 0; i < members->distinct; i++) {
         request->problem = &members->problem[i];
+        if (!all && !measures && members->problem[i].batch &&
+            !nh_wisdom_knows(request->wisdom, request->device, request->problem))
+            continue;
         if (options && options->budget_s > 0)
             own.budget_s = share_of_budget(options->budget_s - (nh_steady_s() - start_s),
                                            members->distinct - i);
-        nhood_status status =
-            nh_windows_keep(members->host, members->problem[i].axis, &members->tables[i]);
-        if (!status)
-            status = nh_context_choose(context, request, options ? &own : NULL, &draft->choice[i]);
+        const nhood_status status =
+            nh_context_choose(context, request, options ? &own : NULL, &draft->choice[i]);
         if (status) return nh_group_member_error(status, draft->first_of[i]);
     }
-    memcpy(draft->own, draft->choice, (size_t)members->distinct * sizeof *draft->own);
-    if (members->distinct && request->device->info.kind == NHOOD_DEVICE_CUDA)
-        nh_planner_share(request->device, members->problem, draft->members_of, members->distinct,
-                         draft->choice, draft->joined);
     return NHOOD_OK;
+}
+
+/* Whether members may share launches. */
+static bool launches_together(const struct nh_device *device, const struct nh_members *members) {
+    return device->info.kind == NHOOD_DEVICE_CUDA && members->group.count > 1;
+}
+
+/* Keeps the window tables of all distinct problems, and chooses for these. */
+static nhood_status choose(nhood_context *context, struct nh_request *request,
+                           const nhood_plan_options *options, struct nh_members *members,
+                           struct draft *draft) {
+    draft->device = request->device;
+    const bool together = launches_together(request->device, members);
+    int64_t failed;
+    for (int64_t i = 0; i < members->distinct; i++) {
+        const nhood_status status =
+            nh_windows_keep(members->host, members->problem[i].axis, &members->tables[i]);
+        if (status) return nh_group_member_error(status, draft->first_of[i]);
+    }
+    nhood_status status = choose_each(context, request, options, !together, members, draft);
+    for (int64_t i = 0; !together && i < members->distinct; i++)
+        draft->apart[i] = true;
+    if (status || !together) return status;
+    status = nh_planner_choose_group(context->group_choices, request, members->problem,
+                                     draft->members_of, members->distinct, draft->choice,
+                                     draft->apart, &failed);
+    return status ? nh_group_member_error(status, draft->first_of[failed]) : NHOOD_OK;
 }
 
 static nhood_status build_one(struct nh_request *request, const struct nh_device *device,
@@ -159,13 +183,14 @@ static void destroy_built(struct nh_members *members) {
         }
 }
 
-/* Builds the operations of the distinct problems on the device, and that of the group by `group_build`. */
+/* Builds the operations of the distinct problems, on `device` those that may share launches, and that of the group by `group_build`. */
 static nhood_status build_with(struct nh_request *request, const struct nh_device *device,
                                nh_group_build_fn *group_build, struct nh_members *members,
                                struct draft *draft) {
     for (int64_t i = 0; i < members->distinct; i++) {
         request->problem = &members->problem[i];
-        nhood_status status = build_one(request, device, &draft->choice[i], &members->built[i]);
+        nhood_status status = build_one(request, draft->apart[i] ? request->device : device,
+                                        &draft->choice[i], &members->built[i]);
         if (status) return nh_group_member_error(status, draft->first_of[i]);
     }
     for (int64_t i = 0; i < members->group.count; i++) {
@@ -181,21 +206,26 @@ static nhood_status build_with(struct nh_request *request, const struct nh_devic
     return group_build(device, &members->group, &members->operation);
 }
 
-/* Members whose launches cannot be those of all, as the compiler or the device refuses a kernel, are launched one by one, by what
+/* Members whose launches cannot be those of all, as the compiler, the device or a solver refuses one, are launched one by one, by what
  * their own plans would launch. */
-static nhood_status build(struct nh_request *request, struct nh_members *members,
-                          struct draft *draft) {
+static nhood_status build(nhood_context *context, struct nh_request *request,
+                          struct nh_members *members, struct draft *draft) {
     if (request->device->info.kind != NHOOD_DEVICE_CUDA)
         return build_with(request, request->device, nh_registry_group, members, draft);
     struct nh_device device = *request->device;
     device.kernels_later = true;
     nhood_status status = build_with(request, &device, nh_registry_group, members, draft);
-    if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE) return status;
+    if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE &&
+        status != NHOOD_ERR_UNSUPPORTED)
+        return status;
     nh_log(members->host, NHOOD_LOG_WARNING, "a group has launches for each member: %s",
            nhood_last_error());
     destroy_built(members);
-    memcpy(draft->choice, draft->own, (size_t)members->distinct * sizeof *draft->own);
-    return build_with(request, request->device, nh_group_loop_build, members, draft);
+    const struct nh_device *built_on = request->device;
+    request->device = draft->device;
+    status = choose_each(context, request, NULL, true, members, draft);
+    request->device = built_on;
+    return status ? status : build_with(request, built_on, nh_group_loop_build, members, draft);
 }
 
 /* Appends to the description. */
@@ -229,7 +259,7 @@ static void describe(nhood_plan *plan, const struct nh_device *device, const str
         append(plan, " %lld launch%s,", (long long)members->operation->launches,
                members->operation->launches > 1 ? "es" : "");
     if (ns > 0)
-        append(plan, " %.3g ms expected one by one", ns * 1e-6);
+        append(plan, " %.3g ms expected", ns * 1e-6);
     else
         append(plan, " nothing to compute");
 }
@@ -253,7 +283,7 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
         status = nh_registry_collect_twin(collecting, request.device, &twin);
         request.device = &twin;
     }
-    if (!status) status = build(&request, plan->members, &draft);
+    if (!status) status = build(plan->context, &request, plan->members, &draft);
     if (!status) describe(plan, request.device, &draft);
     free_draft(host, &draft);
     if (!collecting || !twin.backend) return status;

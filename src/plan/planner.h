@@ -52,11 +52,26 @@ struct nh_built {
 nhood_status nh_planner_build(const struct nh_request *request, const struct nh_choice *choice,
                               struct nh_built *built);
 
-/* Makes the choices of a group's `count` different problems alike where that costs less than a launch saves (group_choice.c): those
- * with the most work lead, and others join them. members: how many of the group have the problem. joined: all false. */
-void nh_planner_share(const struct nh_device *device, const struct nh_problem *problem,
-                      const int64_t *members, int64_t count, struct nh_choice *choice,
-                      bool *joined);
+/* ---- groups (group_choice.c) ----
+ * Members whose choices are alike share launches and kernels. The problem with the most work leads: it is searched for, unless a
+ * leader of its class, in a group before, had about its size (group_memory.h). Others of its class follow if they are computed about
+ * as fast by its choice, and are not searched for. Then the next one of those left leads. */
+
+/* What groups have learnt. Any thread may use it; it has its own lock. */
+struct nh_group_choices;
+
+nhood_status nh_group_choices_create(const struct nh_host *host, struct nh_group_choices **choices);
+void nh_group_choices_destroy(struct nh_group_choices *choices); /* does nothing for NULL */
+
+/* Chooses for `count` different problems of a group on CUDA; `members` of it have each. The request's problem is not used. Where a
+ * choice has a solver, it is what was measured or asked for, and is replaced only by another one that is about as fast. apart: set for
+ * those whose launches are not to be shared. Problems with batch 0 are left alone. Fails as nh_planner_choose does, for problem
+ * *failed. */
+nhood_status nh_planner_choose_group(struct nh_group_choices *choices,
+                                     const struct nh_request *request,
+                                     const struct nh_problem *problem, const int64_t *members,
+                                     int64_t count, struct nh_choice *choice, bool *apart,
+                                     int64_t *failed);
 
 /* ---- remembered choices (choice_cache.c) ----
  * Asking solvers for candidates and their estimates takes tens of microseconds. */

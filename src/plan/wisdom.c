@@ -168,6 +168,19 @@ void nh_wisdom_visit(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
     pthread_mutex_unlock(&wisdom->lock);
 }
 
+bool nh_wisdom_knows(struct nh_wisdom *wisdom, const struct nh_device *device,
+                     const struct nh_problem *problem) {
+    struct nh_wisdom_key key;
+    if (!nh_wisdom_has_any(wisdom)) return false;
+    nh_wisdom_key(device, problem, &key);
+    const struct nh_wisdom_record first = {key.device, key.problem, "", "", 0, 0};
+    pthread_mutex_lock(&wisdom->lock);
+    const size_t at = find(wisdom, &first);
+    const bool known = at < wisdom->count && !order_of_keys(wisdom->record[at], &first);
+    pthread_mutex_unlock(&wisdom->lock);
+    return known;
+}
+
 bool nh_wisdom_look_up(struct nh_wisdom *wisdom, const struct nh_wisdom_key *key,
                        const char *solver, const char *config, int64_t *median_ns,
                        int64_t *samples) {

@@ -50,6 +50,10 @@ void nh_wisdom_key(const struct nh_device *device, const struct nh_problem *prob
 /* Whether there are any records. This is cheaper than a look-up, and most contexts have none. */
 bool nh_wisdom_has_any(struct nh_wisdom *wisdom);
 
+/* Whether there are records of the problem on the device. */
+bool nh_wisdom_knows(struct nh_wisdom *wisdom, const struct nh_device *device,
+                     const struct nh_problem *problem);
+
 /* A number that differs after every change. */
 uint64_t nh_wisdom_version(struct nh_wisdom *wisdom);
 

@@ -4,7 +4,6 @@
 #include "library_names.h"
 #include "os.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,41 +18,55 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
     spec->define[spec->count++].value = value;
 }
 
-/* Appends as much as fits to a spec's configuration. */
-NH_PRINTF(2, 3)
-static void append(struct nh_kernel_spec *spec, const char *format, ...) {
-    size_t used = strlen(spec->config);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(spec->config + used, sizeof spec->config - used, format, arguments);
-    va_end(arguments);
+/* Appends as much as fits to a configuration that has so many characters, and returns how many it has then. Groups write one for
+ * each member, so this is no formatted print. */
+static size_t append(struct nh_kernel_spec *spec, size_t used, const char *text) {
+    while (*text && used < sizeof spec->config - 1)
+        spec->config[used++] = *text++;
+    spec->config[used] = '\0';
+    return used;
+}
+
+static size_t append_number(struct nh_kernel_spec *spec, size_t used, int value) {
+    char digits[16], *first = digits + sizeof digits - 1;
+    unsigned left = value < 0 ? 0u - (unsigned)value : (unsigned)value;
+    *first = '\0';
+    do
+        *--first = (char)('0' + left % 10);
+    while (left /= 10);
+    if (value < 0) *--first = '-';
+    return append(spec, used, first);
 }
 
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
                          const void *config) {
     const char *value = config;
-    *spec->config = '\0';
+    size_t used = 0;
     for (int i = 0; field[i].name; i++) {
-        append(spec, "%s.%s=", i ? "," : "{", field[i].name);
+        used = append(spec, used, i ? ",." : "{.");
+        used = append(spec, used, field[i].name);
+        used = append(spec, used, field[i].count ? "={" : "=");
         for (int k = 0; k < nh_max(field[i].count, 1); k++, value += sizeof(int)) {
             int one;
             memcpy(&one, value, sizeof one);
-            append(spec, "%s%d", k ? "," : field[i].count ? "{" : "", one);
+            if (k) used = append(spec, used, ",");
+            used = append_number(spec, used, one);
         }
-        if (field[i].count) append(spec, "}");
+        if (field[i].count) used = append(spec, used, "}");
     }
-    append(spec, "}");
+    append(spec, used, "}");
 }
 
 void nh_kernel_name_value(struct nh_kernel_spec *spec, const char *member, const char *enumerator) {
-    char key[64], rest[NH_KERNEL_CONFIG_BYTES];
-    snprintf(key, sizeof key, ".%s=", member);
-    char *value = strstr(spec->config, key);
-    if (!value) return;
-    value += strlen(key);
-    snprintf(rest, sizeof rest, "%s", value + strcspn(value, ",}"));
-    *value = '\0';
-    append(spec, "%s%s", enumerator, rest);
+    char rest[NH_KERNEL_CONFIG_BYTES];
+    const size_t length = strlen(member);
+    for (char *at = strchr(spec->config, '.'); at; at = strchr(at + 1, '.')) {
+        if (strncmp(at + 1, member, length) != 0 || at[1 + length] != '=') continue;
+        char *value = at + length + 2;
+        strcpy(rest, value + strcspn(value, ",}"));
+        append(spec, append(spec, (size_t)(value - spec->config), enumerator), rest);
+        return;
+    }
 }
 
 /* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */

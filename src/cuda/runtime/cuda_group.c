@@ -374,7 +374,16 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     nhood_status status = operation ? NHOOD_OK : NHOOD_ERR_MEMORY;
     if (status) return status;
     *operation = *first;
+    operation->step = NULL;
+    operation->spec = NULL;
+    operation->count = operation->room = 0;
     batch->steps = first->count;
+    status = nh_cuda_make_room(operation, first->count + 1); /* one more for maps */
+    for (int32_t s = 0; !status && s < first->count; s++) {
+        operation->step[s] = first->step[s];
+        operation->spec[s] = first->spec[s];
+        operation->count++;
+    }
     operation->base.workspace_bytes = 0;
     for (int64_t k = 0; k < batch->count; k++)
         operation->base.workspace_bytes +=

@@ -165,6 +165,8 @@ static void destroy(struct nh_operation *base) {
     struct nh_cuda_operation *operation = (struct nh_cuda_operation *)base;
     if (!operation) return;
     nh_cuda_release_kept(operation);
+    nh_release(operation->host, operation->step);
+    nh_release(operation->host, operation->spec);
     nh_release(operation->host, operation);
 }
 

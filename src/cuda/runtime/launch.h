@@ -95,10 +95,11 @@ struct nh_cuda_operation {
     uint32_t aligned;
     /* It is a member of a group: kernels that serve other grids, too, are preferred. */
     bool for_group;
-    int32_t count;
-    struct nh_cuda_step step[NH_CUDA_STEPS];
+    int32_t count,
+        room; /* of steps, at most NH_CUDA_STEPS: a group has an operation for each member, and most have few steps */
+    struct nh_cuda_step *step;
     /* what the steps' kernels are made from; unused once they are loaded */
-    struct nh_kernel_spec spec[NH_CUDA_STEPS];
+    struct nh_kernel_spec *spec;
     /* The plan's memory on the device, 0: it has none; whether a graph has launches that read it, NULL without memory; and its
      * contents until they are written there. */
     nh_cu_pointer memory;
@@ -194,6 +195,9 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
 
 /* Binds a slot to the workspace, and leaves its strides alone. */
 void nh_cuda_bind_offset(struct nh_cuda_step *step, int slot, size_t offset_bytes);
+
+/* Makes room for so many steps. Steps and specs may move. MEMORY. */
+nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t steps);
 
 /* Appends the step. Fails with UNSUPPORTED if the grid exceeds the hardware's limits, and with INTERNAL if there are
  * too many steps, or macros in the spec. */

@@ -110,6 +110,28 @@ static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step 
         .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};
 }
 
+nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t steps) {
+    const struct nh_host *host = operation->host;
+    if (steps <= operation->room) return NHOOD_OK;
+    struct nh_cuda_step *step = nh_allocate(host, (size_t)steps * sizeof *step);
+    struct nh_kernel_spec *spec = nh_allocate(host, (size_t)steps * sizeof *spec);
+    if (!step || !spec) {
+        nh_release(host, step);
+        nh_release(host, spec);
+        return NHOOD_ERR_MEMORY;
+    }
+    for (int32_t i = 0; i < operation->count; i++) {
+        step[i] = operation->step[i];
+        spec[i] = operation->spec[i];
+    }
+    nh_release(host, operation->step);
+    nh_release(host, operation->spec);
+    operation->step = step;
+    operation->spec = spec;
+    operation->room = steps;
+    return NHOOD_OK;
+}
+
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
                               const struct nh_kernel_spec *spec) {
     static const int64_t limit[3] = {INT32_MAX, 65535, 65535};
@@ -119,6 +141,8 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
                             spec->source, i, (long long)step->grid[i], (long long)limit[i]);
     if (operation->count == NH_CUDA_STEPS)
         return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
+    const nhood_status status = nh_cuda_make_room(operation, operation->count + 1);
+    if (status) return status;
     int32_t index = operation->count++;
     operation->step[index] = *step;
     if (!step->work_tiles) operation->step[index].work_tiles = step->grid[0];

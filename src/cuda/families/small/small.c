@@ -30,7 +30,8 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
                   problem);
     for (; pass <= last; pass++) {
         struct nh_small_launch launch;
-        if (!nh_small_launch_of(problem, device->backend, pass, config->value, false, &launch) ||
+        if (!nh_small_launch_of(problem, device->backend, pass, config->value,
+                                device->kernels_later, &launch) ||
             !nh_small_can_run(&launch, device) || !nh_small_add_work(&launch, work))
             return false;
     }

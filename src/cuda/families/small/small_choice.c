@@ -182,6 +182,7 @@ static struct nh_config config_of(const struct nh_small_launch *launch) {
 static void consider(struct choice *choice, const struct nh_small_launch *launch) {
     struct nh_work work;
     if (nh_small_fetches(launch) && !warps_fit(launch)) return;
+    if (launch->for_group && launch->config.slots) return; /* rolling depends on the grid */
     choice->made++;
     nh_work_start(&work,
                   launch->config.pass == SMALL_FORWARD ? NH_OPERATION_SMALL_FORWARD
@@ -297,6 +298,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     struct boxes boxes;
     bool keys = pass == SMALL_BY_KEY;
     choice->begun = nh_small_begin(problem, device->backend, pass);
+    choice->begun.for_group = device->kernels_later && !nh_small_has_region(problem);
     choice->boxes = boxes_possible(problem, device);
     choice->any = any;
     nh_top_configs_start(&choice->top, choice->config, MOST_CANDIDATES);

@@ -173,8 +173,9 @@ static bool is_whole(const struct nh_small_launch *launch) {
     return all;
 }
 
-/* The columns that `rows` rows see along an axis, at most if windows are cut on a long one; where the kernel is to serve other lengths, too, those of a long axis, unless a
- * short one has more, whose rows are near both ends. */
+/* The columns that `rows` rows see along an axis, at most if windows are cut on a long one; where the kernel is to serve other
+ * lengths, too, those of a long axis, unless a short one has more, whose rows are near both ends. Keys near the end have half a
+ * window more queries, and how many of them are in one tile depends on the length: the most there may be serve all. */
 static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t rows) {
     const bool keys = nh_small_by_keys(launch);
     struct nh_axis axis = launch->problem->axis[a];
@@ -182,6 +183,8 @@ static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t r
                                 ? nh_min(axis.length, rows + axis.windows.window - 1)
                                 : nh_tile_count(&axis, rows, 1, keys).halo;
     if (!launch->for_group || a < NH_AXES - launch->problem->rank) return columns;
+    if (keys && axis.stride == 1 && !axis.causal)
+        return nh_max(columns, rows - 1 + axis.window + axis.window / 2);
     axis.length = nh_max(axis.length,
                          4 * (launch->config.rows[a] + axis.window + axis.stride) * axis.dilation);
     axis.query = axis.key = axis.key_tensor = (struct nh_box){0, axis.length};

@@ -210,6 +210,7 @@ static double sums_clocks(const struct nh_backward90_kernel *kernel, enum nh_bac
 static int32_t cluster_of(const struct nh_backward90_kernel *kernel,
                           const struct nh_backward90_loops *loops) {
     double heads = (double)(kernel->problem->batch * kernel->problem->heads);
+    if (kernel->for_group) return 1;
     for (enum nh_backward90_pass pass = 0; pass < NH_BACKWARD90_PASSES; pass++)
         if (nh_backward90_has(kernel, pass) && !(sums_clocks(kernel, pass) > 0)) return 1;
     return nh_cluster_blocks(kernel->cuda->multiprocessors / 2.0, heads * loops->work_tiles,

@@ -20,8 +20,10 @@ struct nh_backward90_kernel {
     const struct nh_cuda_device *cuda;
     enum wgmma90_kernel kind;
     const int32_t *own, *loop;
-    bool
-        part; /* it makes a part of dV, and the problem is one with this part of the values (value_parts.h) */
+    /* it makes a part of dV, and the problem is one with this part of the values (value_parts.h) */
+    bool part;
+    /* the launch is that of many members, whose work tiles fill the device without clusters */
+    bool for_group;
 };
 
 /* What a launch of a kernel computes. */

@@ -61,8 +61,8 @@ struct state {
 /* The kernel with a pair of tiles; loop: NULL if none is chosen yet. */
 static struct nh_backward90_kernel kernel_with(const struct nh_backward90_kernel *kernel,
                                                const int32_t *own, const int32_t *loop) {
-    return (struct nh_backward90_kernel){
-        kernel->problem, kernel->cuda, kernel->kind, own, loop, false};
+    return (struct nh_backward90_kernel){kernel->problem, kernel->cuda,     kernel->kind, own, loop,
+                                         false,           kernel->for_group};
 }
 
 /* Collects the loop tiles that suit the problem or, with `all`, every one that runs. */

@@ -204,7 +204,7 @@ int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_c
     const int32_t multiprocessors = of->cuda->multiprocessors;
     const struct wgmma90_config config = shape_of(of);
     double work_tiles = nh_fused90_copies(of) * fetched->work_tiles;
-    if (!nh_cluster_possible(multiprocessors, work_tiles) || problem->has_bias ||
+    if (of->for_group || !nh_cluster_possible(multiprocessors, work_tiles) || problem->has_bias ||
         value[TILE_BOXES] > 1 || nh_fused90_has_mask_step(value) || pads_a_warpgroup(of) ||
         wgmma90_own_rows(&config) * wgmma90_sums_pitch(config.dim_v) >
             (int)wgmma90_layout_at(&config, 0).masks)
@@ -298,13 +298,13 @@ void nh_fused90_add_work(const struct nh_fused90 *of, const struct nh_fused90_lo
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_fused90 all = {problem, device->backend, config->value};
+    const struct nh_fused90 all = {problem, device->backend, config->value, device->kernels_later};
     const struct nh_fused90_loops loops = nh_fused90_loops_of(&all);
     nh_work_start(work, NH_OPERATION_FUSED90, problem);
     for (int part = 0; part < nh_value_parts(problem); part++) {
         struct nh_problem room;
         const struct nh_fused90 of = {nh_value_part(problem, part, &room), device->backend,
-                                      config->value};
+                                      config->value, device->kernels_later};
         nh_fused90_add_work(&of, &loops, work);
     }
     return true;
@@ -393,7 +393,7 @@ static nhood_status add_part(struct nh_cuda_operation *operation, const struct n
                              const struct nh_config *config, int part, size_t words) {
     struct nh_problem room;
     const struct nh_fused90 of = {nh_value_part(problem, part, &room), operation->device,
-                                  config->value};
+                                  config->value, operation->for_group};
     if (!config->value[REPAIR_APART]) return add_forward(operation, &of, problem, part, 0);
     struct nh_kernel_spec spec = {.source = "repair_clear.cu"};
     struct nh_cuda_step clear, repair;

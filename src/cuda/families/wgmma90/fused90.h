@@ -21,6 +21,8 @@ struct nh_fused90 {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
     const int32_t *value;
+    /* the launch is that of many members, whose work tiles fill the device without clusters */
+    bool for_group;
 };
 
 /* Counts of the tiles that blocks fetch, and of those that warpgroups multiply. */
@@ -52,7 +54,7 @@ int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most);
  * the weights of key tiles of which their rows see nothing. Blocks of a cluster do not. */
 bool nh_fused90_skips(const struct nh_fused90 *of);
 
-/* The blocks that share a work tile: 1 with a bias, whose boxes are for whole loops, or with several boxes per tile. */
+/* The blocks that share a work tile: 1 in a group, with a bias, whose boxes are for whole loops, or with several boxes per tile. */
 int32_t nh_fused90_cluster(const struct nh_fused90 *of, const struct nh_tiling_count *fetched);
 
 /* Adds the launch's work with these counts. */

@@ -81,7 +81,7 @@ struct search {
 };
 
 static struct nh_fused90 with(const struct search *search, const int32_t *value) {
-    return (struct nh_fused90){search->problem, search->cuda, value};
+    return (struct nh_fused90){search->problem, search->cuda, value, false};
 }
 
 static int32_t boxes_per_tile(const int32_t box[3]) {

@@ -15,8 +15,8 @@ enum { MOST_DIM = 128 };
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda,
                                              const int32_t *value) {
-    return (struct nh_backward90_kernel){problem,       cuda,           WGMMA90_JOINT,
-                                         value + OWN_X, value + LOOP_X, false};
+    return (struct nh_backward90_kernel){problem,        cuda,  WGMMA90_JOINT, value + OWN_X,
+                                         value + LOOP_X, false, false};
 }
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {

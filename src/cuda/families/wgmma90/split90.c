@@ -20,15 +20,10 @@ enum { MOST_DIM = 256, ROWS = NH_BACKWARD90_ROWS };
 static struct nh_backward90_kernel kernel_of(const struct nh_problem *problem,
                                              const struct nh_cuda_device *cuda,
                                              const int32_t *value, bool keys) {
-    return keys ? (struct nh_backward90_kernel){problem,
-                                                cuda,
-                                                WGMMA90_KEY,
-                                                value + KEY_OWN_X,
-                                                value + KEY_LOOP_X,
-                                                false}
-                : (struct nh_backward90_kernel){
-                      problem, cuda, WGMMA90_QUERY, value + QUERY_OWN_X, value + QUERY_LOOP_X,
-                      false};
+    const int32_t *own = value + (keys ? KEY_OWN_X : QUERY_OWN_X),
+                  *loop = value + (keys ? KEY_LOOP_X : QUERY_LOOP_X);
+    return (struct nh_backward90_kernel){
+        problem, cuda, keys ? WGMMA90_KEY : WGMMA90_QUERY, own, loop, false, false};
 }
 
 /* The problem as extra tokens see it: every query attends each, without bias, and their box is a grid of its own. */
@@ -96,7 +91,7 @@ static struct nh_backward90_kernel extra_kernel(const struct nh_problem *dense,
     static const int32_t own[] = {1, 1, ROWS};
     static const int32_t shapes[][3] = {{1, 1, 64}, {1, 8, 8}, {1, 4, 16}, {2, 4, 8},
                                         {1, 1, 32}, {1, 4, 8}, {1, 2, 16}, {2, 2, 8}};
-    struct nh_backward90_kernel best = {dense, cuda, WGMMA90_EXTRA, own, NULL, false};
+    struct nh_backward90_kernel best = {dense, cuda, WGMMA90_EXTRA, own, NULL, false, false};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct nh_backward90_kernel next = best;
         next.loop = shapes[i];
@@ -217,8 +212,9 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
                  const struct nh_config *config, struct nh_work *work) {
     start_work(problem, work);
     for (int keys = 0; keys < 2; keys++) {
-        const struct nh_backward90_kernel kernel =
+        struct nh_backward90_kernel kernel =
             kernel_of(problem, device->backend, config->value, keys);
+        kernel.for_group = device->kernels_later;
         const struct nh_backward90_loops loops = nh_backward90_loops_of(&kernel);
         nh_backward90_add_work(&kernel, &loops, work);
     }
@@ -309,8 +305,9 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     size_t stats = nh_backward90_start(operation, problem, &step);
     nhood_status status = nh_cuda_add_stats(operation, &step, problem, 0);
     for (int keys = 0; keys < 2; keys++) {
-        const struct nh_backward90_kernel kernel =
+        struct nh_backward90_kernel kernel =
             kernel_of(problem, operation->device, config->value, keys);
+        kernel.for_group = operation->for_group;
         for (enum nh_backward90_pass pass = 0; !status && pass < NH_BACKWARD90_PASSES; pass++)
             if (nh_backward90_has(&kernel, pass))
                 status = add_pass(operation, &kernel, pass, stats, problem, 0);
