@@ -137,8 +137,12 @@ nhood_status nhood_plan_create(nhood_context *context, int32_t device, const nho
     nhood_plan *created = nh_plan_new(context);
     if (!created) return NHOOD_ERR_MEMORY;
     struct nh_built built = {.operation = NULL};
-    status = nh_windows_keep(&context->host, problem.axis, &created->tables);
+    /* On CUDA the operation copies them to the device. */
+    const bool keeps = request.device->info.kind != NHOOD_DEVICE_CUDA;
+    status = keeps ? nh_windows_keep(&context->host, problem.axis, &created->tables) : NHOOD_OK;
     created->problem = problem;
+    for (int a = 0; a < NH_AXES && !keeps; a++)
+        created->problem.axis[a].windows.range = NULL; /* the caller's */
     if (!status)
         status = problem.batch ? nh_planner_build(&request, &choice, &built)
                                : nh_empty_build(&problem, request.device, &built.operation);

@@ -40,6 +40,8 @@ struct nh_host {
 
 /* Zeroed memory aligned to NH_ALIGNMENT, or NULL with the error text set. */
 void *nh_allocate(const struct nh_host *host, size_t bytes);
+/* The same, but what it holds is not set: for what is large and written at once. */
+void *nh_allocate_unset(const struct nh_host *host, size_t bytes);
 void nh_release(const struct nh_host *host, void *memory); /* does nothing for NULL */
 char *nh_copy_text(const struct nh_host *host, const char *text);
 void nh_log(const struct nh_host *host, int32_t level, const char *format, ...) NH_PRINTF(3, 4);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-void *nh_allocate(const struct nh_host *host, size_t bytes) {
+void *nh_allocate_unset(const struct nh_host *host, size_t bytes) {
     size_t rounded = nh_align_up(bytes ? bytes : 1);
     void *memory = NULL;
     if (rounded >= bytes) {
@@ -17,7 +17,12 @@ void *nh_allocate(const struct nh_host *host, size_t bytes) {
         nh_error(NHOOD_ERR_MEMORY, "allocation of %zu bytes failed", bytes);
         return NULL;
     }
-    memset(memory, 0, rounded);
+    return memory;
+}
+
+void *nh_allocate(const struct nh_host *host, size_t bytes) {
+    void *memory = nh_allocate_unset(host, bytes);
+    if (memory) memset(memory, 0, nh_align_up(bytes ? bytes : 1));
     return memory;
 }
 

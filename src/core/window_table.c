@@ -12,7 +12,8 @@ static struct nh_range cut(int64_t begin, int64_t end, int64_t keys) {
     return (struct nh_range){nh_max(0, nh_min(begin, keys)), nh_max(0, nh_min(end, keys))};
 }
 
-struct nh_range nh_windows_range(const struct nh_windows *windows, int64_t length, int64_t index) {
+static inline struct nh_range range_of(const struct nh_windows *windows, int64_t length,
+                                       int64_t index) {
     const int64_t keys = windows->keys, window = windows->window;
     int64_t begin = 0, end = 0;
     switch (windows->kind) {
@@ -35,6 +36,10 @@ struct nh_range nh_windows_range(const struct nh_windows *windows, int64_t lengt
         break;
     }
     return cut(begin, end, windows->valid);
+}
+
+struct nh_range nh_windows_range(const struct nh_windows *windows, int64_t length, int64_t index) {
+    return range_of(windows, length, index);
 }
 
 /* The number of queries whose range begins at or before a key or, with `ends`, ends there. */
@@ -66,26 +71,47 @@ static nhood_status check_field(const char *where, const char *field, int64_t va
                     (long long)low);
 }
 
+/* The first range that is not legal, or `queries`. Tables may be long, so the loop has no branches but one for each part of it. */
+static int64_t find_illegal(const nhood_range *range, int64_t queries, int64_t keys) {
+    enum { PART = 256 };
+    int64_t before_first = 0, before_end = 0;
+    for (int64_t part = 0; part < queries; part += PART) {
+        const int64_t end_of_part = nh_min(part + PART, queries);
+        const int64_t first_of_part = before_first, end_before_part = before_end;
+        int64_t wrong = 0; /* negative if something is */
+        for (int64_t i = part; i < end_of_part; i++) {
+            const int64_t first = range[i].first, count = range[i].count, end = first + count;
+            wrong |= count | (first - before_first) | (end - before_end) | (keys - end);
+            before_first = first;
+            before_end = end;
+        }
+        if (wrong >= 0) continue;
+        before_first = first_of_part;
+        before_end = end_before_part;
+        for (int64_t i = part; i < end_of_part; i++) {
+            const int64_t first = range[i].first, count = range[i].count, end = first + count;
+            if (count < 0 || first < before_first || end < before_end || end > keys) return i;
+            before_first = first;
+            before_end = end;
+        }
+    }
+    return queries;
+}
+
 static nhood_status check_ranges(const char *where, const nhood_range *range, int64_t queries,
                                  int64_t keys) {
-    int64_t before_first = 0, before_end = 0;
-    for (int64_t i = 0; i < queries; i++) {
-        const int64_t first = range[i].first, count = range[i].count, end = first + count;
-        if (first < 0 || count < 0 || end > keys)
-            return nh_error(NHOOD_ERR_ARGUMENT,
-                            "%s[%lld] = {first %lld, count %lld} is not a range of %lld keys",
-                            where, (long long)i, (long long)first, (long long)count,
-                            (long long)keys);
-        if (first < before_first || end < before_end)
-            return nh_error(NHOOD_ERR_ARGUMENT,
-                            "%s[%lld] = {first %lld, count %lld} goes back behind {first %lld, "
-                            "count %lld} before it",
-                            where, (long long)i, (long long)first, (long long)count,
-                            (long long)before_first, (long long)(before_end - before_first));
-        before_first = first;
-        before_end = end;
-    }
-    return NHOOD_OK;
+    const int64_t i = find_illegal(range, queries, keys);
+    if (i == queries) return NHOOD_OK;
+    const int64_t first = range[i].first, count = range[i].count;
+    if (first < 0 || count < 0 || first + count > keys)
+        return nh_error(NHOOD_ERR_ARGUMENT,
+                        "%s[%lld] = {first %lld, count %lld} is not a range of %lld keys", where,
+                        (long long)i, (long long)first, (long long)count, (long long)keys);
+    return nh_error(NHOOD_ERR_ARGUMENT,
+                    "%s[%lld] = {first %lld, count %lld} goes back behind {first %lld, count %lld} "
+                    "before it",
+                    where, (long long)i, (long long)first, (long long)count,
+                    (long long)range[i - 1].first, (long long)range[i - 1].count);
 }
 
 static nhood_status check_kind(const char *where, const nhood_windows *given, int64_t length,
@@ -201,7 +227,7 @@ nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_
     for (int a = 0; a < NH_AXES; a++)
         if (axis[a].windows.range) ranges += (size_t)axis[a].length;
     if (!ranges) return NHOOD_OK;
-    nhood_range *next = *kept = nh_allocate(host, ranges * sizeof **kept);
+    nhood_range *next = *kept = nh_allocate_unset(host, ranges * sizeof **kept);
     if (!next) return NHOOD_ERR_MEMORY;
     for (int a = 0; a < NH_AXES; a++) {
         if (!axis[a].windows.range) continue;
@@ -213,8 +239,12 @@ nhood_status nh_windows_keep(const struct nh_host *host, struct nh_axis axis[NH_
 }
 
 void nh_windows_ranges(const struct nh_windows *windows, int64_t length, nhood_range *range) {
+    if (windows->kind == NHOOD_WINDOWS_TABLE && windows->valid == windows->keys) {
+        if (range != windows->range) memcpy(range, windows->range, (size_t)length * sizeof *range);
+        return;
+    }
     for (int64_t i = 0; i < length; i++) {
-        const struct nh_range keys = nh_windows_range(windows, length, i);
+        const struct nh_range keys = range_of(windows, length, i);
         range[i] = (nhood_range){(int32_t)keys.begin, (int32_t)(keys.end - keys.begin)};
     }
 }
@@ -222,14 +252,19 @@ void nh_windows_ranges(const struct nh_windows *windows, int64_t length, nhood_r
 void nh_windows_inverse(const nhood_range *range, int64_t queries, int64_t keys,
                         nhood_range *inverse) {
     /* queries before `first` end before the key, those before `end` begin at or before it */
-    int64_t first = 0, end = 0;
-    for (int64_t key = 0; key < keys; key++) {
-        while (first < queries && range[first].first + (int64_t)range[first].count <= key)
-            first++;
-        while (end < queries && range[end].first <= key)
-            end++;
-        inverse[key] = (nhood_range){(int32_t)first, (int32_t)nh_max(0, end - first)};
-    }
+    int64_t key = 0;
+    for (int64_t first = 0; first < queries; first++)
+        for (const int64_t last = nh_min(keys, range[first].first + (int64_t)range[first].count);
+             key < last; key++)
+            inverse[key].first = (int32_t)first;
+    for (; key < keys; key++)
+        inverse[key].first = (int32_t)queries;
+    key = 0;
+    for (int64_t end = 0; end < queries; end++)
+        for (const int64_t last = nh_min(keys, range[end].first); key < last; key++)
+            inverse[key].count = (int32_t)nh_max(0, end - inverse[key].first);
+    for (; key < keys; key++)
+        inverse[key].count = (int32_t)nh_max(0, queries - inverse[key].first);
 }
 
 nhood_status nhood_windows_ranges(const nhood_windows *windows, int64_t length,

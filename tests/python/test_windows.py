@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import itertools
 import pickle
+import zlib
 
 import numpy as np
 import pytest
@@ -98,6 +100,16 @@ def test_table_is_a_copy():
     assert windows.ranges.tolist() == [[0, 1], [1, 1]]
 
 
+def test_documents_have_short_texts():
+    """Their steps are runs, and a plan's text leads back to the Windows that it was made of."""
+    first = np.arange(100_000) // 100 * 100
+    windows = Windows(np.stack([first, np.full(100_000, 100)], 1), 100_000)
+    assert "~" in windows._text and len(windows._text) < 2000
+    assert texts.windows_of(windows._text)[0] is windows
+    read = texts._read(windows._text)
+    assert read == windows and read._text == windows._text and read is not windows
+
+
 def test_long_tables_keep_their_numbers():
     rng = np.random.default_rng(3)
     first = np.sort(rng.integers(0, 2**31 - 1, 2000))
@@ -164,8 +176,14 @@ def test_not_integers(make, text):
         make()
 
 
+def of_runs(*lengths):
+    return base64.b64encode(zlib.compress(np.array([(length, 0, 0) for length in lengths], "<i4").tobytes())).decode()
+
+
 @pytest.mark.parametrize(
-    "text", ["8", "8z", "8z3v", "8r4", "8t4w3", "8t4", "8z3#AAAA", "8t4#AAAA", "8t4#eAFjYAACAAAEAAE=", "z3", "8z3 ", "8z3x"]
+    "text",
+    ["8", "8z", "8z3v", "8r4", "8t4w3", "8t4", "8z3#AAAA", "8t4#AAAA", "8t4#eAFjYAACAAAEAAE=", "z3", "8z3 ", "8z3x", "8z3~AAAA"]
+    + [f"8t4~{numbers}" for numbers in ("AAAA", *(of_runs(*lengths) for lengths in ((7,), (9, -1), (0, 8), (2**31 - 1,))))],
 )
 def test_texts_that_nobody_wrote(text):
     with pytest.raises(ValueError, match="is no text of a Windows"):

@@ -2,7 +2,8 @@
 
 Plans, caches and operators of torch know the windows of all axes by one text (`text_of`): "", or an entry for each axis between
 commas, which is empty where the windows are a formula's. It says how many queries there are and what the library's problem text
-says, and a table has its numbers behind "#": steps between the beginnings and between the ends of ranges, compressed, in base64.
+says, and a table has its numbers behind "#": steps between the beginnings and between the ends of ranges, compressed, in base64; or,
+behind "~", runs of equal ones, each with its length in front, if these are fewer numbers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import functools
 import re
+import weakref
 import zlib
 from collections.abc import Sequence
 from operator import index
@@ -22,7 +24,7 @@ from . import _library as c
 _LETTER = {c.WINDOWS_TABLE: "t", c.WINDOWS_RESAMPLED: "r", c.WINDOWS_CUT: "z", c.WINDOWS_BLOCKS: "b"}
 _OF_KEYS = (c.WINDOWS_TABLE, c.WINDOWS_RESAMPLED)
 """kinds that name their number of keys; others have as many keys as queries"""
-_TEXT = re.compile(r"(\d+)(?:([tr])(\d+)(?:w(\d+))?|z(\d+)|b(\d+)\+(\d+))(?:v(\d+))?(?:#([A-Za-z0-9+/]+=*))?")
+_TEXT = re.compile(r"(\d+)(?:([tr])(\d+)(?:w(\d+))?|z(\d+)|b(\d+)\+(\d+))(?:v(\d+))?(?:([#~])([A-Za-z0-9+/]+=*))?")
 _RANGE = re.compile(r"\{first (-?\d+), count (-?\d+)\}")
 _FIELD = re.compile(r"windows\.(?:kind = \d+: the axis' )?(\w+) =? ?")
 
@@ -51,9 +53,6 @@ class Windows:
     """coordinates of keys"""
     ranges: np.ndarray
     """int32 [queries, 2]: first and count of every query, read-only"""
-    most: int
-    """the most keys of a query, at least 1: how many slots the axis has in `attn`"""
-    _text: str
 
     def __init__(self, table: Pairs, keys: int) -> None:
         pairs = _pairs(table)
@@ -90,6 +89,17 @@ class Windows:
         """Whether its ranges are the caller's own, in no text of the library's."""
         return self._table is not None
 
+    @functools.cached_property
+    def most(self) -> int:
+        """The most keys of a query, at least 1: how many slots the axis has in `attn`."""
+        return max(1, int(np.ascontiguousarray(self.ranges[:, 1]).max()))
+
+    @functools.cached_property
+    def _text(self) -> str:
+        text = self._written()
+        _live.setdefault(text, self)
+        return text
+
     @property
     def inverse(self) -> np.ndarray:
         """int32 [keys, 2]: first and count of the queries that attend each key, read-only."""
@@ -124,14 +134,15 @@ class Windows:
         own.update(queries=queries, keys=keys, _kind=kind, _size=size, _shift=shift, _valid=valid, _table=table)
         if queries < 1 or queries >= 2**31:  # before memory is allocated for them; the library says the same
             ranges = np.empty((1, 2), np.int32)
+        elif table is not None and valid == keys:  # the library writes what it reads
+            ranges = table
         else:
             ranges = np.empty((queries, 2), np.int32)
         status = c.lib.nhood_windows_ranges(self.borrowed(), queries, ranges.ctypes.data)
         if status:
             raise c.error(status, self._words(c.last_error()))
         ranges.setflags(write=False)
-        own.update(ranges=ranges, most=max(1, int(ranges[:, 1].max())))
-        own["_text"] = self._written()
+        own.update(ranges=ranges)
 
     def borrowed(self) -> c.Windows:
         """The library's struct, which borrows the table."""
@@ -169,9 +180,17 @@ class Windows:
         at += f"v{self._valid}" * (self._valid < self.keys)
         if self._table is None:
             return at
-        ends = self._table.cumsum(axis=1, dtype=np.int64)
-        steps = np.diff(ends, axis=0, prepend=np.zeros((1, 2), np.int64)).astype("<i4")
-        return f"{at}#{base64.b64encode(zlib.compress(steps.tobytes(), 1)).decode()}"
+        steps = np.empty((self.queries, 2), "<i4")
+        for side, ends in enumerate((self._table[:, 0], self._table[:, 0] + self._table[:, 1])):
+            steps[0, side] = ends[0]
+            np.subtract(ends[1:], ends[:-1], out=steps[1:, side])
+        both = steps.view(np.int64).ravel()
+        starts = np.flatnonzero(np.concatenate([[True], both[1:] != both[:-1]]))
+        runs = len(starts) * 3 < self.queries * 2
+        if runs:
+            lengths = np.diff(starts, append=self.queries).astype("<i4")
+            steps = np.concatenate([lengths[:, None], steps[starts]], axis=1)
+        return f"{at}{'~' if runs else '#'}{base64.b64encode(zlib.compress(steps.tobytes(), 1)).decode()}"
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -231,13 +250,15 @@ def _pairs(table: Pairs) -> np.ndarray:
         raise TypeError(f"table has entries of {given.dtype}, not integers")
     if given.ndim != 2 or given.shape[1] != 2:
         raise ValueError(f"table.shape = {given.shape}, expected [queries, 2]: first and count of each")
-    wrong = np.flatnonzero(((given < -(2**31)) | (given >= 2**31)).any(axis=1))
-    if len(wrong):
-        i = int(wrong[0])
-        raise ValueError(f"table[{i}] = ({given[i, 0]}, {given[i, 1]}) does not fit 32 bits")
     pairs = np.array(given, np.int32, order="C")
-    pairs.setflags(write=False)
+    if given.dtype != np.int32 and not np.array_equal(pairs, given):
+        i = int(np.flatnonzero((pairs != given).any(axis=1))[0])
+        raise ValueError(f"table[{i}] = ({given[i, 0]}, {given[i, 1]}) does not fit 32 bits")
     return pairs
+
+
+_live: weakref.WeakValueDictionary[str, Windows] = weakref.WeakValueDictionary()
+"""by text: what a plan is made of need not be read from it again"""
 
 
 def _new(*fields: Any) -> Windows:
@@ -259,27 +280,33 @@ def _read(text: str) -> Windows:
     found = _TEXT.fullmatch(text)
     if not found:
         raise _not_a_text(text)
-    queries, letter, keys, of_resampled, of_cut, of_blocks, shift, valid, numbers = found.groups()
+    queries, letter, keys, of_resampled, of_cut, of_blocks, shift, valid, how, numbers = found.groups()
     size = of_resampled or of_cut or of_blocks
     if (letter == "t") != (numbers is not None) or (letter == "r") != (of_resampled is not None):
         raise _not_a_text(text)
     kind = {"t": c.WINDOWS_TABLE, "r": c.WINDOWS_RESAMPLED}.get(letter)
     if kind is None:
         kind = c.WINDOWS_CUT if of_cut else c.WINDOWS_BLOCKS
-    table = _numbers(text, int(queries), numbers) if numbers else None
+    table = _numbers(text, int(queries), how, numbers) if numbers else None
     kept = None if valid is None else int(valid)
     return _new(kind, int(queries), int(keys or queries), int(size or 0), int(shift or 0), kept, table)
 
 
-def _numbers(text: str, queries: int, numbers: str) -> np.ndarray:
+def _numbers(text: str, queries: int, how: str, numbers: str) -> np.ndarray:
     unpack = zlib.decompressobj()
+    columns = 3 if how == "~" else 2
     try:
         steps = unpack.decompress(base64.b64decode(numbers), 8 * queries + 1)
     except (ValueError, zlib.error):
         raise _not_a_text(text) from None
-    if len(steps) != 8 * queries:
+    if not steps or len(steps) % (4 * columns) or len(steps) > 8 * queries:
         raise _not_a_text(text)
-    ends = np.frombuffer(steps, "<i4").reshape(-1, 2).cumsum(axis=0, dtype=np.int64)
+    rows = np.frombuffer(steps, "<i4").reshape(-1, columns)
+    lengths = rows[:, 0].astype(np.int64) if columns == 3 else np.ones(len(rows), np.int64)
+    if (lengths < 1).any() or lengths.sum() != queries:
+        raise _not_a_text(text)
+    rows = np.repeat(rows[:, -2:], lengths, axis=0) if columns == 3 else rows
+    ends = rows.cumsum(axis=0, dtype=np.int64)
     return _pairs(np.stack([ends[:, 0], ends[:, 1] - ends[:, 0]], axis=1))
 
 
@@ -296,4 +323,4 @@ def text_of(kernel_size: Sequence[Any]) -> str:
 @functools.lru_cache(maxsize=128)
 def windows_of(text: str) -> tuple[Optional[Windows], ...]:
     """The windows of all axes of a text, None for those of a formula; () for no text."""
-    return tuple([_read(entry) if entry else None for entry in text.split(",")]) if text else ()
+    return tuple([_live.get(entry) or _read(entry) if entry else None for entry in text.split(",")]) if text else ()

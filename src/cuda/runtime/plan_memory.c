@@ -7,10 +7,11 @@
 
 static_assert(sizeof(nhood_range) == 2 * sizeof(int), "kernels read them as nh_cuda_seen");
 
-void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
+/* As nh_cuda_keep, but what the memory holds is not set. */
+static void *extend(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
     const size_t begin =
         (operation->kept_bytes + NH_KEPT_ALIGNMENT - 1) / NH_KEPT_ALIGNMENT * NH_KEPT_ALIGNMENT;
-    unsigned char *kept = nh_allocate(operation->host, begin + bytes);
+    unsigned char *kept = nh_allocate_unset(operation->host, begin + bytes);
     if (!kept) return NULL;
     if (operation->kept) {
         memcpy(kept, operation->kept, operation->kept_bytes);
@@ -23,6 +24,12 @@ void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *of
     return kept + begin;
 }
 
+void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
+    void *kept = extend(operation, bytes, offset);
+    if (kept) memset(kept, 0, bytes);
+    return kept;
+}
+
 nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
                                  const struct nh_problem *problem) {
     for (int a = 0; a < NH_AXES; a++) {
@@ -30,8 +37,7 @@ nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
         const int64_t queries = axis->length, keys = nh_axis_keys(axis);
         size_t offset;
         if (!axis->windows.kind) continue;
-        nhood_range *kept =
-            nh_cuda_keep(operation, (size_t)(queries + keys) * sizeof *kept, &offset);
+        nhood_range *kept = extend(operation, (size_t)(queries + keys) * sizeof *kept, &offset);
         if (!kept) return NHOOD_ERR_MEMORY;
         nh_windows_ranges(&axis->windows, queries, kept);
         nh_windows_inverse(kept, queries, keys, kept + queries);
