@@ -289,6 +289,38 @@ static void check_maps(void) {
     unmake(&made);
 }
 
+/* Members with window tables, which lie in memory of each of them: a launch's arguments have where. Memory that a captured graph
+ * reads remains. */
+static void check_windows(void) {
+    static const char *const ends[] = {"b1h2d64:14x14:wz7xz7", "b1h2d64:20x30:wz7xz7"};
+    static struct made made;
+    nhood_status status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", ends, 2, 1, &made);
+    CHECK(!status && made.operation->launches == 1 && !run(&made, false, -1) &&
+              fake.launch_count == 1 && fake.memory_open == 3,
+          "%d launches, %d allocations, %s", fake.launch_count, fake.memory_open,
+          nhood_last_error());
+    for (int64_t k = 0; !status && k < 2; k++) {
+        const struct nh_cuda_member *member = sent(handed(0)->member + k);
+        const char *args =
+            sent(handed(0)->arguments + (ptrdiff_t)member->arguments * handed(0)->argument_bytes);
+        const struct nh_cuda_table_axis *axis =
+            (const void *)(args + offsetof(struct nh_cuda_args, axis));
+        /* the second member has the longer tiles, and comes first; 40 or 28 ranges of 8 bytes, then those of the next axis */
+        CHECK(axis[1].axis.length == (k ? 14 : 20) && axis[0].seen[0] == 0 &&
+                  axis[1].seen[0] == FAKE_MEMORY &&
+                  axis[1].seen[1] == FAKE_MEMORY + (k ? 14 : 20) * 8 &&
+                  axis[2].seen[0] == FAKE_MEMORY + (k ? 256 : 512),
+              "member %d: tables at %llx and %llx", (int)k, (unsigned long long)axis[1].seen[0],
+              (unsigned long long)axis[2].seen[0]);
+    }
+    fake.capturing = true;
+    CHECK(!status && !run(&made, false, -1), "%s", nhood_last_error());
+    fake.capturing = false;
+    unmake(&made);
+    CHECK(fake.memory_open == 3, "%d allocations are left after a capture", fake.memory_open);
+    fake.memory_open = 0;
+}
+
 /* ---- what does not go ---- */
 
 static void check_refusals(void) {
@@ -350,6 +382,7 @@ int main(void) {
     check_many();
     check_tiles();
     check_maps();
+    check_windows();
     check_refusals();
     fixture_close(&f, "groups");
     check_faults();

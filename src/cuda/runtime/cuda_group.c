@@ -12,7 +12,7 @@
 /* A kernel keeps its member's arguments, and which blocks are the member's, in shared memory; what follows there begins at a
  * multiple of 1,024 bytes. */
 enum { MEMBER_SHARED_BYTES = 2048 };
-static_assert(sizeof(struct nh_cuda_arguments) + 2 * sizeof(unsigned) <= MEMBER_SHARED_BYTES,
+static_assert(sizeof(struct nh_cuda_table_arguments) + 2 * sizeof(unsigned) <= MEMBER_SHARED_BYTES,
               "shared memory of a member");
 
 /* The most bytes of a kernel's parameters before CUDA 12.1. */
@@ -104,13 +104,13 @@ static bool maps_fit(const struct nh_cuda_step *step) {
     return true;
 }
 
-/* Whether the member's launches can be those of a batch: memory that belongs to the member's plan is not in the table, and one more
- * launch may be needed for maps. */
+/* Whether the member's launches can be those of a batch: memory that belongs to the member's plan is in the table only as window
+ * tables, and one more launch may be needed for maps. */
 static bool can_join(const struct nh_cuda_operation *operation) {
     const int64_t most_shared = operation->device->shared_bytes_per_block - MEMBER_SHARED_BYTES;
     for (int32_t i = 0; i < operation->count; i++) {
         const struct nh_cuda_step *step = &operation->step[i];
-        if (!maps_fit(step) || step->tables || step->shared_bytes > most_shared) return false;
+        if (!maps_fit(step) || step->shared_bytes > most_shared) return false;
         for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
             if (step->binding[slot].from == NH_BIND_KEPT) return false;
     }
@@ -213,11 +213,23 @@ static bool repeats(const struct nh_group *group, const struct batch *batch, int
     return k && operation_of(group, batch->member[k]) == operation_of(group, batch->member[k - 1]);
 }
 
-static void write_arguments(const struct nh_cuda_step *step, struct nh_cuda_arguments *arguments) {
-    arguments->shared = step->args;
+static size_t argument_bytes(const struct nh_cuda_step *step) {
+    return step->tables ? sizeof(struct nh_cuda_table_arguments) : sizeof(struct nh_cuda_arguments);
+}
+
+static void write_arguments(const struct nh_cuda_operation *operation,
+                            const struct nh_cuda_step *step, char *to) {
+    struct nh_cuda_arguments arguments = {.shared = step->args};
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
-        arguments->shared.tensor[slot].data = (void *)(uintptr_t)step->binding[slot].offset_bytes;
-    nh_cuda_step_arguments(step, arguments);
+        arguments.shared.tensor[slot].data = (void *)(uintptr_t)step->binding[slot].offset_bytes;
+    nh_cuda_step_arguments(step, &arguments);
+    if (step->tables) {
+        struct nh_cuda_table_arguments with_tables;
+        nh_cuda_add_tables(operation, &arguments, &with_tables);
+        memcpy(to, &with_tables, sizeof with_tables);
+    } else {
+        memcpy(to, &arguments, sizeof arguments);
+    }
 }
 
 static bool of_keys(int32_t tensor) {
@@ -260,12 +272,15 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
     const size_t place_bytes = (size_t)batch->count * (size_t)table->bases * sizeof(int64_t);
     table->first_block =
         nh_allocate(operation->host, ((size_t)batch->count + 1) * sizeof *table->first_block);
-    struct nh_cuda_arguments *arguments =
-        nh_cuda_keep(operation, (size_t)different * sizeof *arguments, &table->arguments);
+    const size_t bytes = argument_bytes(&operation->step[s]);
+    char *arguments = nh_cuda_keep(operation, (size_t)different * bytes, &table->arguments);
     if (!table->first_block || !arguments) return NHOOD_ERR_MEMORY;
-    for (int64_t k = 0; k < batch->count; k++)
-        if (!repeats(group, batch, k))
-            write_arguments(&operation_of(group, batch->member[k])->step[s], arguments++);
+    for (int64_t k = 0; k < batch->count; k++) {
+        const struct nh_cuda_operation *own = operation_of(group, batch->member[k]);
+        if (repeats(group, batch, k)) continue;
+        write_arguments(own, &own->step[s], arguments);
+        arguments += bytes;
+    }
     struct nh_cuda_member *member =
         nh_cuda_keep(operation, ((size_t)batch->count + 1) * sizeof *member, &table->members);
     if (!member) return NHOOD_ERR_MEMORY;
@@ -374,6 +389,10 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     nhood_status status = operation ? NHOOD_OK : NHOOD_ERR_MEMORY;
     if (status) return status;
     *operation = *first;
+    operation->memory = 0; /* members' own is theirs */
+    operation->captured = NULL;
+    operation->kept = NULL;
+    operation->kept_bytes = 0;
     operation->step = NULL;
     operation->spec = NULL;
     operation->count = operation->room = 0;
@@ -427,7 +446,7 @@ static nhood_status launch_members(const struct batch *batch, int32_t s, int64_t
     struct nh_cuda_step step = operation->step[s];
     void *parameters[1] = {members};
     members->arguments = memory + table->arguments;
-    members->argument_bytes = (int)sizeof(struct nh_cuda_arguments);
+    members->argument_bytes = (int)argument_bytes(&step);
     members->member =
         (const struct nh_cuda_member *)(const void *)(memory + table->members) + first;
     members->place =
@@ -620,6 +639,9 @@ static void destroy(struct nh_group_operation *operation) {
         struct batch *batch = &created->batch[b];
         for (int s = 0; s < NH_CUDA_STEPS; s++)
             nh_release(created->host, batch->table[s].first_block);
+        /* a graph that reads the batch's memory reads its members' window tables, too */
+        for (int64_t k = 0; batch->operation && k < batch->count; k++)
+            nh_cuda_share_capture(batch->operation, operation_of(created->group, batch->member[k]));
         if (batch->operation) batch->operation->base.destroy(&batch->operation->base);
     }
     nh_release(created->host, created->batch);

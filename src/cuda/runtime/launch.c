@@ -97,15 +97,9 @@ static char *put(char *to, const void *from, size_t bytes) {
     return to + bytes;
 }
 
-/* Room for the arguments of kernels with window tables. */
-struct table_arguments {
-    char bytes[sizeof(struct nh_cuda_arguments) +
-               NH_AXES * (sizeof(struct nh_cuda_table_axis) - sizeof(struct nh_cuda_axis))];
-};
-
-/* Writes the arguments of a kernel with window tables: their addresses are added to the axes. */
-static void add_tables(const struct nh_cuda_operation *operation,
-                       const struct nh_cuda_arguments *arguments, struct table_arguments *to) {
+void nh_cuda_add_tables(const struct nh_cuda_operation *operation,
+                        const struct nh_cuda_arguments *arguments,
+                        struct nh_cuda_table_arguments *to) {
     const struct nh_cuda_axis *const axes = arguments->shared.axis;
     const char *const from = (const char *)arguments, *const end = from + sizeof *arguments;
     char *next = put(to->bytes, from, (size_t)((const char *)axes - from));
@@ -121,12 +115,12 @@ static void add_tables(const struct nh_cuda_operation *operation,
 static nhood_status launch(const struct nh_cuda_operation *operation,
                            const struct nh_cuda_step *step, const nhood_io *io, bool overlaps) {
     struct nh_cuda_arguments arguments;
-    struct table_arguments with_tables;
+    struct nh_cuda_table_arguments with_tables;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
     void *parameters[2] = {step->tables ? (void *)&with_tables : &arguments, map};
     bind(operation, step, io, &arguments.shared);
     nh_cuda_step_arguments(step, &arguments);
-    if (step->tables) add_tables(operation, &arguments, &with_tables);
+    if (step->tables) nh_cuda_add_tables(operation, &arguments, &with_tables);
     nhood_status status = encode(&operation->device->cuda->driver, step, &arguments.shared, map);
     return status ? status : nh_cuda_launch(operation, step, overlaps, io->stream, parameters);
 }

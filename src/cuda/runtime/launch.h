@@ -131,6 +131,17 @@ struct nh_cuda_arguments {
     char rest[NH_AXES * sizeof(struct nh_cuda_region) + NH_OWN_ARGS_WORDS * sizeof(long long)];
 };
 
+/* The same for kernels with window tables, whose axes are longer. */
+struct nh_cuda_table_arguments {
+    char bytes[sizeof(struct nh_cuda_arguments) +
+               NH_AXES * (sizeof(struct nh_cuda_table_axis) - sizeof(struct nh_cuda_axis))];
+};
+
+/* Writes the arguments with the addresses of the operation's tables, which are in its memory, added to the axes. */
+void nh_cuda_add_tables(const struct nh_cuda_operation *operation,
+                        const struct nh_cuda_arguments *arguments,
+                        struct nh_cuda_table_arguments *to);
+
 /* Writes what follows the shared part. */
 void nh_cuda_step_arguments(const struct nh_cuda_step *step, struct nh_cuda_arguments *arguments);
 
@@ -169,6 +180,10 @@ nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation);
 
 /* Notes a launch on a stream that is captured: the graph may be launched when the plan is no more. */
 void nh_cuda_note_capture(const struct nh_cuda_operation *operation, nh_cu_stream stream);
+
+/* The same for what a launch of another operation reads of this one's memory. Nothing without memory. */
+void nh_cuda_share_capture(const struct nh_cuda_operation *from,
+                           const struct nh_cuda_operation *to);
 
 /* Frees it, also while a stream is captured. Waits for kernels that may read it. Memory that a graph reads is left to the end of
  * the device's context. */

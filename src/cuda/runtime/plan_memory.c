@@ -94,6 +94,12 @@ void nh_cuda_note_capture(const struct nh_cuda_operation *operation, nh_cu_strea
         atomic_store(operation->captured, true);
 }
 
+void nh_cuda_share_capture(const struct nh_cuda_operation *from,
+                           const struct nh_cuda_operation *to) {
+    if (from->captured && to->captured && atomic_load(from->captured))
+        atomic_store(to->captured, true);
+}
+
 void nh_cuda_release_kept(struct nh_cuda_operation *operation) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
     struct nh_cuda_scope scope;
