@@ -74,14 +74,20 @@ const struct nh_problem *nh_solver_view(const struct nh_solver *solver,
     return solver->view ? solver->view(problem, view) : problem;
 }
 
-const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_problem *view,
-                              const struct nh_device *device) {
+const char *nh_solver_first_refusal(const struct nh_solver *solver, const struct nh_problem *view,
+                                    const struct nh_device *device) {
     if (!(solver->takes & NH_TAKES_PARTS) && nh_problem_partial(view)) return "part of a grid";
     if (!(solver->takes & NH_TAKES_PERIODIC) && nh_problem_periodic(view)) return "periodic axis";
     if (!(solver->takes & NH_TAKES_TABLES) && nh_problem_has_tables(view)) return "window table";
     const char *refusal = solver->refuse(view, device);
     if (!refusal && !(solver->takes & NH_TAKES_ANY_SCALE)) refusal = nh_scale_refusal(view);
     return refusal;
+}
+
+const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_problem *view,
+                              const struct nh_device *device) {
+    const char *refusal = nh_solver_first_refusal(solver, view, device);
+    return refusal || !solver->refuse_all ? refusal : solver->refuse_all(view, device);
 }
 
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device) {

@@ -125,6 +125,8 @@ struct nh_solver {
     /* NULL, or the name of a solver that is never slower. The planner leaves problems that both take to that solver, and
      * neither searches nor measures configs of this one (docs/model.md). */
     const char *left_to;
+    /* NULL, or returns NULL or why no config of the solver runs a problem that `refuse` lets pass: it takes longer to find out. */
+    const char *(*refuse_all)(const struct nh_problem *problem, const struct nh_device *device);
 };
 
 /* Configs of a solver whose estimates are within this factor of its least one, least_ns, count as equally fast, because
@@ -141,6 +143,10 @@ const struct nh_problem *nh_solver_view(const struct nh_solver *solver,
 /* NULL, or why a solver does not take a problem. `view` is the problem as the solver sees it. */
 const char *nh_solver_refusal(const struct nh_solver *solver, const struct nh_problem *view,
                               const struct nh_device *device);
+
+/* The same, but for what the estimate of a config, if it is finite, answers: whether some config runs. */
+const char *nh_solver_first_refusal(const struct nh_solver *solver, const struct nh_problem *view,
+                                    const struct nh_device *device);
 
 /* `refuse` and `candidates` of a solver that takes everything and has no knobs. */
 const char *nh_refuse_nothing(const struct nh_problem *problem, const struct nh_device *device);

@@ -60,7 +60,7 @@ static double estimate(const struct nh_choice *choice, const struct nh_problem *
     const struct nh_solver *solver = choice->solver;
     struct nh_problem room;
     const struct nh_problem *view = nh_solver_view(solver, problem, &room);
-    if (nh_solver_refusal(solver, view, device)) return INFINITY;
+    if (nh_solver_first_refusal(solver, view, device)) return INFINITY;
     return solver->estimate(solver, view, device, &choice->config, NULL);
 }
 

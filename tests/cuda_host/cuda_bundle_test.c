@@ -161,7 +161,8 @@ static void check_solvers(void) {
                 const struct nh_solver *solver = nh_registry_solvers[s];
                 struct nh_problem problem;
                 read_problem(problems[i], &problem);
-                if (solver->device_kind != NHOOD_DEVICE_CUDA || solver->refuse(&problem, &twin))
+                if (solver->device_kind != NHOOD_DEVICE_CUDA ||
+                    nh_solver_refusal(solver, &problem, &twin))
                     continue;
                 CHECK(!build(solver, problems[i], &twin), "%s, %s: %s", problems[i], solver->name,
                       nhood_last_error());

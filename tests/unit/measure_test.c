@@ -143,13 +143,13 @@ static double far_off(const struct nh_solver *solver, const struct nh_problem *g
 
 static const struct nh_solver quick = {
     "quick", 0,           0,    fake_knobs, NULL, fake_takes, fake_candidates,
-    soon,    build_quick, NULL, NULL,       NULL, NULL};
+    soon,    build_quick, NULL, NULL,       NULL, NULL,       NULL};
 static const struct nh_solver other = {
     "other", 0,           0,    fake_knobs, NULL, fake_takes, fake_candidates,
-    later,   build_other, NULL, NULL,       NULL, NULL};
+    later,   build_other, NULL, NULL,       NULL, NULL,       NULL};
 static const struct nh_solver hopeless = {
     "hopeless", 0,           0,    fake_knobs, NULL, fake_takes, fake_candidates,
-    far_off,    build_other, NULL, NULL,       NULL, NULL};
+    far_off,    build_other, NULL, NULL,       NULL, NULL,       NULL};
 static const struct nh_solver *const table[] = {&quick, &other, &hopeless, NULL};
 
 static struct nh_host host;

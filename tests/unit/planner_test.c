@@ -92,19 +92,19 @@ static double middle_is_best_of_tiles(const struct nh_solver *solver,
 
 static const struct nh_solver refusing = {
     "refusing",     0,    0,    fake_knobs, NULL, fake_refuses, fake_candidates,
-    middle_is_best, NULL, NULL, NULL,       NULL, NULL};
+    middle_is_best, NULL, NULL, NULL,       NULL, NULL,         NULL};
 static const struct nh_solver first = {
     "first",     0,    0,    fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best_of_tiles,
-    build_first, NULL, NULL, NULL,       NULL};
+    build_first, NULL, NULL, NULL,       NULL, NULL};
 static const struct nh_solver second = {
     "second",     0,    0,    fake_knobs, NULL, fake_takes, fake_candidates, middle_is_best,
-    build_second, NULL, NULL, NULL,       NULL};
+    build_second, NULL, NULL, NULL,       NULL, NULL};
 static const struct nh_solver last = {
     "last", 0,    0,    fake_knobs, NULL, fake_takes, fake_candidates,
-    slow,   NULL, NULL, NULL,       NULL, NULL};
+    slow,   NULL, NULL, NULL,       NULL, NULL,       NULL};
 static const struct nh_solver elsewhere = {
     "elsewhere",    1,    0,    fake_knobs, NULL, fake_takes, fake_candidates,
-    middle_is_best, NULL, NULL, NULL,       NULL, NULL};
+    middle_is_best, NULL, NULL, NULL,       NULL, NULL,       NULL};
 
 static const struct nh_solver *const table[] = {&refusing, &elsewhere, &last,
                                                 &first,    &second,    NULL};

@@ -84,7 +84,7 @@ def _blank(asked: Asked, dtype: int, rank: int, count: int) -> np.ndarray:
         if asked.scale != asked.scale:  # to the library, NaN means the default
             raise ValueError("scale = nan is not finite")
         first.scale = asked.scale
-    return np.repeat(np.frombuffer(bytes(first), _PROBLEM), count)
+    return np.frombuffer(bytearray(bytes(first) * count), _PROBLEM)
 
 
 def _fill_axes(problems: np.ndarray, axes: np.ndarray) -> None:
@@ -367,8 +367,10 @@ def packed_plan(
     """The plan of the members in a table, whose rows have so many words, on packed arrays of these layouts."""
     dtype, sizes = dtype_of(asked.operation, layouts), _sizes(asked.operation, layouts)
     members = read_table(np.frombuffer(table, np.int64).reshape(-1, words), _totals(sizes), whole)
-    check_problems(_problems_of(asked, dtype, sizes, members))  # with the index of the sample
-    members = _joined(members)
+    samples = members
+    members = _joined(samples)
+    if len(members.axes) < len(samples.axes):  # else members have the index of their sample
+        check_problems(_problems_of(asked, dtype, sizes, samples))
     problems = _problems_of(asked, dtype, sizes, members)
     outputs = _outputs(asked, dtype, sizes, 1)
     present = _present(asked, layouts, outputs)

@@ -113,8 +113,8 @@ static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step 
 nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t steps) {
     const struct nh_host *host = operation->host;
     if (steps <= operation->room) return NHOOD_OK;
-    struct nh_cuda_step *step = nh_allocate(host, (size_t)steps * sizeof *step);
-    struct nh_kernel_spec *spec = nh_allocate(host, (size_t)steps * sizeof *spec);
+    struct nh_cuda_step *step = nh_allocate_unset(host, (size_t)steps * sizeof *step);
+    struct nh_kernel_spec *spec = nh_allocate_unset(host, (size_t)steps * sizeof *spec);
     if (!step || !spec) {
         nh_release(host, step);
         nh_release(host, spec);
@@ -141,7 +141,11 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
                             spec->source, i, (long long)step->grid[i], (long long)limit[i]);
     if (operation->count == NH_CUDA_STEPS)
         return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
-    const nhood_status status = nh_cuda_make_room(operation, operation->count + 1);
+    /* forwards mostly have one step, others some */
+    const int32_t room = operation->count == operation->room
+                             ? (int32_t)nh_min(3 * operation->count + 1, NH_CUDA_STEPS)
+                             : operation->room;
+    const nhood_status status = nh_cuda_make_room(operation, room);
     if (status) return status;
     int32_t index = operation->count++;
     operation->step[index] = *step;

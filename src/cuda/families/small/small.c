@@ -41,6 +41,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
 /* ---- refusal ---- */
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
+    (void)device;
     const bool backward = problem->op == NHOOD_OP_BWD, f32 = problem->dtype == NHOOD_DTYPE_F32;
     const int64_t multiple = f32 ? 32 : 8;
     if (!backward && problem->op != NHOOD_OP_FWD) return "only the forward and the backward pass";
@@ -68,9 +69,12 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
         const char *reason = nh_refuse_pieces(axis, backward);
         if (reason) return reason;
     }
-    if (!nh_small_fits(problem, device))
-        return "16 queries have more than 1024 keys, or a halo exceeds shared memory";
     return NULL;
+}
+
+static const char *refuse_all(const struct nh_problem *problem, const struct nh_device *device) {
+    if (nh_small_fits(problem, device)) return NULL;
+    return "16 queries have more than 1024 keys, or a halo exceeds shared memory";
 }
 
 /* ---- plan ---- */
@@ -215,6 +219,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
 
 const struct nh_solver nh_solver_cuda_small = {
     NH_CUDA_SOLVER("cuda.small", knobs, refuse, nh_small_candidates, work, add_steps),
+    .refuse_all = refuse_all,
     .view = nh_attended_keys,
     .takes = NH_TAKES_PARTS | NH_TAKES_PERIODIC | NH_TAKES_TABLES,
 };
