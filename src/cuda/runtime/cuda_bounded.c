@@ -147,7 +147,7 @@ int64_t nh_cuda_most_blocks(const struct nh_cuda_blocks *blocks, const struct nh
             all = fmin(all, most_tiles(blocks, bound, &corners));
         all = floor(all * (1 + 1e-9) + 1e-6) * heads; /* rounded sums of products */
     }
-    return all < INT64_MAX / 2 ? nh_max((int64_t)all, 1) : INT64_MAX / 2;
+    return all < 0x1p62 ? nh_max((int64_t)all, 1) : INT64_C(1) << 62;
 }
 
 /* ---- making ---- */
