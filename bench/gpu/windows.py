@@ -175,7 +175,9 @@ def blocks_row(small: bool, device: str, dtype: Any, turns: int) -> dict[str, An
 
 def plan_row(small: bool, device: str, dtype: Any) -> dict[str, Any]:
     queries = 10_000 if small else 1_000_000
-    tensors = [x.detach() for x in drawn(*[(1, queries, 1, 32)] * 3, device=device, dtype=dtype)]
+    keys = same_as_formula(queries, 9).keys
+    shapes = [(1, length, 1, 32) for length in (queries, keys, keys)]
+    tensors = [x.detach() for x in drawn(*shapes, device=device, dtype=dtype)]
 
     def first_call(window: int) -> tuple[float, float]:
         table = same_as_formula(queries, window)

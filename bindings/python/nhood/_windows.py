@@ -53,6 +53,8 @@ class Windows:
     """coordinates of keys"""
     ranges: np.ndarray
     """int32 [queries, 2]: first and count of every query, read-only"""
+    most: int
+    """the most keys of a query, at least 1: how many slots the axis has in `attn`"""
 
     def __init__(self, table: Pairs, keys: int) -> None:
         pairs = _pairs(table)
@@ -89,17 +91,6 @@ class Windows:
         """Whether its ranges are the caller's own, in no text of the library's."""
         return self._table is not None
 
-    @functools.cached_property
-    def most(self) -> int:
-        """The most keys of a query, at least 1: how many slots the axis has in `attn`."""
-        return max(1, int(np.ascontiguousarray(self.ranges[:, 1]).max()))
-
-    @functools.cached_property
-    def _text(self) -> str:
-        text = self._written()
-        _live.setdefault(text, self)
-        return text
-
     @property
     def inverse(self) -> np.ndarray:
         """int32 [keys, 2]: first and count of the queries that attend each key, read-only."""
@@ -113,6 +104,8 @@ class Windows:
     _shift: int
     _valid: int
     _table: Optional[np.ndarray]
+    _text: str
+    """what it is made of: torch.compile reads it, and so can wait for no property to compute it"""
 
     @classmethod
     def _made(cls, kind: int, queries: int, keys: int, size: int, shift: int = 0) -> Windows:
@@ -142,7 +135,9 @@ class Windows:
         if status:
             raise c.error(status, self._words(c.last_error()))
         ranges.setflags(write=False)
-        own.update(ranges=ranges)
+        own.update(ranges=ranges, most=max(1, int(np.ascontiguousarray(ranges[:, 1]).max())))
+        own["_text"] = self._written()
+        _live.setdefault(self._text, self)
 
     def borrowed(self) -> c.Windows:
         """The library's struct, which borrows the table."""
