@@ -361,7 +361,7 @@ static nhood_status take(struct together *together, int64_t index) {
     return NHOOD_OK;
 }
 
-/* Of the problems that are left the one with the most work, or -1. */
+/* The problem with the most work among those that are left, or -1. */
 static int64_t next_leader(const struct together *together) {
     int64_t next = -1;
     double most = -1;

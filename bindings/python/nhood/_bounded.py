@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from . import _library as c
 from . import _words
-from ._groups import Asked, _outputs, _present, _sizes, _steps
+from ._groups import Asked, _outputs, _present, _sizes, _steps, blank_problem
 from ._layouts import Layout
 from ._operations import dtype_of
 from ._plans import Context, Outputs, PlanOwner, cached, give_back, int_in, plan_options, take_scratch
@@ -43,13 +43,7 @@ class Lengths(NamedTuple):
 
 
 def _problem(asked: Asked, of: Bounded, dtype: int, sizes: dict[str, int]) -> c.Problem:
-    problem, rank = c.Problem(), len(of.longest)
-    c.lib.nhood_problem_init_sized(problem, ctypes.sizeof(problem), asked.operation.code, dtype, rank)
-    problem.flags = asked.flags
-    if asked.scale is not None:
-        if asked.scale != asked.scale:  # to the library, NaN means the default
-            raise ValueError("scale = nan is not finite")
-        problem.scale = asked.scale
+    problem = blank_problem(asked, dtype, len(of.longest))
     problem.heads, problem.kv_heads, problem.dim, problem.dim_v = (sizes[letter] for letter in "HKDV")
     for i, values in enumerate(zip(*of)):
         axis = problem.axis[i]

@@ -76,15 +76,20 @@ class GroupPlan(NamedTuple):
 # ---- problems ----
 
 
-def _blank(asked: Asked, dtype: int, rank: int, count: int) -> np.ndarray:
-    first = c.Problem()
-    c.lib.nhood_problem_init_sized(first, ctypes.sizeof(first), asked.operation.code, dtype, rank)
-    first.flags = asked.flags
+def blank_problem(asked: Asked, dtype: int, rank: int) -> c.Problem:
+    """What is asked, on axes and heads that are to be filled in."""
+    problem = c.Problem()
+    c.lib.nhood_problem_init_sized(problem, ctypes.sizeof(problem), asked.operation.code, dtype, rank)
+    problem.flags = asked.flags
     if asked.scale is not None:
         if asked.scale != asked.scale:  # to the library, NaN means the default
             raise ValueError("scale = nan is not finite")
-        first.scale = asked.scale
-    return np.frombuffer(bytearray(bytes(first) * count), _PROBLEM)
+        problem.scale = asked.scale
+    return problem
+
+
+def _blank(asked: Asked, dtype: int, rank: int, count: int) -> np.ndarray:
+    return np.frombuffer(bytearray(bytes(blank_problem(asked, dtype, rank)) * count), _PROBLEM)
 
 
 def _fill_axes(problems: np.ndarray, axes: np.ndarray) -> None:

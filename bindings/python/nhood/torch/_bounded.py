@@ -16,7 +16,6 @@ from .. import _bounded, _plans
 from .._bounded import Bounded, Lengths
 from .._groups import Asked, layouts_table
 from .._operations import BACKWARD, FORWARD
-from ._dispatch import directly
 from ._groups import (
     _backward,
     _fake_gradients,
@@ -30,10 +29,11 @@ from ._groups import (
     _second,
     _second_jvp,
     _varlen_flops,
+    register_operator,
 )
 from ._ops import library
 from ._tensors import example_layouts, run_bounded
-from ._transforms import Formula, one_by_one, register_formula, register_mapping
+from ._transforms import Formula, register_formula
 from ._unfused import OptionalTensor
 
 _BOUND = "int[] bound, int[] kernel_size, int[] stride, int[] dilation, int[] is_causal, float? scale"
@@ -113,17 +113,8 @@ def _kind(lengths: Tensor, parameters: Sequence[Any]) -> _Kind:
     return _of_packed(*_table(lengths, parameters))
 
 
-def _register(name: str, tensors: int, implementation: Any, fake: Any) -> Any:
-    library.define(name + _SCHEMAS[name])
-    for key in ("CPU", "CUDA"):
-        library.impl(name, implementation, key)
-    torch.library.register_fake(f"nhood::{name}", fake, lib=library)
-    register_mapping(library, name, tensors, one_by_one)
-    return directly(name, getattr(torch.ops.nhood, name).default, implementation, tensors)
-
-
-na_bounded = _register("na_bounded", 4, _na_bounded, _fake_na_bounded)
-na_bounded_backward = _register("na_bounded_backward", 8, _na_bounded_backward, _fake_gradients)
+na_bounded = register_operator("na_bounded", _SCHEMAS["na_bounded"], 4, _na_bounded, _fake_na_bounded)
+na_bounded_backward = register_operator("na_bounded_backward", _SCHEMAS["na_bounded_backward"], 8, _na_bounded_backward, _fake_gradients)
 
 
 def _flops(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, parameters: Sequence[Any], factor: float) -> int:

@@ -253,9 +253,11 @@ def _sets_flops(arguments: Sequence[Any], parameters: Sequence[Any], factor: flo
 # ---- registration ----
 
 
-def _register(name: str, tensors: int, implementation: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+def register_operator(
+    name: str, schema: str, tensors: int, implementation: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
     """Defines an operator; what to call it by."""
-    library.define(name + _SCHEMAS[name])
+    library.define(name + schema)
     for key in ("CPU", "CUDA"):
         library.impl(name, implementation, key)
     torch.library.register_fake(f"nhood::{name}", fake, lib=library)
@@ -263,10 +265,10 @@ def _register(name: str, tensors: int, implementation: Callable[..., Any], fake:
     return directly(name, getattr(torch.ops.nhood, name).default, implementation, tensors)
 
 
-na_varlen = _register("na_varlen", 4, _na_varlen, _checked_na_varlen)
-na_varlen_backward = _register("na_varlen_backward", 8, _na_varlen_backward, _fake_gradients)
-na_sets = _register("na_sets", 4, _na_sets, _fake_na_sets)
-na_sets_backward = _register("na_sets_backward", 8, _na_sets_backward, _fake_gradients)
+na_varlen = register_operator("na_varlen", _SCHEMAS["na_varlen"], 4, _na_varlen, _checked_na_varlen)
+na_varlen_backward = register_operator("na_varlen_backward", _SCHEMAS["na_varlen_backward"], 8, _na_varlen_backward, _fake_gradients)
+na_sets = register_operator("na_sets", _SCHEMAS["na_sets"], 4, _na_sets, _fake_na_sets)
+na_sets_backward = register_operator("na_sets_backward", _SCHEMAS["na_sets_backward"], 8, _na_sets_backward, _fake_gradients)
 for _name, _implementation, _fake in (
     ("sequence_table", _sequence_table, _fake_sequence_table),
     ("varlen_windows", _varlen_windows, _fake_varlen_windows),
