@@ -223,34 +223,20 @@ static void check_grids(void) {
 
 /* ---- faults ---- */
 
-static void check_faults(void) {
-    static const char *const calls[] = {"memory_allocate", "memory_send", "library_load"};
+static nhood_status make_steps_of_split80(void) {
     struct made made;
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        fake_driver_reset(90);
-        CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
-        fake.failing = calls[i];
-        fake.fail_from = 1;
-        const nhood_status status =
-            make(&nh_solver_cuda_split80, NULL, "bwd:bf16:b1h2d64:40x30:w7x5", 10, 3000, &made);
-        CHECK(status == (i ? NHOOD_ERR_DEVICE : NHOOD_ERR_MEMORY), "%s failing: %d", calls[i],
-              (int)status);
-        unmake(&made);
-        fixture_close(&f, calls[i]);
-    }
-    for (int n = 1;; n++) {
-        fake_driver_reset(90);
-        CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
-        atomic_store(&allocations, 0);
-        atomic_store(&failing_allocation, n);
-        const nhood_status status =
-            make(&nh_solver_cuda_naive, &rows, "bwd:f16:b1h2d64:40x30:w7x5", 10, 3000, &made);
-        atomic_store(&failing_allocation, 0);
-        unmake(&made);
-        fixture_close(&f, "without memory");
-        CHECK(!status || status == NHOOD_ERR_MEMORY, "allocation %d failing: %d", n, (int)status);
-        if (!status) break;
-    }
+    const nhood_status status =
+        make(&nh_solver_cuda_split80, NULL, "bwd:bf16:b1h2d64:40x30:w7x5", 10, 3000, &made);
+    unmake(&made);
+    return status;
+}
+
+static nhood_status make_steps_of_naive(void) {
+    struct made made;
+    const nhood_status status =
+        make(&nh_solver_cuda_naive, &rows, "bwd:f16:b1h2d64:40x30:w7x5", 10, 3000, &made);
+    unmake(&made);
+    return status;
 }
 
 int main(void) {
@@ -262,6 +248,9 @@ int main(void) {
     check_refusals();
     check_grids();
     fixture_close(&f, "bounds");
-    check_faults();
+    check_failing_call(&f, "memory_allocate", make_steps_of_split80);
+    check_failing_call(&f, "memory_send", make_steps_of_split80);
+    check_failing_call(&f, "library_load", make_steps_of_split80);
+    check_failing_allocations(&f, make_steps_of_naive);
     return test_result();
 }

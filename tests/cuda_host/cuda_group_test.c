@@ -337,39 +337,23 @@ static void check_refusals(void) {
     unmake(&made);
 }
 
-/* Whatever fails while a group is made is said, and leaves nothing behind. */
-static void check_faults(void) {
-    static const char *const calls[] = {"memory_allocate", "memory_send", "library_load",
-                                        "kernel_set", "tensor_map"};
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        static struct made made;
-        fake_driver_reset(90);
-        CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
-        fake.failing = calls[i];
-        fake.fail_from = 1;
-        /* boxes of tensor maps, which ask for much shared memory */
-        static const char *const one[] = {"b1h2d64:64x64:w15x15"};
-        const nhood_status status =
-            make(&nh_solver_cuda_fused90, NULL, "fwd:bf16", one, 1, 3, &made);
-        CHECK(status == (i ? NHOOD_ERR_DEVICE : NHOOD_ERR_MEMORY), "%s failing: %d", calls[i],
-              (int)status);
-        unmake(&made);
-        fixture_close(&f, calls[i]);
-    }
-    for (int n = 1;; n++) {
-        static struct made made;
-        fake_driver_reset(90);
-        CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
-        atomic_store(&allocations, 0);
-        atomic_store(&failing_allocation, n);
-        const nhood_status status =
-            make(&nh_solver_cuda_naive, &rows, "bwd:f16", images, IMAGES, 2, &made);
-        atomic_store(&failing_allocation, 0);
-        unmake(&made);
-        fixture_close(&f, "without memory");
-        CHECK(!status || status == NHOOD_ERR_MEMORY, "allocation %d failing: %d", n, (int)status);
-        if (!status) break;
-    }
+/* ---- faults ---- */
+
+/* Boxes of tensor maps, which ask for much shared memory. */
+static nhood_status make_boxes(void) {
+    static const char *const one[] = {"b1h2d64:64x64:w15x15"};
+    static struct made made;
+    const nhood_status status = make(&nh_solver_cuda_fused90, NULL, "fwd:bf16", one, 1, 3, &made);
+    unmake(&made);
+    return status;
+}
+
+static nhood_status make_images(void) {
+    static struct made made;
+    const nhood_status status =
+        make(&nh_solver_cuda_naive, &rows, "bwd:f16", images, IMAGES, 2, &made);
+    unmake(&made);
+    return status;
 }
 
 int main(void) {
@@ -385,6 +369,11 @@ int main(void) {
     check_windows();
     check_refusals();
     fixture_close(&f, "groups");
-    check_faults();
+    check_failing_call(&f, "memory_allocate", make_boxes);
+    check_failing_call(&f, "memory_send", make_boxes);
+    check_failing_call(&f, "library_load", make_boxes);
+    check_failing_call(&f, "kernel_set", make_boxes);
+    check_failing_call(&f, "tensor_map", make_boxes);
+    check_failing_allocations(&f, make_images);
     return test_result();
 }

@@ -140,4 +140,35 @@ static inline nhood_io pretended_io(const struct nh_problem *problem,
     return io;
 }
 
+/* Makes something and unmakes it. Returns what making it did. */
+typedef nhood_status fixture_make_fn(void);
+
+/* Checks that it fails if this function of the driver does, and leaves nothing behind. */
+static inline void check_failing_call(struct fixture *f, const char *call, fixture_make_fn *make) {
+    const bool memory = strcmp(call, "memory_allocate") == 0;
+    fake_driver_reset(90);
+    CHECK(!fixture_open(f, ""), "%s", nhood_last_error());
+    fake.failing = call;
+    fake.fail_from = 1;
+    const nhood_status status = make();
+    CHECK(status == (memory ? NHOOD_ERR_MEMORY : NHOOD_ERR_DEVICE), "%s failing: %d", call,
+          (int)status);
+    fixture_close(f, call);
+}
+
+/* The same for each of its allocations on the host, which may do without some. */
+static inline void check_failing_allocations(struct fixture *f, fixture_make_fn *make) {
+    nhood_status status = NHOOD_ERR_MEMORY;
+    for (int n = 1; status; n++) {
+        fake_driver_reset(90);
+        CHECK(!fixture_open(f, ""), "%s", nhood_last_error());
+        atomic_store(&allocations, 0);
+        atomic_store(&failing_allocation, n);
+        status = make();
+        atomic_store(&failing_allocation, 0);
+        fixture_close(f, "without memory");
+        CHECK(!status || status == NHOOD_ERR_MEMORY, "allocation %d failing: %d", n, (int)status);
+    }
+}
+
 #endif

@@ -153,14 +153,10 @@ int64_t nh_cuda_most_blocks(const struct nh_cuda_blocks *blocks, const struct nh
 /* ---- making ---- */
 
 static nhood_status check_step(const struct nh_cuda_operation *operation, int32_t s) {
-    enum { MEMBER_SHARED_BYTES = 2048 }; /* as in cuda_group.c */
     const struct nh_cuda_step *step = &operation->step[s];
-    const int64_t most_shared = operation->device->shared_bytes_per_block - MEMBER_SHARED_BYTES;
-    bool fits = (step->blocks.rows || step->blocks.tile[0]) && !step->maps && !step->tables &&
-                step->cluster <= 1 && step->shared_bytes <= most_shared;
-    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
-        fits = fits && step->binding[slot].from != NH_BIND_KEPT;
-    if (fits) return NHOOD_OK;
+    if ((step->blocks.rows || step->blocks.tile[0]) && !step->maps && !step->tables &&
+        step->cluster <= 1 && nh_cuda_serves_members(operation, step))
+        return NHOOD_OK;
     return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: its launch depends on lengths",
                     operation->spec[s].source);
 }
@@ -323,9 +319,16 @@ static nhood_status read_lengths(const struct cuda_bounded *created, const nhood
     return nh_cuda_launch(operation, step, false, io->stream, parameters);
 }
 
+/* An execute of so many members. */
+struct execute {
+    const struct cuda_bounded *created;
+    int64_t members;
+};
+
 /* Launches step s of all members. */
-static nhood_status launch_step(const struct cuda_bounded *created, int32_t s, bool overlaps,
-                                const nhood_group_io *io) {
+static nhood_status launch_step(const void *user, int32_t s, const nhood_io *io, bool overlaps) {
+    const struct execute *execute = user;
+    const struct cuda_bounded *created = execute->created;
     const struct nh_cuda_operation *operation = created->operation;
     const struct nh_cuda_step *step = &operation->step[s];
     const struct table *table = &created->table[s];
@@ -334,36 +337,25 @@ static nhood_status launch_step(const struct cuda_bounded *created, int32_t s, b
         .arguments = workspace + table->arguments,
         .member = (const struct nh_cuda_member *)(const void *)(workspace + table->member),
         .place = (const long long *)(const void *)(workspace + table->place),
-        .members = (int)io->count,
+        .members = (int)execute->members,
         .argument_bytes = (int)sizeof(struct nh_cuda_arguments),
         .threads = step->threads,
         .used = table->used,
         .bases = table->bases};
-    unsigned long long *base = members.base;
     void *parameters[1] = {&members};
-    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
-        const int32_t from = step->binding[slot].from;
-        if (table->used >> slot & 1)
-            *base++ = (uintptr_t)(from == NH_BIND_WORKSPACE ? io->workspace : io->data[from]);
-    }
+    nh_cuda_set_bases(step, table->used, io, members.base);
     return nh_cuda_launch(operation, step, overlaps, io->stream, parameters);
 }
 
 static nhood_status run_steps(const struct cuda_bounded *created, const nhood_group_io *io) {
     const struct nh_cuda_operation *operation = created->operation;
-    nhood_io all = {.struct_size = sizeof all};
+    const struct execute execute = {created, io->count};
+    nhood_io all = {.struct_size = sizeof all, .workspace = io->workspace, .stream = io->stream};
     memcpy(all.data, io->data, sizeof all.data);
     nhood_status status = nh_cuda_check_alignment(operation, &all);
     if (!status) status = read_lengths(created, io);
-    bool follows = false; /* the step right before this one was launched */
-    for (int32_t s = 0; !status && s < created->steps; s++) {
-        const struct nh_cuda_step *step = &operation->step[s];
-        const bool launched = nh_cuda_wanted(step, &all);
-        const bool overlaps = follows && step->overlaps && operation->device->overlaps;
-        if (launched) status = launch_step(created, s, overlaps, io);
-        follows = launched;
-    }
-    return status;
+    return status ? status
+                  : nh_cuda_run_steps(operation, created->steps, &all, launch_step, &execute);
 }
 
 static nhood_status run(const struct nh_group_operation *operation, const nhood_group_io *io) {

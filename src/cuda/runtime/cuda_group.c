@@ -9,12 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A kernel keeps its member's arguments, and which blocks are the member's, in shared memory; what follows there begins at a
- * multiple of 1,024 bytes. */
-enum { MEMBER_SHARED_BYTES = 2048 };
-static_assert(sizeof(struct nh_cuda_table_arguments) + 2 * sizeof(unsigned) <= MEMBER_SHARED_BYTES,
-              "shared memory of a member");
-
 /* The most bytes of a kernel's parameters before CUDA 12.1. */
 enum { MOST_PARAMETERS = 4096 };
 static_assert(sizeof(struct nh_cuda_members) <= MOST_PARAMETERS &&
@@ -104,16 +98,12 @@ static bool maps_fit(const struct nh_cuda_step *step) {
     return true;
 }
 
-/* Whether the member's launches can be those of a batch: memory that belongs to the member's plan is in the table only as window
- * tables, and one more launch may be needed for maps. */
+/* Whether the member's launches can be those of a batch, which may need one more launch for maps. */
 static bool can_join(const struct nh_cuda_operation *operation) {
-    const int64_t most_shared = operation->device->shared_bytes_per_block - MEMBER_SHARED_BYTES;
-    for (int32_t i = 0; i < operation->count; i++) {
-        const struct nh_cuda_step *step = &operation->step[i];
-        if (!maps_fit(step) || step->shared_bytes > most_shared) return false;
-        for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
-            if (step->binding[slot].from == NH_BIND_KEPT) return false;
-    }
+    for (int32_t i = 0; i < operation->count; i++)
+        if (!maps_fit(&operation->step[i]) ||
+            !nh_cuda_serves_members(operation, &operation->step[i]))
+            return false;
     return operation->count > 0 && operation->count < NH_CUDA_STEPS;
 }
 
@@ -425,21 +415,10 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
 
 /* ---- executing ---- */
 
-/* Fills in the addresses of tensors that a member, or all of them, are given. */
-static void set_bases(const struct nh_cuda_step *step, uint32_t used, const nhood_io *io,
-                      unsigned long long *base) {
-    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
-        if (!(used >> slot & 1)) continue;
-        const int32_t from = step->binding[slot].from;
-        *base++ = (unsigned long long)(uintptr_t)(from == NH_BIND_WORKSPACE ? io->workspace
-                                                                            : io->data[from]);
-    }
-}
-
-/* Launches step s for the members [first, first + count) of a batch, whose bases are set. */
+/* Launches step s for the members [first, first + count) of a batch, whose bases are set. The workspace and the stream are io's. */
 static nhood_status launch_members(const struct batch *batch, int32_t s, int64_t first,
-                                   int64_t count, bool packed, bool overlaps,
-                                   const nhood_group_io *io, struct nh_cuda_members *members) {
+                                   int64_t count, bool packed, bool overlaps, const nhood_io *io,
+                                   struct nh_cuda_members *members) {
     const struct nh_cuda_operation *operation = batch->operation;
     const struct table *table = &batch->table[s];
     const char *memory = (const char *)(uintptr_t)operation->memory;
@@ -534,22 +513,12 @@ static nhood_status run_maps(const struct cuda_group *created, const struct batc
     return status;
 }
 
-static nhood_status run_packed(const struct batch *batch, const nhood_group_io *io) {
-    const struct nh_cuda_operation *operation = batch->operation;
-    const nhood_io all = packed_io(io);
-    nhood_status status = NHOOD_OK;
+/* Launches step s for all members of a batch, whose tensors are packed. */
+static nhood_status launch_packed(const void *user, int32_t s, const nhood_io *io, bool overlaps) {
+    const struct batch *batch = user;
     struct nh_cuda_members members;
-    bool follows = false; /* the step right before this one was launched */
-    for (int32_t s = 0; !status && s < batch->steps; s++) {
-        const struct nh_cuda_step *step = &operation->step[s];
-        const bool launched = nh_cuda_wanted(step, &all);
-        const bool overlaps = follows && step->overlaps && operation->device->overlaps;
-        follows = launched;
-        if (!launched) continue;
-        set_bases(step, batch->table[s].used, &all, members.base);
-        status = launch_members(batch, s, 0, batch->count, true, overlaps, io, &members);
-    }
-    return status;
+    nh_cuda_set_bases(&batch->operation->step[s], batch->table[s].used, io, members.base);
+    return launch_members(batch, s, 0, batch->count, true, overlaps, io, &members);
 }
 
 /* Sets the bases of members from the first one on, up to one that does not want the step or finds no room. Returns their number. */
@@ -562,7 +531,7 @@ static int64_t set_bases_of_members(const struct cuda_group *created, const stru
     for (; first + count < batch->count; count++) {
         const nhood_io own = nh_group_member_io(created->group, io, batch->member[first + count]);
         if ((count + 1) * table->bases > NH_MEMBER_BASES || !nh_cuda_wanted(step, &own)) break;
-        set_bases(step, table->used, &own, base + count * table->bases);
+        nh_cuda_set_bases(step, table->used, &own, base + count * table->bases);
     }
     return count;
 }
@@ -571,6 +540,7 @@ static int64_t set_bases_of_members(const struct cuda_group *created, const stru
  * not be the launch whose results it reads. */
 static nhood_status run_apart(const struct cuda_group *created, const struct batch *batch,
                               const nhood_group_io *io) {
+    const nhood_io all = packed_io(io);
     nhood_status status = NHOOD_OK;
     struct nh_cuda_members members;
     bool follows = false; /* the step before this one was one launch for all members */
@@ -584,7 +554,7 @@ static nhood_status run_apart(const struct cuda_group *created, const struct bat
             status = launch_members(batch, s, first, count, false,
                                     follows && whole && step->overlaps &&
                                         batch->operation->device->overlaps,
-                                    io, &members);
+                                    &all, &members);
         }
         follows = whole;
     }
@@ -611,11 +581,14 @@ static nhood_status run_batches(const struct cuda_group *created, const nhood_gr
     status = nh_cuda_enter(created->device, false, &scope);
     if (status) return status;
     if (io->member && find_packed(created->group, io, &packed)) io = &packed;
+    const nhood_io all = packed_io(io);
     for (int64_t b = 0; !status && b < created->batches; b++) {
-        status = run_maps(created, &created->batch[b], io);
+        const struct batch *batch = &created->batch[b];
+        status = run_maps(created, batch, io);
         if (status) break;
-        status = io->member ? run_apart(created, &created->batch[b], io)
-                            : run_packed(&created->batch[b], io);
+        status = io->member ? run_apart(created, batch, io)
+                            : nh_cuda_run_steps(batch->operation, batch->steps, &all, launch_packed,
+                                                batch);
     }
     nh_cuda_leave(created->device, &scope);
     return status;

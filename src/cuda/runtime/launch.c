@@ -9,6 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A kernel of many members keeps its member's arguments, and which blocks are the member's, in shared memory; what follows there
+ * begins at a multiple of 1,024 bytes. */
+enum { MEMBER_SHARED_BYTES = 2048 };
+static_assert(sizeof(struct nh_cuda_table_arguments) + 2 * sizeof(unsigned) <= MEMBER_SHARED_BYTES,
+              "shared memory of a member");
+
 nhood_status nh_cuda_check_alignment(const struct nh_cuda_operation *operation,
                                      const nhood_io *io) {
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
@@ -112,8 +118,9 @@ void nh_cuda_add_tables(const struct nh_cuda_operation *operation,
     put(next, axes + NH_AXES, (size_t)(end - (const char *)(axes + NH_AXES)));
 }
 
-static nhood_status launch(const struct nh_cuda_operation *operation,
-                           const struct nh_cuda_step *step, const nhood_io *io, bool overlaps) {
+static nhood_status launch_step(const void *user, int32_t s, const nhood_io *io, bool overlaps) {
+    const struct nh_cuda_operation *operation = user;
+    const struct nh_cuda_step *step = &operation->step[s];
     struct nh_cuda_arguments arguments;
     struct nh_cuda_table_arguments with_tables;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
@@ -132,14 +139,31 @@ bool nh_cuda_wanted(const struct nh_cuda_step *step, const nhood_io *io) {
     return false;
 }
 
-static nhood_status run_steps(const struct nh_cuda_operation *operation, const nhood_io *io) {
+bool nh_cuda_serves_members(const struct nh_cuda_operation *operation,
+                            const struct nh_cuda_step *step) {
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+        if (step->binding[slot].from == NH_BIND_KEPT) return false;
+    return step->shared_bytes <= operation->device->shared_bytes_per_block - MEMBER_SHARED_BYTES;
+}
+
+void nh_cuda_set_bases(const struct nh_cuda_step *step, uint32_t used, const nhood_io *io,
+                       unsigned long long *base) {
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
+        const int32_t from = step->binding[slot].from;
+        if (used >> slot & 1)
+            *base++ = (uintptr_t)(from == NH_BIND_WORKSPACE ? io->workspace : io->data[from]);
+    }
+}
+
+nhood_status nh_cuda_run_steps(const struct nh_cuda_operation *operation, int32_t count,
+                               const nhood_io *io, nh_cuda_launch_fn *launch, const void *user) {
     nhood_status status = NHOOD_OK;
     bool follows = false; /* the step right before this one was launched */
-    for (int32_t i = 0; !status && i < operation->count; i++) {
-        const struct nh_cuda_step *step = &operation->step[i];
-        bool launched = nh_cuda_wanted(step, io);
-        bool overlaps = follows && step->overlaps && operation->device->overlaps;
-        if (launched) status = launch(operation, step, io, overlaps);
+    for (int32_t s = 0; !status && s < count; s++) {
+        const struct nh_cuda_step *step = &operation->step[s];
+        const bool launched = nh_cuda_wanted(step, io);
+        const bool overlaps = follows && step->overlaps && operation->device->overlaps;
+        if (launched) status = launch(user, s, io, overlaps);
         follows = launched;
     }
     return status;
@@ -150,7 +174,7 @@ static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
     struct nh_cuda_scope scope;
     nhood_status status = nh_cuda_check_alignment(operation, io);
     if (status || (status = nh_cuda_enter(operation->device, false, &scope))) return status;
-    status = run_steps(operation, io);
+    status = nh_cuda_run_steps(operation, operation->count, io, launch_step, operation);
     nh_cuda_leave(operation->device, &scope);
     return status;
 }

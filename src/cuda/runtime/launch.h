@@ -161,6 +161,23 @@ nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
                             const struct nh_cuda_step *step, bool overlaps, void *stream,
                             void **parameters);
 
+/* Launches a step of `user`, with tensors of `io`. overlaps: as above. */
+typedef nhood_status nh_cuda_launch_fn(const void *user, int32_t step, const nhood_io *io,
+                                       bool overlaps);
+
+/* Launches those of the first `count` steps that have something to do. A step may overlap only the one right before it. */
+nhood_status nh_cuda_run_steps(const struct nh_cuda_operation *operation, int32_t count,
+                               const nhood_io *io, nh_cuda_launch_fn *launch, const void *user);
+
+/* Whether the step's kernel may serve many members (NH_MEMBERS): it reads no memory of a member's plan but window tables, and
+ * there is room for the member's arguments in shared memory. */
+bool nh_cuda_serves_members(const struct nh_cuda_operation *operation,
+                            const struct nh_cuda_step *step);
+
+/* Writes, for such a kernel, the addresses of what the `used` slots are bound to. */
+void nh_cuda_set_bases(const struct nh_cuda_step *step, uint32_t used, const nhood_io *io,
+                       unsigned long long *base);
+
 /* ---- memory of the plan on the device (plan_memory.c) ---- */
 
 enum { NH_KEPT_ALIGNMENT = 256 };
