@@ -96,8 +96,10 @@ static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADE
     const char *options[OPTIONS];
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(EXAMPLE_CONFIG);
     const struct example_config config = {.pipeline = 1, .rows = {1, 4, 8}, .warps = -4};
-    struct nh_kernel_spec spec;
+    struct nh_kernel_spec spec = {.source = "abi.cu"};
+    char config_text[NH_KERNEL_CONFIG_BYTES];
     nh_kernel_configure(&spec, fields, &config);
+    nh_kernel_config_text(&spec, config_text);
     const size_t addresses =
         tables ? sizeof(struct nh_cuda_table_axis) - sizeof(struct nh_cuda_axis) : 0;
     const size_t more = 3 * ((regions ? sizeof(struct nh_cuda_region) : 0) + addresses);
@@ -111,7 +113,7 @@ static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADE
         snprintf(option[i], sizeof option[i], "-D%s=%zu", macro[i], value[i]);
     snprintf(option[SIZES], sizeof option[SIZES], "--gpu-architecture=sm_%d", arch);
     snprintf(option[SIZES + 1], sizeof option[0], "-DNH_REGIONS=%d", regions);
-    snprintf(config_option, sizeof config_option, "-DNH_CONFIG=%s", spec.config);
+    snprintf(config_option, sizeof config_option, "-DNH_CONFIG=%s", config_text);
     snprintf(option[SIZES + 2], sizeof option[0], "-DNH_TABLES=%d", tables);
     for (int i = 0; i < SIZES + 3; i++)
         options[i] = option[i];

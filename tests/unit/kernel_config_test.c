@@ -13,6 +13,12 @@ static const char *text_of(const struct nh_kernel_spec *spec) {
     return text;
 }
 
+static const char *config_of(const struct nh_kernel_spec *spec) {
+    static char text[NH_KERNEL_CONFIG_BYTES];
+    nh_kernel_config_text(spec, text);
+    return text;
+}
+
 static void expect(const char *text, const char *expected) {
     CHECK(!strcmp(text, expected), "'%s' instead of '%s'", text, expected);
 }
@@ -30,15 +36,27 @@ int main(void) {
     nh_kernel_name_value(&spec, "pipeline", "EXAMPLE_RING");
     nh_kernel_name_value(&spec, "warps", "EXAMPLE_FOUR");
     nh_kernel_name_value(&spec, "row", "EXAMPLE_ONE");
-    expect(spec.config, "{.pipeline=EXAMPLE_RING,.rows={1,4,-8},.warps=EXAMPLE_FOUR}");
+    expect(config_of(&spec), "{.pipeline=EXAMPLE_RING,.rows={1,4,-8},.warps=EXAMPLE_FOUR}");
     /* A configuration set again replaces the first. */
     const struct example_config other = {.pipeline = 3};
     nh_kernel_configure(&spec, fields, &other);
-    expect(spec.config, "{.pipeline=3,.rows={0,0,0},.warps=0}");
-    /* What does not fit is cut off at the same length, by which nh_cuda_step_add knows it. */
+    expect(config_of(&spec), "{.pipeline=3,.rows={0,0,0},.warps=0}");
+    /* The same values are the same kernel, whatever room there is behind them. */
+    struct nh_kernel_spec copy;
+    memset(&copy, 0xff, sizeof copy);
+    nh_kernel_copy(&copy, &spec);
+    CHECK(nh_kernel_same(&copy, &spec), "a copy is another kernel");
+    expect(config_of(&copy), "{.pipeline=3,.rows={0,0,0},.warps=0}");
+    copy.value[1]++;
+    CHECK(!nh_kernel_same(&copy, &spec), "another value is the same kernel");
+    copy.value[1]--;
+    nh_kernel_define(&copy, "NH_MEMBERS", 1);
+    CHECK(!nh_kernel_same(&copy, &spec), "one more macro is the same kernel");
+    /* More than fits is counted, by which nh_cuda_step_add knows it, and left out. */
     static const struct nh_kernel_field many[] = {{"many", 2000}, {NULL, 0}};
     static const int values[2000];
     nh_kernel_configure(&spec, many, values);
-    CHECK(strlen(spec.config) == NH_KERNEL_CONFIG_BYTES - 1, "%zu characters", strlen(spec.config));
+    CHECK(spec.values == 2000, "%d values", (int)spec.values);
+    CHECK(strlen(config_of(&spec)) < NH_KERNEL_CONFIG_BYTES, "a text of too many values");
     return test_result();
 }

@@ -438,8 +438,30 @@ static void check_queue_order(int64_t stride, int64_t first, int expected) {
           tiling.order[0], tiling.order[1], tiling.order[2]);
 }
 
+/* The count of one extent, which has a way of its own for axes without steps, is that of many. */
+static void check_one(uint64_t *state) {
+    const int64_t length = test_between(state, 1, 400);
+    const struct nh_axis axis = nh_whole_axis(
+        length, test_between(state, 1, test_between(state, 0, 1) ? length : nh_min(length, 20)), 1,
+        1, (int32_t)test_between(state, 0, 1));
+    const int32_t rows = (int32_t)test_between(state, 1, 40),
+                  columns = (int32_t)test_between(state, 1, 40);
+    const bool inverse = test_between(state, 0, 1);
+    struct nh_tile_counts many;
+    nh_tile_counts(&axis, rows, rows, inverse, false, &columns, 1, &many);
+    const struct nh_tile_count one = nh_tile_count(&axis, rows, columns, inverse);
+    CHECK(one.tiles == many.tiles && one.halo == many.halo && one.visits == many.visits[0],
+          "L %lld, window %lld, causal %d: %d rows, %d columns, inverse %d: %lld tiles, halo %lld, "
+          "%g visits, not %lld, %lld, %g",
+          (long long)length, (long long)axis.window, (int)axis.causal, rows, columns, inverse,
+          (long long)one.tiles, (long long)one.halo, one.visits, (long long)many.tiles,
+          (long long)many.halo, many.visits[0]);
+}
+
 int main(void) {
     uint64_t state = 20240307;
+    for (int i = 0; i < 20000; i++)
+        check_one(&state);
     check_queue_order(1, 30, 0);
     check_queue_order(8, 30, 0);
     check_queue_order(1, 300, 2);

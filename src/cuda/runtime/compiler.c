@@ -4,6 +4,7 @@
 #include "library_names.h"
 #include "os.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,68 +19,102 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
     spec->define[spec->count++].value = value;
 }
 
-/* Appends as much as fits to a configuration that has so many characters, and returns how many it has then. Groups write one for
- * each member, so this is no formatted print. */
-static size_t append(struct nh_kernel_spec *spec, size_t used, const char *text) {
-    while (*text && used < sizeof spec->config - 1)
-        spec->config[used++] = *text++;
-    spec->config[used] = '\0';
-    return used;
-}
-
-static size_t append_number(struct nh_kernel_spec *spec, size_t used, int value) {
-    char digits[16], *first = digits + sizeof digits - 1;
-    unsigned left = value < 0 ? 0u - (unsigned)value : (unsigned)value;
-    *first = '\0';
-    do
-        *--first = (char)('0' + left % 10);
-    while (left /= 10);
-    if (value < 0) *--first = '-';
-    return append(spec, used, first);
-}
-
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
                          const void *config) {
-    const char *value = config;
-    size_t used = 0;
-    for (int i = 0; field[i].name; i++) {
-        used = append(spec, used, i ? ",." : "{.");
-        used = append(spec, used, field[i].name);
-        used = append(spec, used, field[i].count ? "={" : "=");
-        for (int k = 0; k < nh_max(field[i].count, 1); k++, value += sizeof(int)) {
-            int one;
-            memcpy(&one, value, sizeof one);
-            if (k) used = append(spec, used, ",");
-            used = append_number(spec, used, one);
-        }
-        if (field[i].count) used = append(spec, used, "}");
-    }
-    append(spec, used, "}");
+    spec->field = field;
+    spec->values = spec->names = 0;
+    for (int i = 0; field[i].name; i++)
+        spec->values += field[i].count ? field[i].count : 1;
+    memcpy(spec->value, config,
+           (size_t)nh_min(spec->values, NH_KERNEL_CONFIG_INTS) * sizeof *spec->value);
 }
 
 void nh_kernel_name_value(struct nh_kernel_spec *spec, const char *member, const char *enumerator) {
-    char rest[NH_KERNEL_CONFIG_BYTES];
-    const size_t length = strlen(member);
-    for (char *at = strchr(spec->config, '.'); at; at = strchr(at + 1, '.')) {
-        if (strncmp(at + 1, member, length) != 0 || at[1 + length] != '=') continue;
-        char *value = at + length + 2;
-        strcpy(rest, value + strcspn(value, ",}"));
-        append(spec, append(spec, (size_t)(value - spec->config), enumerator), rest);
-        return;
+    if (spec->names == NH_KERNEL_CONFIG_NAMES) return;
+    spec->name[spec->names].member = member;
+    spec->name[spec->names++].enumerator = enumerator;
+}
+
+bool nh_kernel_same(const struct nh_kernel_spec *a, const struct nh_kernel_spec *b) {
+    if (a->count != b->count || a->field != b->field ||
+        (a->source != b->source && strcmp(a->source, b->source) != 0))
+        return false;
+    for (int32_t i = 0; i < a->count; i++)
+        if (a->define[i].value != b->define[i].value ||
+            (a->define[i].name != b->define[i].name &&
+             strcmp(a->define[i].name, b->define[i].name) != 0))
+            return false;
+    return !a->field || !memcmp(a->value, b->value, (size_t)a->values * sizeof *a->value);
+}
+
+void nh_kernel_copy(struct nh_kernel_spec *to, const struct nh_kernel_spec *from) {
+    to->source = from->source;
+    to->count = from->count;
+    to->field = from->field;
+    to->values = from->values;
+    to->names = from->names;
+    memcpy(to->define, from->define, (size_t)from->count * sizeof *from->define);
+    if (!from->field) return;
+    memcpy(to->value, from->value,
+           (size_t)nh_min(from->values, NH_KERNEL_CONFIG_INTS) * sizeof *from->value);
+    memcpy(to->name, from->name, (size_t)from->names * sizeof *from->name);
+}
+
+/* A text while it is written; what does not fit is cut off. */
+struct writing {
+    char *text;
+    size_t used, room;
+};
+
+static void NH_PRINTF(2, 3) write(struct writing *writing, const char *format, ...) {
+    va_list arguments;
+    if (writing->used >= writing->room) return;
+    va_start(arguments, format);
+    writing->used += (size_t)vsnprintf(writing->text + writing->used, writing->room - writing->used,
+                                       format, arguments);
+    va_end(arguments);
+}
+
+/* The name of a member's value, or NULL. */
+static const char *enumerator_of(const struct nh_kernel_spec *spec, const char *member) {
+    for (int i = 0; i < spec->names; i++)
+        if (!strcmp(spec->name[i].member, member)) return spec->name[i].enumerator;
+    return NULL;
+}
+
+static void write_config(const struct nh_kernel_spec *spec, struct writing *to) {
+    const int *value = spec->value, *end = value + nh_min(spec->values, NH_KERNEL_CONFIG_INTS);
+    for (int i = 0; spec->field[i].name; i++) {
+        const struct nh_kernel_field *field = &spec->field[i];
+        const char *enumerator = enumerator_of(spec, field->name);
+        write(to, "%s.%s=%s", i ? "," : "{", field->name, field->count ? "{" : "");
+        for (int k = 0; k < nh_max(field->count, 1) && value < end; k++, value++)
+            if (enumerator)
+                write(to, "%s", enumerator);
+            else
+                write(to, "%s%d", k ? "," : "", *value);
+        if (field->count) write(to, "}");
     }
+    write(to, "}");
+}
+
+void nh_kernel_config_text(const struct nh_kernel_spec *spec, char text[NH_KERNEL_CONFIG_BYTES]) {
+    struct writing to = {text, 0, NH_KERNEL_CONFIG_BYTES};
+    *text = '\0';
+    if (spec->field) write_config(spec, &to);
 }
 
 /* From sm_90 on, the "a" variant of an architecture allows instructions such as wgmma that only it has. */
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch, bool line_info,
                     char text[NH_KERNEL_TEXT_BYTES]) {
-    size_t used = (size_t)snprintf(
-        text, NH_KERNEL_TEXT_BYTES, "%s --std=c++20 --gpu-architecture=sm_%d%s%s", spec->source,
-        (int)arch, arch >= 90 ? "a" : "", line_info ? " --generate-line-info" : "");
-    for (int32_t i = 0; i < spec->count && used < NH_KERNEL_TEXT_BYTES; i++)
-        used += (size_t)snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " -D%s=%lld",
-                                 spec->define[i].name, (long long)spec->define[i].value);
-    if (*spec->config && used < NH_KERNEL_TEXT_BYTES)
-        snprintf(text + used, NH_KERNEL_TEXT_BYTES - used, " -DNH_CONFIG=%s", spec->config);
+    struct writing to = {text, 0, NH_KERNEL_TEXT_BYTES};
+    write(&to, "%s --std=c++20 --gpu-architecture=sm_%d%s%s", spec->source, (int)arch,
+          arch >= 90 ? "a" : "", line_info ? " --generate-line-info" : "");
+    for (int32_t i = 0; i < spec->count; i++)
+        write(&to, " -D%s=%lld", spec->define[i].name, (long long)spec->define[i].value);
+    if (!spec->field) return;
+    write(&to, " -DNH_CONFIG=");
+    write_config(spec, &to);
 }
 
 /* The hash is part of every key, so that a change in any source invalidates all stored kernels. */

@@ -15,7 +15,9 @@ extern const struct nh_source nh_kernel_sources[];
 extern const char *const nh_kernel_header_name[], *const nh_kernel_header_text[];
 extern const int nh_kernel_source_count, nh_kernel_header_count;
 
-enum { NH_KERNEL_DEFINES = 64, NH_KERNEL_CONFIG_BYTES = 2048 };
+enum { NH_KERNEL_DEFINES = 64, NH_KERNEL_CONFIG_INTS = 64, NH_KERNEL_CONFIG_NAMES = 4 };
+
+struct nh_kernel_field;
 
 /* One specialisation: a kernel source and the macros it is compiled with. Both make up its key. Macros never hold a
  * problem's extents, so that a new image size compiles nothing. */
@@ -27,9 +29,22 @@ struct nh_kernel_spec {
         const char *name;
         int64_t value;
     } define[NH_KERNEL_DEFINES];
-    /* the value of the macro NH_CONFIG, an initialiser; "": the kernel has no such macro */
-    char config[NH_KERNEL_CONFIG_BYTES];
+    /* the configuration as nh_kernel_configure got it: what follows is unused without `field`, and its text, the macro NH_CONFIG,
+     * is made when the kernel is looked for, as groups have one for each member. More values than there is room for are only
+     * counted. */
+    const struct nh_kernel_field *field; /* NULL: the kernel has no such macro */
+    int32_t values, names;
+    int value[NH_KERNEL_CONFIG_INTS];
+    struct {
+        const char *member, *enumerator;
+    } name[NH_KERNEL_CONFIG_NAMES]; /* the members whose values are named */
 };
+
+/* Whether two specs, of the same field tables and names, are of one kernel. */
+bool nh_kernel_same(const struct nh_kernel_spec *a, const struct nh_kernel_spec *b);
+
+/* Copies what a spec uses of its room. */
+void nh_kernel_copy(struct nh_kernel_spec *to, const struct nh_kernel_spec *from);
 
 /* Adds a macro. A spec that is full is left as it is, and nh_cuda_step_add then refuses it. */
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
@@ -49,11 +64,13 @@ struct nh_kernel_field {
     }
 
 /* Compiles the kernel with the configuration at `config`, a struct that NH_KERNEL_CONFIG defines: the macro NH_CONFIG is
- * {.warps=4,.rows={1,4,4}}. A text that is too long is cut off, and nh_cuda_step_add then refuses it. */
+ * {.warps=4,.rows={1,4,4}}. `field` is kept by address. nh_cuda_step_add refuses a configuration of more than
+ * NH_KERNEL_CONFIG_INTS values. */
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
                          const void *config);
 
-/* Has the configuration's text name the enumerator that is the value of a member, which kernels then must know. */
+/* Has the configuration's text name the enumerator that is the value of a member, which kernels then must know: of up to
+ * NH_KERNEL_CONFIG_NAMES members, by static strings. */
 void nh_kernel_name_value(struct nh_kernel_spec *spec, const char *member, const char *enumerator);
 
 /* An entry of a table of enumerators' names. */
@@ -61,9 +78,12 @@ void nh_kernel_name_value(struct nh_kernel_spec *spec, const char *member, const
 
 /* Writes the spec for an architecture (80, 90, ..) as text: the source's name and the compiler's options. With line_info
  * the code has the lines of its sources. */
-enum { NH_KERNEL_TEXT_BYTES = 4096 };
+enum { NH_KERNEL_TEXT_BYTES = 4096, NH_KERNEL_CONFIG_BYTES = 2048 };
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch, bool line_info,
                     char text[NH_KERNEL_TEXT_BYTES]);
+
+/* Writes the value of the macro NH_CONFIG, "" if there is none. */
+void nh_kernel_config_text(const struct nh_kernel_spec *spec, char text[NH_KERNEL_CONFIG_BYTES]);
 
 /* A key of the store is an origin, a hash of all sources and the compiler's version, and the text above.
  * nh_sources_text writes the origin's beginning, which tells whether sources are the same. */

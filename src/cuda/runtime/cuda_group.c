@@ -61,17 +61,6 @@ static const struct nh_cuda_operation *operation_of(const struct nh_group *group
 
 /* ---- what forms a batch ---- */
 
-static bool same_kernel(const struct nh_kernel_spec *a, const struct nh_kernel_spec *b) {
-    if (strcmp(a->source, b->source) != 0 || strcmp(a->config, b->config) != 0 ||
-        a->count != b->count)
-        return false;
-    for (int32_t i = 0; i < a->count; i++)
-        if (strcmp(a->define[i].name, b->define[i].name) != 0 ||
-            a->define[i].value != b->define[i].value)
-            return false;
-    return true;
-}
-
 static bool same_step(const struct nh_cuda_step *a, const struct nh_cuda_step *b) {
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
         if (a->binding[slot].from != b->binding[slot].from) return false;
@@ -86,7 +75,7 @@ static bool same_launches(const struct nh_cuda_operation *a, const struct nh_cud
     if (a == b) return true;
     if (a->count != b->count) return false;
     for (int32_t i = 0; i < a->count; i++)
-        if (!same_step(&a->step[i], &b->step[i]) || !same_kernel(&a->spec[i], &b->spec[i]))
+        if (!same_step(&a->step[i], &b->step[i]) || !nh_kernel_same(&a->spec[i], &b->spec[i]))
             return false;
     return true;
 }
@@ -382,7 +371,7 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     operation->memory = 0; /* members' own is theirs */
     operation->captured = NULL;
     operation->kept = NULL;
-    operation->kept_bytes = 0;
+    operation->kept_bytes = operation->kept_room = 0;
     operation->step = NULL;
     operation->spec = NULL;
     operation->count = operation->room = 0;

@@ -13,9 +13,11 @@ static const int64_t store_most_bytes = (int64_t)256 << 20;
 
 enum state { MAKING, READY, FAILED };
 
-/* One loaded kernel, by key; kept until the context is destroyed. One that failed is forgotten when nobody waits. */
+/* One loaded kernel, by architecture and spec; kept until the context is destroyed. One that failed is forgotten when nobody waits. */
 struct entry {
     struct entry *next;
+    int32_t arch;
+    struct nh_kernel_spec spec;
     enum state state;
     int waiting;
     nhood_status status;
@@ -310,17 +312,23 @@ static nhood_status make(struct making *making) {
     return use(making, key, code, bytes);
 }
 
-static struct entry *find(struct nh_kernel_cache *cache, const char *text) {
+static struct entry *find(struct nh_kernel_cache *cache, int32_t arch,
+                          const struct nh_kernel_spec *spec) {
     struct entry *entry = cache->first;
-    while (entry && strcmp(entry->text, text) != 0)
+    while (entry && (entry->arch != arch || !nh_kernel_same(&entry->spec, spec)))
         entry = entry->next;
     return entry;
 }
 
-static struct entry *add(struct nh_kernel_cache *cache, const char *text) {
+static struct entry *add(struct nh_kernel_cache *cache, int32_t arch,
+                         const struct nh_kernel_spec *spec) {
+    char text[NH_KERNEL_TEXT_BYTES];
+    nh_kernel_text(spec, arch, cache->compiler.line_info, text);
     struct entry *entry = nh_allocate(cache->host, sizeof *entry + strlen(text) + 1);
     if (!entry) return NULL;
     strcpy(entry->text, text);
+    entry->arch = arch;
+    nh_kernel_copy(&entry->spec, spec);
     entry->next = cache->first;
     cache->first = entry;
     return entry;
@@ -336,9 +344,8 @@ static void forget(struct nh_kernel_cache *cache, struct entry *entry) {
 
 /* Called under the lock, which is released while the kernel is made, here or by another thread. */
 static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
-                           const struct nh_kernel_spec *spec, const char *text,
-                           nh_cu_kernel *kernel) {
-    struct entry *entry = find(cache, text);
+                           const struct nh_kernel_spec *spec, nh_cu_kernel *kernel) {
+    struct entry *entry = find(cache, device->arch, spec);
     if (entry) {
         entry->waiting++;
         while (entry->state == MAKING)
@@ -346,7 +353,7 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
         entry->waiting--;
         cache->counts.from_memory += entry->state == READY;
     } else {
-        if (!(entry = add(cache, text))) return NHOOD_ERR_MEMORY;
+        if (!(entry = add(cache, device->arch, spec))) return NHOOD_ERR_MEMORY;
         struct making making = {cache, device, spec, entry, 0};
         pthread_mutex_unlock(&cache->lock);
         nhood_status status = make(&making);
@@ -397,12 +404,10 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
                            int64_t shared_bytes, nh_cu_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
     struct nh_cuda_scope scope;
-    char text[NH_KERNEL_TEXT_BYTES];
     nhood_status status = cache->collects ? NHOOD_OK : nh_cuda_enter(device, true, &scope);
     if (status) return status;
-    nh_kernel_text(spec, device->arch, cache->compiler.line_info, text);
     pthread_mutex_lock(&cache->lock);
-    status = obtain(cache, device, spec, text, kernel);
+    status = obtain(cache, device, spec, kernel);
     pthread_mutex_unlock(&cache->lock);
     if (cache->collects) return status;
     if (!status) status = allow_shared(cache, device, shared_bytes, *kernel);
@@ -415,10 +420,8 @@ nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel
 static const struct entry *find_ready(const struct nh_cuda_device *device,
                                       const struct nh_kernel_spec *spec) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
-    char text[NH_KERNEL_TEXT_BYTES];
-    nh_kernel_text(spec, device->arch, cache->compiler.line_info, text);
     pthread_mutex_lock(&cache->lock);
-    const struct entry *entry = find(cache, text);
+    const struct entry *entry = find(cache, device->arch, spec);
     if (entry && entry->state != READY) entry = NULL;
     pthread_mutex_unlock(&cache->lock);
     return entry;

@@ -105,7 +105,7 @@ struct nh_cuda_operation {
     nh_cu_pointer memory;
     atomic_bool *captured;
     unsigned char *kept;
-    size_t kept_bytes;
+    size_t kept_bytes, kept_room;
     /* axes with window tables, and where the plan's memory has what their queries see and what their keys see */
     bool has_table[NH_AXES];
     size_t table_offset[NH_AXES][2];

@@ -11,17 +11,20 @@ static_assert(sizeof(nhood_range) == 2 * sizeof(int), "kernels read them as nh_c
 static void *extend(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
     const size_t begin =
         (operation->kept_bytes + NH_KEPT_ALIGNMENT - 1) / NH_KEPT_ALIGNMENT * NH_KEPT_ALIGNMENT;
-    unsigned char *kept = nh_allocate_unset(operation->host, begin + bytes);
-    if (!kept) return NULL;
-    if (operation->kept) {
-        memcpy(kept, operation->kept, operation->kept_bytes);
-        memset(kept + operation->kept_bytes, 0, begin - operation->kept_bytes);
+    if (begin + bytes > operation->kept_room) {
+        /* most keep one thing, groups several for each step */
+        const size_t room = operation->kept_room ? 2 * (begin + bytes) : begin + bytes;
+        unsigned char *kept = nh_allocate_unset(operation->host, room);
+        if (!kept) return NULL;
+        if (operation->kept) memcpy(kept, operation->kept, operation->kept_bytes);
         nh_release(operation->host, operation->kept);
+        operation->kept = kept;
+        operation->kept_room = room;
     }
-    operation->kept = kept;
+    memset(operation->kept + operation->kept_bytes, 0, begin - operation->kept_bytes);
     operation->kept_bytes = begin + bytes;
     *offset = begin;
-    return kept + begin;
+    return operation->kept + begin;
 }
 
 void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {

@@ -4,6 +4,7 @@
 
 #include "dtype.h"
 
+#include <stddef.h>
 #include <string.h>
 
 enum { WORKSPACE_ALIGNMENT = 256 };
@@ -110,6 +111,11 @@ static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step 
         .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};
 }
 
+/* Without the room for maps that the step does not have, which is most of it. */
+static void copy_step(struct nh_cuda_step *to, const struct nh_cuda_step *from) {
+    memcpy(to, from, offsetof(struct nh_cuda_step, map) + (size_t)from->maps * sizeof *from->map);
+}
+
 nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t steps) {
     const struct nh_host *host = operation->host;
     if (steps <= operation->room) return NHOOD_OK;
@@ -121,8 +127,8 @@ nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t step
         return NHOOD_ERR_MEMORY;
     }
     for (int32_t i = 0; i < operation->count; i++) {
-        step[i] = operation->step[i];
-        spec[i] = operation->spec[i];
+        copy_step(&step[i], &operation->step[i]);
+        nh_kernel_copy(&spec[i], &operation->spec[i]);
     }
     nh_release(host, operation->step);
     nh_release(host, operation->spec);
@@ -148,9 +154,9 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     const nhood_status status = nh_cuda_make_room(operation, room);
     if (status) return status;
     int32_t index = operation->count++;
-    operation->step[index] = *step;
+    copy_step(&operation->step[index], step);
     if (!step->work_tiles) operation->step[index].work_tiles = step->grid[0];
-    operation->spec[index] = *spec;
+    nh_kernel_copy(&operation->spec[index], spec);
     if (step->regions) nh_kernel_define(&operation->spec[index], "NH_REGIONS", 1);
     if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);
     if (step->tables) nh_kernel_define(&operation->spec[index], "NH_TABLES", step->tables);
@@ -161,9 +167,9 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
     if (operation->spec[index].count == NH_KERNEL_DEFINES)
         return nh_error(NHOOD_ERR_INTERNAL, "%s: more than %d macros", spec->source,
                         NH_KERNEL_DEFINES - 1);
-    if (strlen(operation->spec[index].config) == NH_KERNEL_CONFIG_BYTES - 1)
-        return nh_error(NHOOD_ERR_INTERNAL, "%s: a configuration of more than %d characters",
-                        spec->source, NH_KERNEL_CONFIG_BYTES - 2);
+    if (spec->field && spec->values > NH_KERNEL_CONFIG_INTS)
+        return nh_error(NHOOD_ERR_INTERNAL, "%s: a configuration of %d values, of at most %d",
+                        spec->source, (int)spec->values, NH_KERNEL_CONFIG_INTS);
     return NHOOD_OK;
 }
 

@@ -244,9 +244,46 @@ void nh_tile_counts(const struct nh_axis *axis, int32_t rows, int32_t part, bool
     }
 }
 
+/* An axis that tensors cover, without steps, and the tiles of which each is counted: those near its ends, where what rows see is
+ * cut. All others are like the first of them. */
+struct plain {
+    int64_t tiles, from, alike;
+};
+
+/* Whether an axis is one of few such tiles. Most are: groups count tiles of new lengths for each member. */
+static bool is_plain(const struct nh_axis *axis, int32_t rows, bool inverse, struct plain *plain) {
+    enum { MOST_LOOKED_AT = 64 };
+    if (axis->stride != 1 || axis->dilation != 1 || nh_is_cut(axis)) return false;
+    const int64_t margin =
+        (inverse || axis->causal ? axis->window : axis->window / 2 + 1) + axis->stride;
+    plain->tiles = nh_ceil_div(axis->length, rows);
+    plain->from = nh_min(nh_ceil_div(margin, rows), plain->tiles);
+    plain->alike = nh_max((axis->length - margin) / rows - plain->from, 1);
+    return plain->tiles - plain->alike <= MOST_LOOKED_AT;
+}
+
+static struct nh_tile_count count_plain(const struct nh_axis *axis, int32_t rows, int32_t columns,
+                                        bool inverse, const struct plain *plain) {
+    int64_t halo = 1, visits = 0;
+    for (int64_t tile = 0, alike; tile < plain->tiles; tile += alike) {
+        const int64_t first = tile * rows, last = nh_min(first + rows, axis->length) - 1;
+        const int64_t begin =
+            nh_seen_range(axis->length, axis->window, 1, axis->causal, 0, inverse, first).begin;
+        const int64_t end =
+            nh_seen_range(axis->length, axis->window, 1, axis->causal, 0, inverse, last).end;
+        alike = tile == plain->from ? plain->alike : 1;
+        halo = nh_max(halo, end - begin);
+        visits += alike * nh_ceil_div(end - begin, columns);
+    }
+    return (struct nh_tile_count){plain->tiles, halo, (double)visits};
+}
+
 struct nh_tile_count nh_tile_count(const struct nh_axis *axis, int32_t rows, int32_t columns,
                                    bool inverse) {
     struct nh_tile_counts counts;
+    struct plain plain;
+    if (is_plain(axis, rows, inverse, &plain))
+        return count_plain(axis, rows, columns, inverse, &plain);
     nh_tile_counts(axis, rows, rows, inverse, false, &columns, 1, &counts);
     return (struct nh_tile_count){counts.tiles, counts.halo, counts.visits[0]};
 }
