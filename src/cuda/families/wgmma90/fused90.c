@@ -99,12 +99,22 @@ static bool may_skip(const struct nh_problem *problem) {
            nh_sm90_windows_slide(problem) && !nh_problem_periodic(problem);
 }
 
+/* Whether the tensors have all keys of each query's window on an axis: then its rows see as many keys as in a whole grid. */
+static bool windows_are_whole(const struct nh_axis *axis) {
+    if (!nh_is_cut(axis)) return true;
+    if (axis->periodic || axis->windows.kind || axis->dilation > 1) return false;
+    const struct nh_box *query = &axis->query, *key = &axis->key;
+    const int64_t last = query->offset + query->length - 1;
+    return nh_axis_window(axis, query->offset).begin >= key->offset &&
+           nh_axis_window(axis, last).end <= key->offset + key->length;
+}
+
 /* Timed on an H200, skipping planes is faster for cubes of 4 x 4 x 4 rows, windows from 5 to 11 and head dims up to 64.
- * Lines follow each other along axis 1, and tensors must cover it, as otherwise the lines that all rows see
- * (WHOLE_BEGIN of fused90_softmax.cuh, or the places of fused90_mask_step.cuh) are not known in advance. */
+ * Lines follow each other along axis 1. If a window lacked keys there, the lines that all rows see (WHOLE_BEGIN of
+ * fused90_softmax.cuh, or the places of fused90_mask_step.cuh) would not be known in advance. */
 static bool planes_may_be_skipped(const struct nh_problem *problem) {
     enum { LEAST_WINDOW = 5, MOST_WINDOW = 11 };
-    return problem->rank == 3 && may_skip(problem) && !nh_is_cut(&problem->axis[1]) &&
+    return problem->rank == 3 && may_skip(problem) && windows_are_whole(&problem->axis[1]) &&
            problem->axis[0].window >= LEAST_WINDOW && problem->axis[0].window <= MOST_WINDOW;
 }
 
@@ -138,7 +148,8 @@ bool nh_fused90_lines(const struct nh_problem *problem, int32_t tile[3]) {
     const double least_scale = 0x1p-64; /* times -3e38, a masked score, it is far below 0 */
     tile[0] = 1;
     return (problem->rank == 3 ? lines_of_plane : lines_of_image)(problem, tile) &&
-           tile[2] % 8 != 0 && !nh_is_cut(&problem->axis[2]) && problem->scale >= least_scale;
+           tile[2] % 8 != 0 && windows_are_whole(&problem->axis[2]) &&
+           problem->scale >= least_scale;
 }
 
 bool nh_fused90_has_mask_step(const int32_t *value) {
