@@ -32,6 +32,12 @@ void ptx_mbarrier_init_shared__cta_b64(const char *, unsigned address, unsigned 
     barrier_at(address) = {(uint16_t)arrivals, (uint16_t)arrivals, 0, 0};
     emulator::note_event();
 }
+void ptx_mbarrier_inval_shared__cta_b64(const char *, unsigned address) {
+    MemoryBarrier &barrier = barrier_at(address);
+    if (barrier.pending != barrier.expected || barrier.bytes)
+        emulator::fail("the barrier at %#x ends in the middle of a phase", address);
+    barrier = {};
+}
 void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned address, unsigned bytes) {
     MemoryBarrier &barrier = barrier_at(address);
     if (!barrier.pending) emulator::fail("one arrival too many at the barrier at %#x", address);

@@ -38,6 +38,7 @@ inline void ptx_wgmma_fence_sync_aligned(const char *) {
 // ---- barriers ----
 
 void ptx_mbarrier_init_shared__cta_b64(const char *, unsigned address, unsigned arrivals);
+void ptx_mbarrier_inval_shared__cta_b64(const char *, unsigned address);
 void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(const char *, unsigned address, unsigned bytes);
 void ptx_mbarrier_arrive_shared__cta_b64(const char *text, unsigned address);
 // The same once the thread's copies are there, which this takes for now.

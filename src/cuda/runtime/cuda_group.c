@@ -22,8 +22,8 @@ struct table {
     size_t places[2];
     uint32_t used;
     int32_t bases;
-    unsigned *first_block; /* of each member and the end, as in the plan's memory */
-    size_t maps;           /* in the workspace: the tensor maps of all members */
+    unsigned *first; /* where each member's share begins, and the end, as in the plan's memory */
+    size_t maps;     /* in the workspace: the tensor maps of all members */
 };
 
 /* The launch that writes the tensor maps of a batch before its steps. */
@@ -68,7 +68,8 @@ static bool same_step(const struct nh_cuda_step *a, const struct nh_cuda_step *b
     for (int32_t i = 0; i < a->maps; i++)
         if (a->map[i].slot != b->map[i].slot) return false;
     return a->threads == b->threads && a->cluster == b->cluster && a->overlaps == b->overlaps &&
-           a->outputs == b->outputs && a->grid[1] == b->grid[1] && a->grid[2] == b->grid[2];
+           a->wave_blocks == b->wave_blocks && a->outputs == b->outputs &&
+           a->grid[1] == b->grid[1] && a->grid[2] == b->grid[2];
 }
 
 static bool same_launches(const struct nh_cuda_operation *a, const struct nh_cuda_operation *b) {
@@ -122,17 +123,24 @@ static double tile_ns(const struct nh_cuda_operation *operation, double ns) {
     return ns * (double)nh_min(tiles, operation->device->multiprocessors) / (double)tiles;
 }
 
-/* Whether one more member leaves the grid within the hardware's limits. */
-static bool has_room(const int64_t grid[NH_CUDA_STEPS], const struct nh_cuda_operation *operation) {
+/* What a member has in its batch's launch, in which the members' own follow each other: work tiles that are dealt out to
+ * blocks, or blocks. */
+static int64_t share_of(const struct nh_cuda_step *step) {
+    return step->wave_blocks ? step->work_tiles : step->grid[0];
+}
+
+/* Whether one more member leaves them within the hardware's limits. */
+static bool has_room(const int64_t shares[NH_CUDA_STEPS],
+                     const struct nh_cuda_operation *operation) {
     for (int32_t i = 0; i < operation->count; i++)
-        if (grid[i] + operation->step[i].grid[0] > INT32_MAX) return false;
+        if (shares[i] + share_of(&operation->step[i]) > INT32_MAX) return false;
     return true;
 }
 
-/* A batch while members join it: one of them, and its grids so far. */
+/* A batch while members join it: one of them, and the shares of all so far. */
 struct forming {
     const struct nh_cuda_operation *operation;
-    int64_t grid[NH_CUDA_STEPS], count;
+    int64_t shares[NH_CUDA_STEPS], count;
 };
 
 static void join(const struct nh_group *group, struct forming *forming, int64_t *count,
@@ -143,11 +151,11 @@ static void join(const struct nh_group *group, struct forming *forming, int64_t 
     candidate->tile_ns = tile_ns(operation, group->member[candidate->member].ns);
     if (!can_join(operation)) return;
     while (at < *count && !(same_launches(forming[at].operation, operation) &&
-                            has_room(forming[at].grid, operation)))
+                            has_room(forming[at].shares, operation)))
         at++;
     if (at == *count) forming[(*count)++].operation = operation;
     for (int32_t i = 0; i < operation->count; i++)
-        forming[at].grid[i] += operation->step[i].grid[0];
+        forming[at].shares[i] += share_of(&operation->step[i]);
     forming[at].count++;
     candidate->batch = at;
 }
@@ -249,11 +257,10 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
         if (operation->step[s].binding[slot].from != NH_BIND_NONE)
             table->used |= 1u << slot, table->bases++;
     const size_t place_bytes = (size_t)batch->count * (size_t)table->bases * sizeof(int64_t);
-    table->first_block =
-        nh_allocate(operation->host, ((size_t)batch->count + 1) * sizeof *table->first_block);
+    table->first = nh_allocate(operation->host, ((size_t)batch->count + 1) * sizeof *table->first);
     const size_t bytes = argument_bytes(&operation->step[s]);
     char *arguments = nh_cuda_keep(operation, (size_t)different * bytes, &table->arguments);
-    if (!table->first_block || !arguments) return NHOOD_ERR_MEMORY;
+    if (!table->first || !arguments) return NHOOD_ERR_MEMORY;
     for (int64_t k = 0; k < batch->count; k++) {
         const struct nh_cuda_operation *own = operation_of(group, batch->member[k]);
         if (repeats(group, batch, k)) continue;
@@ -263,11 +270,11 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
     struct nh_cuda_member *member =
         nh_cuda_keep(operation, ((size_t)batch->count + 1) * sizeof *member, &table->members);
     if (!member) return NHOOD_ERR_MEMORY;
-    for (int64_t k = 0, which = -1, block = 0; k <= batch->count; k++) {
+    for (int64_t k = 0, which = -1, share = 0; k <= batch->count; k++) {
         which += k < batch->count && !repeats(group, batch, k);
-        member[k] = (struct nh_cuda_member){(unsigned)block, (int)which};
-        table->first_block[k] = (unsigned)block;
-        if (k < batch->count) block += operation_of(group, batch->member[k])->step[s].grid[0];
+        member[k] = (struct nh_cuda_member){(unsigned)share, (int)which};
+        table->first[k] = (unsigned)share;
+        if (k < batch->count) share += share_of(&operation_of(group, batch->member[k])->step[s]);
     }
     for (int apart = 0; apart < 2; apart++) {
         int64_t *place = nh_cuda_keep(operation, place_bytes, &table->places[apart]);
@@ -359,6 +366,11 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
     return status ? status : nh_cuda_step_add(operation, &step, &spec);
 }
 
+/* The blocks of a launch for members that have so many work tiles, or blocks, together. */
+static int64_t blocks_of(const struct nh_cuda_step *step, int64_t shares) {
+    return step->wave_blocks ? nh_min(shares, step->wave_blocks) : shares;
+}
+
 /* Sets up the launches of a batch: those of its first member, but for what is that of all. */
 static nhood_status make_batch(struct cuda_group *created, struct batch *batch) {
     const struct nh_group *group = created->group;
@@ -388,13 +400,12 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
             operation_of(group, batch->member[k])->base.workspace_bytes;
     for (int32_t s = 0; !status && s < batch->steps; s++) {
         struct nh_cuda_step *step = &operation->step[s];
-        for (int64_t k = 1; k < batch->count; k++) {
-            const struct nh_cuda_step *own = &operation_of(group, batch->member[k])->step[s];
-            step->grid[0] += own->grid[0];
-            step->shared_bytes = nh_max(step->shared_bytes, own->shared_bytes);
-        }
-        nh_kernel_define(&operation->spec[s], "NH_MEMBERS", 1);
+        for (int64_t k = 1; k < batch->count; k++)
+            step->shared_bytes = nh_max(
+                step->shared_bytes, operation_of(group, batch->member[k])->step[s].shared_bytes);
+        nh_kernel_define(&operation->spec[s], "NH_MEMBERS", step->wave_blocks ? 3 : 1);
         status = make_table(group, batch, s);
+        if (!status) step->grid[0] = blocks_of(step, batch->table[s].first[batch->count]);
     }
     if (!status) status = make_maps(created, batch);
     if (!status) status = nh_cuda_load(operation);
@@ -426,7 +437,7 @@ static nhood_status launch_members(const struct batch *batch, int32_t s, int64_t
     members->used = table->used;
     members->bases = table->bases;
     members->base_step = packed ? 0 : table->bases;
-    step.grid[0] = (int64_t)table->first_block[first + count] - table->first_block[first];
+    step.grid[0] = blocks_of(&step, (int64_t)table->first[first + count] - table->first[first]);
     return nh_cuda_launch(operation, &step, overlaps, io->stream, parameters);
 }
 
@@ -600,7 +611,7 @@ static void destroy(struct nh_group_operation *operation) {
     for (int64_t b = 0; created->batch && b < created->batches; b++) {
         struct batch *batch = &created->batch[b];
         for (int s = 0; s < NH_CUDA_STEPS; s++)
-            nh_release(created->host, batch->table[s].first_block);
+            nh_release(created->host, batch->table[s].first);
         /* a graph that reads the batch's memory reads its members' window tables, too */
         for (int64_t k = 0; batch->operation && k < batch->count; k++)
             nh_cuda_share_capture(batch->operation, operation_of(created->group, batch->member[k]));

@@ -9,10 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A kernel of many members keeps its member's arguments, and which blocks are the member's, in shared memory; what follows there
- * begins at a multiple of 1,024 bytes. */
-enum { MEMBER_SHARED_BYTES = 2048 };
-static_assert(sizeof(struct nh_cuda_table_arguments) + 2 * sizeof(unsigned) <= MEMBER_SHARED_BYTES,
+static_assert(sizeof(struct nh_cuda_table_arguments) + 2 * sizeof(unsigned) <=
+                  NH_MEMBER_SHARED_BYTES,
               "shared memory of a member");
 
 nhood_status nh_cuda_check_alignment(const struct nh_cuda_operation *operation,
@@ -143,7 +141,7 @@ bool nh_cuda_serves_members(const struct nh_cuda_operation *operation,
                             const struct nh_cuda_step *step) {
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
         if (step->binding[slot].from == NH_BIND_KEPT) return false;
-    return step->shared_bytes <= operation->device->shared_bytes_per_block - MEMBER_SHARED_BYTES;
+    return step->shared_bytes <= operation->device->shared_bytes_per_block - NH_MEMBER_SHARED_BYTES;
 }
 
 void nh_cuda_set_bases(const struct nh_cuda_step *step, uint32_t used, const nhood_io *io,

@@ -12,6 +12,10 @@
 
 enum { NH_CUDA_STEPS = 16, NH_CUDA_MAPS = 21, NH_CUDA_ALIGNMENT = 16, NH_OWN_ARGS_WORDS = 8 };
 
+/* Where a launch is for several problems, a block keeps its member's arguments, and which work it has for it, in shared
+ * memory; what follows there begins at a multiple of 1,024 bytes. */
+enum { NH_MEMBER_SHARED_BYTES = 2048 };
+
 /* Checks that a family's own part of its arguments, `type`, follows the shared part without a gap and fits into a
  * step. */
 #define NH_OWN_ARGS_FIT(args, type)                                                                \
@@ -79,6 +83,10 @@ struct nh_cuda_step {
     } own;
     /* its blocks for other lengths, where the grid depends on nothing else (cuda_bounded.c) */
     struct nh_cuda_blocks blocks;
+    /* If the kernel may begin its loop over work tiles with any of them, so that a group deals them out (NH_DEALS): as many blocks
+     * as are resident at a time, each of which keeps NH_MEMBER_SHARED_BYTES as well. A block that waits for others to end would
+     * take as long as they all. 0: it may not. */
+    int64_t wave_blocks;
     /* work tiles of the launch; 0: as many as blocks along x, which nh_cuda_step_add fills in */
     int64_t work_tiles;
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];

@@ -8,9 +8,10 @@
 /* Addresses that a launch has room for: a kernel's parameters are at most 4 KiB. */
 enum { NH_MEMBER_BASES = 500 };
 
-/* A member's blocks follow those of the members before it. One more entry stands for the end of the last member. */
+/* A member's blocks or, where these are dealt out to blocks, its work tiles follow those of the members before it. One more
+ * entry stands for the end of the last member. */
 struct nh_cuda_member {
-    unsigned first_block;
+    unsigned first_block; /* or work tile */
     /* which of the arguments it has; members with equal problems share them */
     int arguments;
 };

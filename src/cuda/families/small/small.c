@@ -6,6 +6,7 @@
  * shared memory side by side or one after the other. No extra tokens, head dims up to 128. */
 #include "cuda_family.h"
 #include "dtype.h"
+#include "rates.h"
 #include "small_launch.h"
 #include "tensor_maps.h"
 #include "tiling.h"
@@ -171,6 +172,12 @@ static bool add_shifted_tiles(const struct nh_small_launch *launch, struct nh_cu
     return true;
 }
 
+/* The blocks that are resident at a time in a group's launch. */
+static int64_t grouped_wave(const struct nh_cuda_device *device, const struct nh_cuda_step *step) {
+    const int64_t bytes = step->shared_bytes + NH_MEMBER_SHARED_BYTES;
+    return device->multiprocessors * nh_cuda_residents_by_shared(device, bytes);
+}
+
 static nhood_status add_launch(struct nh_cuda_operation *operation,
                                const struct nh_problem *problem, enum small_pass pass,
                                const int32_t *value, struct nh_cuda_step *step) {
@@ -193,9 +200,13 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     set_maps(&launch, step);
     step->threads = 32 * (launch.config.warps + launch.config.fetchers);
     step->shared_bytes = small_shared_bytes(&launch.config);
-    int64_t blocks = nh_min(step->work_tiles, device->multiprocessors * launch.config.min_blocks);
+    const int64_t wave = device->multiprocessors * launch.config.min_blocks;
+    const int64_t blocks = nh_min(step->work_tiles, wave);
     step->grid[0] = nh_max(blocks / launch.config.near_heads, 1) * launch.config.near_heads;
-    bool bias_gradient = pass == SMALL_BY_QUERY && problem->has_bias;
+    const bool bias_gradient = pass == SMALL_BY_QUERY && problem->has_bias;
+    /* halos roll from a block's first work tile on, and sums of the bias's gradient are a block's own */
+    step->wave_blocks =
+        launch.config.slots || bias_gradient ? 0 : nh_min(wave, grouped_wave(device, step));
     if (bias_gradient) bind_bias_sums(operation, &launch, step);
     const struct nh_kernel_spec spec = spec_of(&launch);
     nhood_status status = nh_cuda_step_add(operation, step, &spec);

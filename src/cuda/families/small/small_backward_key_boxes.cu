@@ -88,13 +88,7 @@ NH_DEVICE void nh_fetch_query_seam(const nh_tiled_args &args, const auto &work_t
     }
 }
 
-} // namespace nh_small
-
-using namespace nh_small;
-
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_backward_key_boxes(NH_PARAMETERS(nh_tiled_args, nh_maps)) {
-    NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, nh_maps)
+NH_DEVICE void nh_backward_key_boxes(const nh_tiled_args &args, const nh_maps &maps) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads;
@@ -140,4 +134,14 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         };
         nh_do_work_tiles(args, shared.ring, (unsigned)share, work);
     }
+    nh_ring_end(shared.ring);
+}
+
+} // namespace nh_small
+
+using namespace nh_small;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
+    small_backward_key_boxes(NH_PARAMETERS(nh_tiled_args, nh_maps)) {
+    NH_FOR_MEMBERS_WITH_MAPS(nh_tiled_args, nh_maps, nh_backward_key_boxes)
 }

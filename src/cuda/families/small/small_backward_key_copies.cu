@@ -18,13 +18,7 @@ struct nh_shared {
 };
 static_assert(sizeof(nh_shared) == small_shared_bytes(&C), "the host's count of shared memory");
 
-} // namespace nh_small
-
-using namespace nh_small;
-
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_backward_key_copies(NH_PARAMETER(nh_tiled_args)) {
-    NH_TAKE_MEMBER(nh_tiled_args)
+NH_DEVICE void nh_backward_key_copies(const nh_tiled_args &args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_halo &halo = shared.halo;
@@ -70,4 +64,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
             __syncthreads();
         }
     }
+}
+
+} // namespace nh_small
+
+using namespace nh_small;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
+    small_backward_key_copies(NH_PARAMETER(nh_tiled_args)) {
+    NH_FOR_MEMBERS(nh_tiled_args, nh_backward_key_copies)
 }

@@ -100,13 +100,7 @@ NH_DEVICE void nh_repair_both(const nh_tiled_args &args, const nh_work_tile &wor
     });
 }
 
-} // namespace nh_small
-
-using namespace nh_small;
-
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_backward_key_turns(NH_PARAMETER(nh_tiled_args)) {
-    NH_TAKE_MEMBER(nh_tiled_args)
+NH_DEVICE void nh_backward_key_turns(const nh_tiled_args &args) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const nh_tables &tables = shared.tables;
@@ -156,4 +150,13 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         if (index + (int)NH_OWN_BLOCKS < args.tiling.work_tiles)
             nh_copy_halo<C.dim>(args, next.work_tile, NH_Q, 0, shared.halo);
     }
+}
+
+} // namespace nh_small
+
+using namespace nh_small;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
+    small_backward_key_turns(NH_PARAMETER(nh_tiled_args)) {
+    NH_FOR_MEMBERS(nh_tiled_args, nh_backward_key_turns)
 }

@@ -122,6 +122,29 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
     nh_barrier_init_done();
 }
 
+/* Ends a barrier that nobody uses any more, so that its memory may be given to another one. */
+NH_DEVICE void nh_barrier_end(unsigned barrier) {
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Ends the pipeline of one member: the block may begin another one for the next (NH_DEALS). Called by all threads. */
+NH_DEVICE void nh_ring_end(nh_ring &ring) {
+    static_assert(!NH_DEALS || !C.slots, "runs of work tiles may begin where halos do not roll");
+    if constexpr (NH_DEALS) {
+        const auto end = [](const unsigned long long *barrier, int count) {
+            for (int i = 0; i < count; i++)
+                nh_barrier_end(nh_shared_address(&barrier[i]));
+        };
+        __syncthreads();
+        if (threadIdx.x) return;
+        end(ring.full, C.stages);
+        end(ring.free, C.stages);
+        end(ring.asked, NH_TILE_INFOS);
+        end(ring.done, C.held);
+        if (NH_PERIODIC) end(ring.landed, C.fetchers);
+    }
+}
+
 /* A warp arrives at a barrier for what lanes have read: one lane for all behind a __syncwarp, or each for itself. */
 NH_DEVICE void nh_warp_arrive(unsigned barrier) {
     if (NH_ARRIVALS == 1) __syncwarp();

@@ -21,13 +21,7 @@ struct nh_row_maps {
 };
 typedef nh_maps_with<nh_row_maps> nh_maps;
 
-} // namespace nh_small
-
-using namespace nh_small;
-
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    small_forward_boxes(NH_PARAMETERS(nh_tiled_args, nh_maps)) {
-    NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, nh_maps)
+NH_DEVICE void nh_forward_boxes(const nh_tiled_args &args, const nh_maps &maps) {
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
@@ -84,4 +78,14 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         };
         nh_do_work_tiles<true>(args, shared.ring, 1, work);
     }
+    nh_ring_end(shared.ring);
+}
+
+} // namespace nh_small
+
+using namespace nh_small;
+
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
+    small_forward_boxes(NH_PARAMETERS(nh_tiled_args, nh_maps)) {
+    NH_FOR_MEMBERS_WITH_MAPS(nh_tiled_args, nh_maps, nh_forward_boxes)
 }

@@ -1,10 +1,15 @@
 /* Launches for several problems, the members of a group (NH_MEMBERS, runtime/cuda_group.c). The members' blocks follow
  * each other. A block looks for its member, copies the member's arguments to shared memory, and from there on works as
- * one of a launch for this member alone. */
+ * one of a launch for this member alone.
+ *
+ * Where kernels loop over work tiles, each member would have blocks for a whole wave, all of which prepare for the loop
+ * and then find one to three work tiles. There (NH_DEALS) the work tiles of the members follow each other instead, and
+ * the launch is one wave: each block gets an equal run of them, and works for one member after the other. */
 #pragma once
 #include "members_abi.h"
 
-/* The blocks of this block's member, and its tensor maps. */
+/* The blocks of this block's member or, if work tiles are dealt, those of its member that it computes; and the member's
+ * tensor maps. */
 struct nh_own_member {
     unsigned first_block, blocks;
     const char *maps;
@@ -12,9 +17,10 @@ struct nh_own_member {
 __shared__ nh_own_member nh_own;
 
 enum { NH_MAP_BYTES = 128 };
+#define NH_DEALS (NH_MEMBERS == 3)
 
-#define NH_OWN_BLOCK (blockIdx.x - nh_own.first_block)
-#define NH_OWN_BLOCKS nh_own.blocks
+#define NH_OWN_BLOCK (NH_DEALS ? nh_own.first_block : blockIdx.x - nh_own.first_block)
+#define NH_OWN_BLOCKS (NH_DEALS ? 1u : nh_own.blocks)
 /* 2: the members' lengths are data (lengths.cu), and the launch has the blocks of their bound. Those beyond the last
  * member's end here. */
 #if NH_MEMBERS == 2
@@ -28,18 +34,25 @@ enum { NH_MAP_BYTES = 128 };
 #define NH_TAKE_MEMBER(type)                                                                                           \
     NH_END_BEYOND                                                                                                      \
     __shared__ type nh_own_args;                                                                                       \
-    nh_take_member<0>(nh_launch, &nh_own_args);                                                                        \
+    nh_take_member<0>(nh_launch, nh_member_of_block(nh_launch), &nh_own_args);                                         \
     const type &args = nh_own_args;
 #define NH_PARAMETERS(type, maps_type) NH_PARAMETER(type)
 #define NH_TAKE_MEMBER_AND_MAPS(type, maps_type)                                                                       \
     __shared__ type nh_own_args;                                                                                       \
-    nh_take_member<sizeof(maps_type) / NH_MAP_BYTES>(nh_launch, &nh_own_args);                                         \
+    nh_take_member<sizeof(maps_type) / NH_MAP_BYTES>(nh_launch, nh_member_of_block(nh_launch), &nh_own_args);          \
     const type &args = nh_own_args;                                                                                    \
     const maps_type &maps = *(const maps_type *)nh_own.maps;
+#define NH_FOR_MEMBERS(type, work)                                                                                     \
+    __shared__ type nh_own_args;                                                                                       \
+    nh_run_members<0>(nh_launch, nh_own_args, [&] { work(nh_own_args); });
+#define NH_FOR_MEMBERS_WITH_MAPS(type, maps_type, work)                                                                \
+    __shared__ type nh_own_args;                                                                                       \
+    nh_run_members<sizeof(maps_type) / NH_MAP_BYTES>(nh_launch, nh_own_args,                                           \
+                                                     [&] { work(nh_own_args, *(const maps_type *)nh_own.maps); });
 
-/* The index of the block's member: the last one that begins at the block or before it. All warps look for it. */
-__device__ __forceinline__ int nh_member_of_block(const nh_cuda_members &members) {
-    const unsigned block = members.member[0].first_block + blockIdx.x;
+/* The index of the member of a block or, if work tiles are dealt, of a work tile: the last one that begins there or
+ * before it. All warps look for it. */
+__device__ __forceinline__ int nh_member_of(const nh_cuda_members &members, unsigned block) {
     const int lane = (int)threadIdx.x % 32;
     int first = 0, left = members.members;
     while (left > 1) {
@@ -50,6 +63,10 @@ __device__ __forceinline__ int nh_member_of_block(const nh_cuda_members &members
         left = min(step, left - last);
     }
     return first;
+}
+
+__device__ __forceinline__ int nh_member_of_block(const nh_cuda_members &members) {
+    return nh_member_of(members, members.member[0].first_block + blockIdx.x);
 }
 
 /* A tensor's address in a member. added: what the arguments add to it. */
@@ -66,12 +83,11 @@ template <int MAPS> __device__ __forceinline__ void nh_acquire_map(const char *m
     if constexpr (MAPS > 0) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
-/* Copies the arguments of the block's member, in words of 8 bytes, of which a tensor's address is the first. */
+/* Copies the arguments of a member, in words of 8 bytes, of which a tensor's address is the first. */
 template <int MAPS, class Args>
-__device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, Args *args) {
+__device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, int at, Args *args) {
     enum { WORDS = sizeof(Args) / 8, TENSOR_WORDS = sizeof(nh_cuda_tensor) / 8 };
     static_assert(sizeof(Args) % 8 == 0 && sizeof(nh_cuda_tensor) % 8 == 0, "words of 8 bytes");
-    const int at = nh_member_of_block(members);
     const nh_cuda_member member = members.member[at];
     const char *maps = members.maps + (long long)at * (MAPS * NH_MAP_BYTES);
     const long long *from =
@@ -87,4 +103,43 @@ __device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, A
         nh_own = {member.first_block - members.member[0].first_block,
                   members.member[at + 1].first_block - member.first_block, maps};
     __syncthreads();
+}
+
+/* The work tiles of all members that the launch has before this block's. */
+__device__ __forceinline__ unsigned nh_dealt_before(const nh_cuda_members &members, unsigned block) {
+    const unsigned first = members.member[0].first_block, end = members.member[members.members].first_block;
+    return first + (unsigned)((unsigned long long)(end - first) * block / gridDim.x);
+}
+
+/* Takes the member of work tile `at`, and sets which of its work tiles, from there on and before `end`, are this
+ * block's. Returns the first one that is not. */
+template <int MAPS, class Args>
+__device__ __forceinline__ unsigned nh_take_work_tiles(const nh_cuda_members &members, unsigned at, unsigned end,
+                                                       Args *args) {
+    const int member = nh_member_of(members, at);
+    const unsigned first = members.member[member].first_block;
+    end = min(end, members.member[member + 1].first_block);
+    nh_take_member<MAPS>(members, member, args);
+    if (threadIdx.x == 0) {
+        nh_own.first_block = at - first;
+        args->tiling.work_tiles = (int)(end - first);
+    }
+    __syncthreads();
+    return end;
+}
+
+/* Calls work() for the block's member, or for one member after the other. */
+template <int MAPS, class Args, class Work>
+__device__ __forceinline__ void nh_run_members(const nh_cuda_members &members, Args &args, const Work &work) {
+    if constexpr (NH_DEALS) {
+        const unsigned end = nh_dealt_before(members, blockIdx.x + 1);
+        for (unsigned at = nh_dealt_before(members, blockIdx.x); at < end;) {
+            at = nh_take_work_tiles<MAPS>(members, at, end, &args);
+            work();
+            __syncthreads();
+        }
+    } else {
+        nh_take_member<MAPS>(members, nh_member_of_block(members), &args);
+        work();
+    }
 }

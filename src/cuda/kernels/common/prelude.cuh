@@ -5,8 +5,10 @@
 #include "window.h"
 
 /* How a kernel takes its arguments: by NH_PARAMETER(type) and, first of all, NH_TAKE_MEMBER(type) or, with tensor maps,
- * by NH_PARAMETERS(type, maps) and NH_TAKE_MEMBER_AND_MAPS(type, maps). And the number of a block, and of all blocks,
- * along x. Where a launch is for several problems they are those of the block's own. */
+ * by NH_PARAMETERS(type, maps) and NH_TAKE_MEMBER_AND_MAPS(type, maps). A kernel whose loop over work tiles may begin
+ * with any of them is a function work(args) or work(args, maps), and calls it by NH_FOR_MEMBERS(type, work) or
+ * NH_FOR_MEMBERS_WITH_MAPS(type, maps, work) instead. And the number of a block, and of all blocks, along x. Where a
+ * launch is for several problems they are those of the block's own. */
 #ifdef NH_MEMBERS
 #include "members.cuh"
 #else
@@ -16,6 +18,9 @@
 #define NH_TAKE_MEMBER(type)
 #define NH_PARAMETERS(type, maps_type) const __grid_constant__ type args, const __grid_constant__ maps_type maps
 #define NH_TAKE_MEMBER_AND_MAPS(type, maps_type)
+#define NH_FOR_MEMBERS(type, work) work(args);
+#define NH_FOR_MEMBERS_WITH_MAPS(type, maps_type, work) work(args, maps);
+#define NH_DEALS 0 /* members.cuh */
 #endif
 
 #define NH_DEVICE static __device__ __forceinline__
