@@ -66,7 +66,6 @@ static void pack_tensor(struct nh_group *group, int64_t index, int32_t tensor) {
     const int64_t element = (int64_t)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
     int64_t bytes;
     char why[128];
-    if (nh_problem_role(problem, tensor) == NH_UNUSED) return;
     if (!in_a_row(problem, tensor) ||
         !nh_multiply(problem->strides[tensor].axis[NH_AXES - 1], element, &bytes)) {
         snprintf(why, sizeof why, "has strides[%s] that are not those of tokens in a row",
@@ -93,8 +92,9 @@ void nh_group_pack(struct nh_group *group) {
             refuse_packed(group, i, "ends beyond 2^63 tokens");
         if (problem->has_bias) refuse_packed(group, i, "has a bias");
         if (problem->extra_tokens) refuse_packed(group, i, "has extra tokens");
+        const uint32_t tensors = nh_problem_tensors(problem);
         for (int32_t t = 0; t < NHOOD_TENSOR_COUNT && !*group->not_packed; t++)
-            if (nh_tensor_of_grid(t)) pack_tensor(group, i, t);
+            if ((tensors >> t & 1) && nh_tensor_of_grid(t)) pack_tensor(group, i, t);
         if (*group->not_packed) return;
     }
 }

@@ -224,10 +224,12 @@ static nhood_status check_scalars(const nhood_problem *given, struct nh_problem 
 }
 
 static double bytes_of(const struct nh_problem *problem) {
+    const uint32_t tensors = nh_problem_tensors(problem);
     double bytes = 0;
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
-        bytes += (double)nh_tensor_elements(problem, tensor) *
-                 (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
+        if (tensors >> tensor & 1)
+            bytes += (double)nh_tensor_elements(problem, tensor) *
+                     (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
     return bytes;
 }
 
@@ -279,7 +281,9 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
                             a - shift, (long long)longest);
     }
     count_tokens(problem);
+    const uint32_t tensors = nh_problem_tensors(problem);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        if (!(tensors >> tensor & 1)) continue;
         status = nh_problem_set_strides(problem, tensor, &given->strides[tensor]);
         if (status) return status;
     }

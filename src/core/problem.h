@@ -58,6 +58,9 @@ enum nh_role { NH_UNUSED, NH_INPUT, NH_OPTIONAL_INPUT, NH_OUTPUT, NH_OPTIONAL_OU
 nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem *problem);
 
 enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor);
+
+/* The tensors whose role is not NH_UNUSED, as bits 1 << NHOOD_Q .. */
+uint32_t nh_problem_tensors(const struct nh_problem *problem);
 const char *nh_tensor_name(int32_t tensor);
 const char *nh_op_name(int32_t op);
 

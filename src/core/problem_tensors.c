@@ -42,6 +42,24 @@ enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor) {
     }
 }
 
+#define BIT(tensor) (UINT32_C(1) << NHOOD_##tensor)
+
+uint32_t nh_problem_tensors(const struct nh_problem *problem) {
+    static const uint32_t of_op[] = {[NHOOD_OP_FWD] = BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(LSE),
+                                     [NHOOD_OP_BWD] = BIT(Q) | BIT(K) | BIT(V) | BIT(O) | BIT(LSE) |
+                                                      BIT(D_O) | BIT(D_LSE) | BIT(D_Q) | BIT(D_K) |
+                                                      BIT(D_V),
+                                     [NHOOD_OP_PN] = BIT(Q) | BIT(K) | BIT(A),
+                                     [NHOOD_OP_NN] = BIT(A) | BIT(V) | BIT(O),
+                                     [NHOOD_OP_IN] = BIT(A) | BIT(D_O) | BIT(D_V)};
+    const bool bwd = problem->op == NHOOD_OP_BWD, softmax = bwd || problem->op == NHOOD_OP_FWD;
+    uint32_t tensors = of_op[problem->op];
+    if (problem->has_bias) tensors |= BIT(BIAS) | (bwd ? BIT(D_BIAS) : 0);
+    if (softmax && problem->extra_tokens > 0)
+        tensors |= BIT(EXTRA_K) | BIT(EXTRA_V) | (bwd ? BIT(D_EXTRA_K) | BIT(D_EXTRA_V) : 0);
+    return tensors;
+}
+
 static bool is_output(enum nh_role role) {
     return role == NH_OUTPUT || role == NH_OPTIONAL_OUTPUT;
 }

@@ -393,9 +393,11 @@ static int rank_others(const struct nh_request *request, const struct nh_solver 
 
 nhood_status nh_planner_build(const struct nh_request *request, const struct nh_choice *choice,
                               struct nh_built *built) {
-    struct failures failures = {.first = NHOOD_OK};
+    struct failures failures; /* its text is large, so it is not cleared */
     struct nh_choice other[NH_MOST_SOLVERS];
-    built->failures[0] = '\0';
+    failures.first = NHOOD_OK;
+    failures.last = NULL;
+    failures.text[0] = built->failures[0] = '\0';
     nhood_status status = build_one(request, choice, &failures, built);
     int others = gives_way(status) ? rank_others(request, choice->solver, other) : 0;
     for (int i = 0; i < others && gives_way(status); i++)

@@ -97,7 +97,23 @@ static void check_kept(void) {
     CHECK(nh_attended_keys(&problem, &room) == &problem, "a circle has no ends");
 }
 
+/* The set of tensors has those with a role. */
+static void check_tensors(void) {
+    for (int32_t op = NHOOD_OP_FWD; op <= NHOOD_OP_IN; op++)
+        for (int k = 0; k < 4; k++) {
+            const struct nh_problem problem = {
+                .op = op, .has_bias = k & 1, .extra_tokens = k / 2 ? 3 : 0};
+            uint32_t tensors = 0;
+            for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
+                if (nh_problem_role(&problem, t) != NH_UNUSED) tensors |= UINT32_C(1) << t;
+            CHECK(nh_problem_tensors(&problem) == tensors,
+                  "%s, bias %d, %d extra tokens: %x not %x", nh_op_name(op), problem.has_bias,
+                  (int)problem.extra_tokens, nh_problem_tensors(&problem), tensors);
+        }
+}
+
 int main(void) {
+    check_tensors();
     check_random_axes(NHOOD_OP_FWD);
     check_random_axes(NHOOD_OP_BWD);
     check_kept();

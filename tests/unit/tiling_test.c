@@ -458,8 +458,31 @@ static void check_one(uint64_t *state) {
           (long long)many.halo, many.visits[0]);
 }
 
+/* What kernels of cuda.small for groups have room for: on axes without steps as many columns as on one of any length. */
+static void check_room(uint64_t *state) {
+    const int64_t dilation = test_between(state, 1, 3), length = test_between(state, 3, 300);
+    const int32_t rows = (int32_t)test_between(state, 1, 40),
+                  causal = (int32_t)test_between(state, 0, 1);
+    struct nh_axis axis =
+        nh_whole_axis(length, test_between(state, 1, length / dilation), 1, dilation, causal);
+    const int64_t window = axis.window, queries = nh_tile_count(&axis, rows, 1, false).halo,
+                  keys = nh_tile_count(&axis, rows, 1, true).halo;
+    CHECK(queries <= rows - 1 + window &&
+              (length / dilation < 2 * window + rows || keys <= rows - 1 + window + window / 2),
+          "L %lld, window %lld, dilation %lld, causal %d: %d queries see %lld keys, keys %lld",
+          (long long)length, (long long)window, (long long)dilation, (int)causal, (int)rows,
+          (long long)queries, (long long)keys);
+    axis = nh_whole_axis(4 * (rows + window + 1) + length, window, 1, 1, causal);
+    CHECK(nh_tile_count(&axis, rows, 1, false).halo == rows - 1 + window,
+          "L %lld, window %lld, causal %d: %d queries see %lld keys", (long long)axis.length,
+          (long long)window, (int)causal, (int)rows,
+          (long long)nh_tile_count(&axis, rows, 1, false).halo);
+}
+
 int main(void) {
     uint64_t state = 20240307;
+    for (int i = 0; i < 20000; i++)
+        check_room(&state);
     for (int i = 0; i < 20000; i++)
         check_one(&state);
     check_queue_order(1, 30, 0);

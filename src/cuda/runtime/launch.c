@@ -182,7 +182,6 @@ static void destroy(struct nh_operation *base) {
     if (!operation) return;
     nh_cuda_release_kept(operation);
     nh_release(operation->host, operation->step);
-    nh_release(operation->host, operation->spec);
     nh_release(operation->host, operation);
 }
 
@@ -222,8 +221,10 @@ static int take_threads(int wanted) {
 }
 
 nhood_status nh_cuda_load(struct nh_cuda_operation *operation) {
-    struct loading loading = {.operation = operation};
+    struct loading loading; /* its texts are large, so they are not cleared */
     int missing = 0;
+    loading.operation = operation;
+    atomic_init(&loading.next, 0);
     for (int i = 0; i < operation->count; i++)
         missing += !nh_kernel_in_memory(operation->device, &operation->spec[i]);
     int threads = take_threads(missing - 1);

@@ -106,7 +106,7 @@ struct nh_cuda_operation {
     int32_t count,
         room; /* of steps, at most NH_CUDA_STEPS: a group has an operation for each member, and most have few steps */
     struct nh_cuda_step *step;
-    /* what the steps' kernels are made from; unused once they are loaded */
+    /* what the steps' kernels are made from, in the same memory; unused once they are loaded */
     struct nh_kernel_spec *spec;
     /* The plan's memory on the device, 0: it has none; whether a graph has launches that read it, NULL without memory; and its
      * contents until they are written there. */

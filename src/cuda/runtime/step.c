@@ -46,11 +46,14 @@ static size_t to_grid(const struct nh_problem *problem, const struct nh_cuda_ten
 }
 
 void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *problem) {
-    *step = (struct nh_cuda_step){.grid = {1, 1, 1}, .threads = 128};
+    memset(step, 0, offsetof(struct nh_cuda_step, map)); /* maps are set by whoever adds some */
+    step->grid[0] = step->grid[1] = step->grid[2] = 1;
+    step->threads = 128;
     struct nh_cuda_args *args = &step->args;
+    const uint32_t tensors = nh_problem_tensors(problem);
     step->regions = nh_problem_cut(problem);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
-        bool used = slot < NHOOD_TENSOR_COUNT && nh_problem_role(problem, slot) != NH_UNUSED;
+        const bool used = tensors >> slot & 1; /* other slots are none of the caller's */
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
         if (used) args->tensor[slot] = nh_cuda_strided(&problem->strides[slot]);
         if (used && nh_tensor_of_grid(slot))
@@ -119,19 +122,15 @@ static void copy_step(struct nh_cuda_step *to, const struct nh_cuda_step *from) 
 nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t steps) {
     const struct nh_host *host = operation->host;
     if (steps <= operation->room) return NHOOD_OK;
-    struct nh_cuda_step *step = nh_allocate_unset(host, (size_t)steps * sizeof *step);
-    struct nh_kernel_spec *spec = nh_allocate_unset(host, (size_t)steps * sizeof *spec);
-    if (!step || !spec) {
-        nh_release(host, step);
-        nh_release(host, spec);
-        return NHOOD_ERR_MEMORY;
-    }
+    struct nh_cuda_step *step =
+        nh_allocate_unset(host, (size_t)steps * (sizeof *step + sizeof(struct nh_kernel_spec)));
+    if (!step) return NHOOD_ERR_MEMORY;
+    struct nh_kernel_spec *spec = (struct nh_kernel_spec *)(void *)(step + steps);
     for (int32_t i = 0; i < operation->count; i++) {
         copy_step(&step[i], &operation->step[i]);
         nh_kernel_copy(&spec[i], &operation->spec[i]);
     }
     nh_release(host, operation->step);
-    nh_release(host, operation->spec);
     operation->step = step;
     operation->spec = spec;
     operation->room = steps;
@@ -216,11 +215,9 @@ static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
 }
 
 uint32_t nh_cuda_aligned_tensors(const struct nh_problem *problem) {
-    uint32_t aligned = 0;
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        if (((DIM_TENSORS | DIM_V_TENSORS) >> t & 1) && nh_problem_role(problem, t) != NH_UNUSED)
-            aligned |= 1u << t;
-    return problem->flags & NHOOD_FLAG_UNALIGNED ? 0 : aligned;
+    return problem->flags & NHOOD_FLAG_UNALIGNED
+               ? 0
+               : (DIM_TENSORS | DIM_V_TENSORS) & nh_problem_tensors(problem);
 }
 
 int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
@@ -228,10 +225,9 @@ int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
     int64_t bits = 16 / (int64_t)nh_dtype_bytes(problem->dtype);
     if (slots & DIM_TENSORS) bits |= problem->dim;
     if (slots & DIM_V_TENSORS) bits |= problem->dim_v;
+    const uint32_t tensors = slots & nh_cuda_aligned_tensors(problem);
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        if ((slots & (DIM_TENSORS | DIM_V_TENSORS)) >> t & 1 &&
-            nh_problem_role(problem, t) != NH_UNUSED)
-            bits |= stride_bits(problem, t);
+        if (tensors >> t & 1) bits |= stride_bits(problem, t);
     return (int)(bits & -bits);
 }
 

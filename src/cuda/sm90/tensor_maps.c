@@ -172,9 +172,10 @@ static const char *refuse_parts(const struct nh_problem *problem) {
 }
 
 bool nh_sm90_by_origin(const struct nh_problem *problem, uint32_t moved) {
+    const uint32_t tensors = moved & nh_problem_tensors(problem);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
-        if ((moved >> tensor & 1) && nh_problem_role(problem, tensor) != NH_UNUSED &&
-            !extra_token(tensor) && nh_map_layout_of(problem, tensor) == NH_MAP_ORIGIN)
+        if ((tensors >> tensor & 1) && !extra_token(tensor) &&
+            nh_map_layout_of(problem, tensor) == NH_MAP_ORIGIN)
             return true;
     return false;
 }
@@ -186,8 +187,9 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
+    const uint32_t tensors = moved & nh_problem_tensors(problem);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
-        if (!(moved >> tensor & 1) || nh_problem_role(problem, tensor) == NH_UNUSED) continue;
+        if (!(tensors >> tensor & 1)) continue;
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
         if (!origins_fit(problem, tensor))
             return "batch entries and heads lie 32 GiB apart or more";
@@ -206,8 +208,8 @@ const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_dev
     if (!reason) reason = refuse_parts(problem);
     if (reason) return reason;
     int32_t maps = 0;
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        maps += (fetched >> t & 1) && nh_problem_role(problem, t) != NH_UNUSED;
+    for (uint32_t left = fetched & nh_problem_tensors(problem); left; left &= left - 1)
+        maps++;
     if (maps * variants(problem) > NH_CUDA_MAPS)
         return "too many axes whose dilation is above 8 and does not divide them";
     if (problem->bias_count > INT32_MAX) return "a bias table of 2^31 entries or more";

@@ -178,11 +178,19 @@ static bool is_whole(const struct nh_small_launch *launch) {
  * window more queries, and how many of them are in one tile depends on the length: the most there may be serve all. */
 static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t rows) {
     const bool keys = nh_small_by_keys(launch);
+    const bool grouped = launch->for_group && a >= NH_AXES - launch->problem->rank;
     struct nh_axis axis = launch->problem->axis[a];
+    /* A plan of a group asks for each member: what serves all lengths needs no count where windows have no steps, and no tile of
+     * keys is near both ends. */
+    if (grouped && axis.stride == 1 && axis.dilation == 1) {
+        if (!keys) return rows - 1 + axis.window;
+        if (!axis.causal && axis.length >= 2 * axis.window + rows)
+            return rows - 1 + axis.window + axis.window / 2;
+    }
     const int64_t columns = nh_small_slides(&axis)
                                 ? nh_min(axis.length, rows + axis.windows.window - 1)
                                 : nh_tile_count(&axis, rows, 1, keys).halo;
-    if (!launch->for_group || a < NH_AXES - launch->problem->rank) return columns;
+    if (!grouped) return columns;
     if (keys && axis.stride == 1 && !axis.causal)
         return nh_max(columns, rows - 1 + axis.window + axis.window / 2);
     axis.length = nh_max(axis.length,
