@@ -32,8 +32,7 @@ NH_DEVICE void set_rows(const nh_cuda_args &args) {
 NH_DEVICE void set_columns(const nh_cuda_args &args, int step, int chunks) {
     int chunk = step % chunks;
     int head = BY_KEYS ? tile.head * nh_group_heads(args) + step / chunks : nh_key_head(args, tile.head);
-#pragma unroll 1
-    for (int column = (int)threadIdx.x; column < C.columns; column += NH_THREADS) {
+    NH_UNROLL_1 for (int column = (int)threadIdx.x; column < C.columns; column += NH_THREADS) {
         int position[3];
         bool exists = nh_tile_opposite(tile, chunk * C.columns + column, position);
         if (BY_KEYS) nh_query_set(&queries[step % 2 * C.columns + column], tile, args, position, head, exists);
@@ -77,8 +76,7 @@ NH_DEVICE void gather_by_keys(weights *w, const nh_cuda_args &args, int step, in
     int column = step % chunks * C.columns, half = (int)threadIdx.x % 32 / 16;
     w->any = __any_sync(0xffffffffu, w->first < column + C.columns && column < w->end);
     if (!w->any) return;
-#pragma unroll
-    for (int i = 0; i < LANE_WEIGHTS; i++) {
+    NH_UNROLL for (int i = 0; i < LANE_WEIGHTS; i++) {
         const nh_query &query = queries[step % 2 * C.columns + half + 2 * i];
         w->weight[i] = nh_attends(query, w->key, args) ? a[query.weights + w->key.slot] : (elem)0;
     }
@@ -86,8 +84,7 @@ NH_DEVICE void gather_by_keys(weights *w, const nh_cuda_args &args, int step, in
 
 NH_DEVICE void deposit_by_keys(const weights *w, elem *block) {
     int lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < LANE_WEIGHTS; i++)
+    NH_UNROLL for (int i = 0; i < LANE_WEIGHTS; i++)
         block[lane % 16 * WEIGHT_STRIDE + lane / 16 + 2 * i] = w->weight[i];
     __syncwarp();
 }
@@ -98,8 +95,7 @@ NH_DEVICE void deposit_by_keys(const weights *w, elem *block) {
 NH_DEVICE void gather_some(elem *weight, const weights &w, const nh_cuda_args &args, int some, int share) {
     const elem *a = (const elem *)args.tensor[NH_A].data;
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < NH_TOGETHER; i++) {
+    NH_UNROLL for (int i = 0; i < NH_TOGETHER; i++) {
         int n = __shfl_sync(0xffffffffu, w.first, some + i) + lane + 32 * share;
         bool exists = n < __shfl_sync(0xffffffffu, w.end, some + i);
         const nh_query &query = queries[16 * warp + some + i];
@@ -111,8 +107,7 @@ NH_DEVICE void gather_some(elem *weight, const weights &w, const nh_cuda_args &a
 NH_DEVICE void deposit_some(const elem *weight, const weights &w, const nh_cuda_args &args, elem *block, nh_spans spans,
                             int step, int some, int share) {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < NH_TOGETHER; i++) {
+    NH_UNROLL for (int i = 0; i < NH_TOGETHER; i++) {
         int n = __shfl_sync(0xffffffffu, w.first, some + i) + lane + 32 * share;
         bool exists = n < __shfl_sync(0xffffffffu, w.end, some + i);
         const nh_query &query = queries[16 * warp + some + i];
@@ -127,8 +122,7 @@ NH_DEVICE void gather(weights *w, const nh_cuda_args &args, int step, int chunks
     w->first = w->end;
     w->end = nh_keys_before(queries[row], tile, args, (step + 1) * C.columns);
     w->any = __any_sync(0xffffffffu, w->first < w->end);
-#pragma unroll
-    for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
+    NH_UNROLL for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
         if (nh_rows_have(w->first, w->end, i / 16, i % 16)) gather_some(w->weight + i, *w, args, i % 16, i / 16);
 }
 
@@ -140,8 +134,7 @@ NH_DEVICE void deposit(const weights *w, const nh_cuda_args &args, elem *block, 
         zeros[i] = zero;
     __syncwarp();
     const nh_spans spans = nh_spans_of(tile);
-#pragma unroll
-    for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
+    NH_UNROLL for (int i = 0; i < LANE_WEIGHTS; i += NH_TOGETHER)
         if (nh_rows_have(w->first, w->end, i / 16, i % 16))
             deposit_some(w->weight + i, *w, args, block, spans, step, i % 16, i / 16);
     __syncwarp();

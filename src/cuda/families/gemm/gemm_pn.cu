@@ -25,8 +25,7 @@ NH_DEVICE void set_queries(const nh_cuda_args &args) {
 
 NH_DEVICE void set_keys(const nh_cuda_args &args, int chunk) {
     int kv_head = tile.head / ((int)args.heads / (int)args.kv_heads);
-#pragma unroll 1
-    for (int column = (int)threadIdx.x; column < C.columns; column += NH_THREADS) {
+    NH_UNROLL_1 for (int column = (int)threadIdx.x; column < C.columns; column += NH_THREADS) {
         int position[3];
         bool exists = nh_tile_opposite(tile, chunk * C.columns + column, position);
         key_offset[chunk % 2][column] = exists ? nh_tile_offset(tile, args, NH_K, position, kv_head) : NH_NONE;
@@ -80,8 +79,7 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_lookup &lookup, const fl
     float score[NH_TOGETHER];
     elem *at[NH_TOGETHER];
     bool exists[NH_TOGETHER];
-#pragma unroll
-    for (int i = 0; i < NH_TOGETHER; i++) {
+    NH_UNROLL for (int i = 0; i < NH_TOGETHER; i++) {
         int n = __shfl_sync(0xffffffffu, first, some + i) + lane;
         exists[i] = n < __shfl_sync(0xffffffffu, end, some + i);
         const nh_query &query = queries[16 * warp + some + i];
@@ -93,18 +91,15 @@ NH_DEVICE void write(const nh_cuda_args &args, const nh_lookup &lookup, const fl
         score[i] = score_of(args, query, n, digits, exists[i], product);
         at[i] = (elem *)args.tensor[NH_A].data + query.weights + nh_slot_of(query, args, n, digits);
     }
-#pragma unroll
-    for (int i = 0; i < NH_TOGETHER; i++)
+    NH_UNROLL for (int i = 0; i < NH_TOGETHER; i++)
         if (exists[i]) *at[i] = nh_store(score[i]);
 }
 
 NH_DEVICE void scatter(const nh_cuda_args &args, const nh_divisor divisor[3], const float *stage, const elem *q,
                        const elem *k, int chunk, int first, int end) {
     const nh_lookup lookup = {divisor, nh_spans_of(tile), chunk};
-#pragma unroll 1
-    for (int share = 0; share < NH_PER_LANE; share++)
-#pragma unroll 1
-        for (int some = 0; some < 16; some += NH_TOGETHER)
+    NH_UNROLL_1 for (int share = 0; share < NH_PER_LANE; share++)
+        NH_UNROLL_1 for (int some = 0; some < 16; some += NH_TOGETHER)
             if (nh_rows_have(first, end, share, some)) write(args, lookup, stage, q, k, some, first + 32 * share, end);
     __syncwarp();
 }

@@ -18,8 +18,7 @@ NH_DEVICE void nh_sums_part(float (*sum)[4], const elem *block, int block_stride
     for (int step = 0; step < C.columns; step += NH_STEP) {
         nh_left left;
         nh_left_load(&left, block + step, block_stride, lane);
-#pragma unroll
-        for (int n = 0; n < TOGETHER; n++) {
+        NH_UNROLL for (int n = 0; n < TOGETHER; n++) {
             nh_right right;
             nh_right_load_columns(&right, rows + step * SUM_STRIDE + (first + n) * 16, SUM_STRIDE, lane);
             nh_multiply(sum + 2 * n, &left, &right);
@@ -32,12 +31,10 @@ NH_DEVICE void nh_sums_add(float sum[C.width / 8][4], const elem *block, int blo
     if (!NH_SHORT_CHAINS) return nh_sums_part<C.width / 16>(sum, block, block_stride, rows, 0, lane);
     /* Two at a time, as splitting the left factor is expensive. */
     constexpr int together = C.width % 32 ? 1 : 2;
-#pragma unroll
-    for (int first = 0; first < C.width / 16; first += together) {
+    NH_UNROLL for (int first = 0; first < C.width / 16; first += together) {
         float part[2 * together][4] = {};
         nh_sums_part<together>(part, block, block_stride, rows, first, lane);
-#pragma unroll
-        for (int i = 0; i < 8 * together; i++)
+        NH_UNROLL for (int i = 0; i < 8 * together; i++)
             sum[2 * first + i / 4][i % 4] += part[i / 4][i % 4];
     }
 }
@@ -75,10 +72,8 @@ NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args, flo
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float scale = (float)args.scale;
     bool finite = true;
-#pragma unroll
-    for (int n = 0; n < C.width / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+    NH_UNROLL for (int n = 0; n < C.width / 8; n++)
+        NH_UNROLL for (int i = 0; i < 4; i++)
             finite = finite && fabsf(sum[n][i]) <= 3.402823466e38f;
     if (__syncthreads_or(!finite)) {
         for (int i = (int)threadIdx.x; i < NH_ROWS * (int)args.dim_v; i += NH_THREADS) {
@@ -87,10 +82,8 @@ NH_DEVICE void nh_sums_finish(const nh_tile &tile, const nh_cuda_args &args, flo
                 sums[row * SUM_STRIDE + c] = nh_store(scale * nh_repair_sum(tile, args, position, c));
         }
     } else {
-#pragma unroll
-        for (int n = 0; n < C.width / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
+        NH_UNROLL for (int n = 0; n < C.width / 8; n++)
+            NH_UNROLL for (int i = 0; i < 4; i++)
                 sums[(16 * warp + lane / 4 + i / 2 * 8) * SUM_STRIDE + n * 8 + lane % 4 * 2 + i % 2] =
                     nh_store(scale * sum[n][i]);
     }

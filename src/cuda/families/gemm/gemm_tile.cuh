@@ -137,8 +137,7 @@ NH_DEVICE bool nh_tile_set(nh_tile *tile, const nh_cuda_args &args, unsigned hea
         const int size[3] = {C.tile[0], C.tile[1], C.tile[2]};
         unsigned rest = NH_OWN_BLOCK / heads, index = 0;
         int own = 1;
-#pragma unroll
-        for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+        NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS; a--) {
             const nh_cuda_axis &axis = args.axis[a];
             unsigned longest = (unsigned)nh_axis_group_length((int)axis.length, (int)axis.dilation, 0);
             unsigned count = (longest + (unsigned)size[a] - 1) / (unsigned)size[a] * (unsigned)axis.dilation;
@@ -167,8 +166,7 @@ NH_DEVICE int nh_tile_columns(const nh_tile &tile) {
 NH_DEVICE bool nh_tile_row(const nh_tile &tile, int row, int position[3]) {
     const int at[3] = {row / (C.tile[1] * C.tile[2]), row / C.tile[2] % C.tile[1], row % C.tile[2]};
     bool inside = true;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         inside = inside && at[a] < tile.axis[a].extent;
         position[a] = tile.axis[a].origin + at[a];
     }
@@ -178,8 +176,7 @@ NH_DEVICE bool nh_tile_row(const nh_tile &tile, int row, int position[3]) {
 /* Sets the coordinates of a column in the opposite box; for columns past its end, the first coordinate goes on. */
 NH_DEVICE void nh_tile_column(const nh_tile &tile, int column, int at[3]) {
     at[0] = at[1] = 0;
-#pragma unroll
-    for (int a = 2; a > NH_FIRST_AXIS; a--) {
+    NH_UNROLL for (int a = 2; a > NH_FIRST_AXIS; a--) {
         int outer = nh_divide(column, tile.axis[a].by_span);
         at[a] = column - outer * tile.axis[a].span;
         column = outer;
@@ -191,8 +188,7 @@ NH_DEVICE void nh_tile_column(const nh_tile &tile, int column, int at[3]) {
 NH_DEVICE bool nh_tile_opposite(const nh_tile &tile, int column, int position[3]) {
     nh_tile_column(tile, column, position);
     bool inside = position[NH_FIRST_AXIS] < tile.axis[NH_FIRST_AXIS].span;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         position[a] += tile.axis[a].low;
     return inside;
 }
@@ -202,8 +198,7 @@ NH_DEVICE long long nh_tile_offset(const nh_tile &tile, const nh_cuda_args &args
                                    int head) {
     const nh_cuda_tensor &tensor = args.tensor[slot];
     long long offset = tile.batch * tensor.batch + head * tensor.head;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         offset += (position[a] * (int)args.axis[a].dilation + tile.axis[a].group) * tensor.axis[a];
     return offset;
 }
@@ -212,8 +207,7 @@ NH_DEVICE void nh_key_set(nh_key *key, const nh_tile &tile, const nh_cuda_args &
                           bool exists) {
     int slots = 1;
     key->slot = 0;
-#pragma unroll
-    for (int a = 2; a >= 0; a--) {
+    NH_UNROLL for (int a = 2; a >= 0; a--) {
         int at = position[a] - tile.axis[a].base;
         key->at[a] = exists ? at : -NH_NOWHERE;
         key->slot += at * slots;
@@ -225,8 +219,7 @@ NH_DEVICE void nh_query_set(nh_query *query, const nh_tile &tile, const nh_cuda_
                             int head, bool exists) {
     long long slots = 1, before = 0;
     int bias = 0, bias_step = 1;
-#pragma unroll
-    for (int a = 2; a >= 0; a--) {
+    NH_UNROLL for (int a = 2; a >= 0; a--) {
         const nh_cuda_axis &axis = args.axis[a];
         nh_range range = nh_tile_window(axis, tile.axis[a].length, position[a]);
         int begin = (int)range.begin - tile.axis[a].base;
@@ -247,8 +240,7 @@ NH_DEVICE int nh_query_count(const nh_query &query, const nh_cuda_args &args, in
 
 NH_DEVICE bool nh_attends(const nh_query &query, const nh_key &key, const nh_cuda_args &args) {
     bool inside = true;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         inside = inside && (unsigned)(key.at[a] - query.begin[a]) < (unsigned)nh_query_count(query, args, a);
     return inside;
 }
@@ -257,11 +249,9 @@ NH_DEVICE bool nh_attends(const nh_query &query, const nh_key &key, const nh_cud
 NH_DEVICE int nh_keys_before(const nh_query &query, const nh_tile &tile, const nh_cuda_args &args, int column) {
     int at[3], keys = 0;
     nh_tile_column(tile, column, at);
-#pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+    NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS; a--) {
         int count = nh_query_count(query, args, a), rest = at[a] - query.begin[a], below = 1;
-#pragma unroll
-        for (int b = a + 1; b < 3; b++)
+        NH_UNROLL for (int b = a + 1; b < 3; b++)
             below *= nh_query_count(query, args, b);
         if (rest < 0 || rest >= count) keys = 0;
         keys += min(max(rest, 0), count) * below;

@@ -67,10 +67,8 @@ NH_DEVICE void nh_bias_table_clear(const nh_tiled_args &args) {
 NH_DEVICE void nh_bias_tile_store(const nh_scores &d_s, int first_row, nh_bias_tile &tile) {
     int lane = (int)threadIdx.x % 32;
     float *to = tile.d_s + (first_row + lane / 4) * NH_BIAS_PITCH + 2 * (lane % 4);
-#pragma unroll
-    for (int r = 0; r < 2 * NH_BLOCKS; r++)
-#pragma unroll
-        for (int n = 0; n < NH_COLUMNS / 8; n++)
+    NH_UNROLL for (int r = 0; r < 2 * NH_BLOCKS; r++)
+        NH_UNROLL for (int n = 0; n < NH_COLUMNS / 8; n++)
             *(float2 *)(to + 8 * r * NH_BIAS_PITCH + 8 * n) =
                 make_float2(d_s[r / 2][n][r % 2 * 2], d_s[r / 2][n][r % 2 * 2 + 1]);
 }
@@ -107,8 +105,7 @@ NH_DEVICE void nh_bias_tile_add(const nh_tiled_args &args, const nh_block &block
                                  i / NH_DISTANCES2 % NH_DISTANCES1 - C.rows[1] + 1, i % NH_DISTANCES2 - C.rows[2] + 1};
         long long entry = 0;
         bool inside = true;
-#pragma unroll
-        for (int a = 0; a < 3; a++) {
+        NH_UNROLL for (int a = 0; a < 3; a++) {
             long long extent = 2 * args.axis[a].window - 1;
             long long at = cursor.at[a] - block.origin[a] + distance[a] + args.axis[a].window - 1;
             inside = inside && at >= 0 && at < extent;

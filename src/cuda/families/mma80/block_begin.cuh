@@ -34,8 +34,7 @@ NH_DEVICE nh_kv_loop nh_block_begin(const nh_cuda_args &args, nh_block &block, n
     }
     __syncthreads();
     nh_halo_set(args, shared.tables.masks, block);
-#pragma unroll
-    for (int i = 0; i < NH_LOOP_TENSORS; i++)
+    NH_UNROLL for (int i = 0; i < NH_LOOP_TENSORS; i++)
         nh_loop_table_fill(args, block, i, shared.loop);
     nh_dense_boxes_fill(shared.tables.masks, shared.tables.dense);
     __syncthreads();

@@ -75,14 +75,12 @@ NH_DEVICE void nh_block_place(const auto &args, int axis, auto &block) {
 NH_DEVICE bool nh_block_locate(const auto &args, unsigned index, nh_block &block) {
     const long long heads = NH_INVERSE ? args.kv_heads : args.heads;
     bool inside = true;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         const unsigned tiles = (unsigned)(nh_row_count(args, a, 0) + nh_tile_q(a) - 1) / nh_tile_q(a);
         block.origin[a] = (int)(index % tiles) * nh_tile_q(a);
         index /= tiles;
     }
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         const unsigned dilation = (unsigned)args.axis[a].dilation;
         block.group[a] = (int)(index % dilation);
         index /= dilation;
@@ -117,8 +115,7 @@ NH_DEVICE long long nh_position_offset(const nh_cuda_args &args, const nh_block 
 NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const nh_block &block, const nh_cuda_tensor &tensor,
                                   int row) {
     long long offset = block.batch * tensor.batch + block.head * tensor.head;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         offset += nh_position_offset(args, block, tensor, a, nh_row_position(block, row, a));
     return offset;
 }
@@ -127,8 +124,7 @@ NH_DEVICE long long nh_row_offset(const nh_cuda_args &args, const nh_block &bloc
 NH_DEVICE long long nh_column_offset(const nh_cuda_args &args, const auto &block, const nh_cuda_tensor &tensor,
                                      int head, const int (&at)[3]) {
     long long offset = block.batch * tensor.batch + head * tensor.head;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         int position = at[a];
         if constexpr (NH_PERIODIC != 0)
             if (nh_wraps(a)) nh_find_column(block.columns[a], true, block.grid[a], position);

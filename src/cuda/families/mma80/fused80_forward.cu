@@ -11,7 +11,7 @@
  * The barrier before a start also makes sure that everyone has finished with the buffer to which it writes. Extra
  * tokens are tiles after the last one of the halo. */
 #include "block_begin.cuh"
-#include "long_sums.cuh"
+#include "softmax.cuh"
 #include "repair.cuh"
 #include "tile_output.cuh"
 
@@ -57,8 +57,7 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const nh_block &block, c
     const nh_cuda_tensor &lse = args.tensor[NH_LSE];
     const int lane = (int)(nh_thread_again() % 32);
     float factor[2 * NH_BLOCKS];
-#pragma unroll
-    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+    NH_UNROLL for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         const int row = first_row + 8 * r + lane / 4;
         const float sum = nh_quad_sum(state.sum[r]);
         /* A sum of 0 alone does not say that the row sees no key: where scores are so large that their rounding is
@@ -80,8 +79,7 @@ NH_DEVICE void nh_finish_rows(const nh_cuda_args &args, const nh_block &block, c
 
 using namespace nh_mma80;
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    fused80_forward(NH_PARAMETER(nh_cuda_args)) {
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks) fused80_forward(NH_PARAMETER(nh_cuda_args)) {
     NH_TAKE_MEMBER(nh_cuda_args)
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
@@ -101,8 +99,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_softmax_totals totals;
     nh_softmax_start(state);
     if (C.long_sums) nh_softmax_totals_start(totals);
-#pragma unroll 1
-    while (now.left > 0) {
+    NH_UNROLL_1 while (now.left > 0) {
         nh_multiply_keys(args, block, shared, now, next, queries, scores);
         nh_finish_scores(args, block, shared.tables, now, first_row, scale, scores);
         nh_add_values(state, scores, shared.columns2[now.left % C.stages], C.prescale ? 1.f : scale, output);

@@ -40,8 +40,7 @@ NH_DEVICE int nh_loop_tiles(const nh_cuda_args &args, const nh_block &block) {
 /* Moves to the next tile of the halo. Returns how many axes start over: 3 after the last tile. */
 NH_DEVICE int nh_advance(nh_cursor &cursor, const nh_halo &halo) {
     int again = 0;
-#pragma unroll
-    for (int a = 2; a >= 0; a--) {
+    NH_UNROLL for (int a = 2; a >= 0; a--) {
         cursor.at[a] += nh_tile_k(a);
         if (cursor.at[a] < halo.end[a]) break;
         cursor.at[a] = halo.begin[a];
@@ -66,8 +65,7 @@ NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const nh_block &bloc
     for (int i = (int)threadIdx.x; i < NH_COLUMNS + 4; i += NH_THREADS) {
         int again = i - NH_COLUMNS;
         long long offset = again == 3 ? tensor.head : 0;
-#pragma unroll
-        for (int a = 0; a < 3; a++) {
+        NH_UNROLL for (int a = 0; a < 3; a++) {
             int positions = again < 0        ? nh_column_axis(i, a)
                             : a == 2 - again ? nh_tile_k(a)
                             : a < 2 - again  ? 0
@@ -82,8 +80,7 @@ NH_DEVICE void nh_loop_table_fill(const nh_cuda_args &args, const nh_block &bloc
 NH_DEVICE long long nh_column_bytes(const nh_cuda_args &args, int which, int column) {
     const nh_cuda_tensor &tensor = args.tensor[nh_loop_slot(which)];
     long long offset = 0;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         offset += nh_column_axis(column, a) * (args.axis[a].dilation * tensor.axis[a]);
     return offset * nh_loop_bytes(which);
 }
@@ -130,8 +127,7 @@ NH_DEVICE nh_kv_loop nh_loop_begin(const nh_cuda_args &args, const nh_block &blo
                        nh_loop_tiles(args, block),
                        NH_INVERSE ? head : block.head,
                        {}};
-#pragma unroll
-    for (int i = 0; i < NH_LOOP_TENSORS; i++)
+    NH_UNROLL for (int i = 0; i < NH_LOOP_TENSORS; i++)
         loop.at[i] = nh_loop_start(args, block, i, head);
     loop.at[NH_LOOP_FIRST] += nh_share_offset<NH_LOOP_FIRST>(tables);
     loop.at[NH_LOOP_SECOND] += nh_share_offset<NH_LOOP_SECOND>(tables);
@@ -142,8 +138,7 @@ NH_DEVICE void nh_next(nh_kv_loop &loop, const nh_block &block, const nh_loop_ta
     int again = nh_advance(loop.cursor, block.halo);
     loop.left--;
     if (again == 3) loop.head++;
-#pragma unroll
-    for (int i = 0; i < NH_LOOP_TENSORS; i++)
+    NH_UNROLL for (int i = 0; i < NH_LOOP_TENSORS; i++)
         loop.at[i] += tables.step[again][i];
 }
 
@@ -160,8 +155,7 @@ NH_DEVICE int nh_laps_ahead(const auto &block, int axis, int position) {
 NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const auto &block, const nh_cursor &tile, int which,
                                unsigned place, bool &there) {
     long long offset = 0;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         if (!nh_wraps(a)) continue;
         const int position = tile.at[a] + (int)(place >> 8 * a & 255);
         const int laps = nh_laps_ahead(block, a, position);
@@ -175,8 +169,7 @@ NH_DEVICE long long nh_wrapped(const nh_cuda_args &args, const auto &block, cons
 /* Whether the part of a tile that is in the halo lies in one lap, and tensors have all of it. */
 NH_DEVICE bool nh_in_one_lap(const auto &block, const nh_cursor &tile) {
     bool one = true;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         if (!nh_wraps(a)) continue;
         const int laps = nh_laps_ahead(block, a, tile.at[a]), end = tile.at[a] + nh_tile_k(a);
         const int last = end < block.halo.end[a] ? end : block.halo.end[a];

@@ -25,7 +25,7 @@ enum mma80_pass { MMA80_FORWARD, MMA80_BY_QUERY, MMA80_BY_KEY, MMA80_EXTRA };
     ONE(biased)        /* 1: scores have a relative bias */                                        \
     ONE(prescale)      /* 1: scores are scaled before their maximum: with a bias, or scale <= 0 */ \
     ONE(tf32)          /* 1: products of f32 are one product of TF32; 0: three */                  \
-    ONE(long_sums)     /* 1: f32 sums are long, and are added up in parts (long_sums.cuh) */       \
+    ONE(long_sums)     /* 1: f32 sums are long, and are added up in parts (softmax.cuh) */         \
     ONE(sum_first)     /* 1: the backward makes dQ or dK */                                        \
     ONE(sum_second)    /* 1: it makes dV; 2 launches if registers do not hold dK and dV */
 NH_KERNEL_CONFIG(mma80_config, MMA80_CONFIG);

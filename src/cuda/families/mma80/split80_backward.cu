@@ -9,7 +9,7 @@
  * run. */
 #include "bias_gradient.cuh"
 #include "block_begin.cuh"
-#include "long_sums.cuh"
+#include "softmax.cuh"
 #include "overlap.cuh"
 #include "repair.cuh"
 #include "tile_output.cuh"
@@ -76,10 +76,8 @@ NH_DEVICE void nh_copy_tiles(const nh_tiled_args &args, const nh_block &block, n
 /* Calls change(p, d_p, query) for the thread's scores and gradients. columns: statistics of the tile's columns. */
 NH_DEVICE void nh_for_pairs(const nh_own_rows &own, const nh_stats *columns, nh_scores &p, nh_scores &d_p,
                             const auto &change) {
-#pragma unroll
-    for (int i = 0; i < NH_COLUMNS / 4; i++)
-#pragma unroll
-        for (int r = 0; r < 2 * NH_BLOCKS; r++)
+    NH_UNROLL for (int i = 0; i < NH_COLUMNS / 4; i++)
+        NH_UNROLL for (int r = 0; r < 2 * NH_BLOCKS; r++)
             change(p[r / 2][i / 2][r % 2 * 2 + i % 2], d_p[r / 2][i / 2][r % 2 * 2 + i % 2],
                    NH_INVERSE ? columns[i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2] : own.stats[r]);
 }
@@ -147,20 +145,17 @@ NH_DEVICE void nh_do_work_tile(const nh_tiled_args &args, unsigned work_tile, nh
     nh_kv_loop now = nh_block_begin(args, block, shared), next = now;
     nh_own_rows own;
     nh_own_rows_set((int)threadIdx.x, shared, own);
-#pragma unroll
-    for (int r = 0; !NH_INVERSE && r < 2 * NH_BLOCKS; r++)
+    NH_UNROLL for (int r = 0; !NH_INVERSE && r < 2 * NH_BLOCKS; r++)
         own.stats[r] = nh_stats_at(
             args, nh_row_offset(args, block, args.tensor[NH_DELTA], own.first_row + 8 * r + (int)threadIdx.x % 32 / 4));
-#pragma unroll
-    for (int i = 0; i < C.stages - 1; i++) {
+    NH_UNROLL for (int i = 0; i < C.stages - 1; i++) {
         nh_copy_tiles(args, block, shared, next);
         nh_next(next, block, shared.loop);
     }
     nh_gradients sums = {};
     nh_gradient_totals totals;
     nh_gradient_totals_start(totals);
-#pragma unroll 1
-    while (now.left > 0) {
+    NH_UNROLL_1 while (now.left > 0) {
         /* The barrier makes the tile visible to all, and makes sure that all have finished with the one before. */
         nh_copy_wait_groups<C.stages - 2>();
         __syncthreads();
@@ -196,8 +191,7 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_backward_shared &s
 
 using namespace nh_mma80;
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    split80_backward(NH_PARAMETER(nh_tiled_args)) {
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks) split80_backward(NH_PARAMETER(nh_tiled_args)) {
     NH_TAKE_MEMBER(nh_tiled_args)
     extern __shared__ __align__(16) char nh_shared_memory[];
     nh_backward_shared &shared = *(nh_backward_shared *)nh_shared_memory;

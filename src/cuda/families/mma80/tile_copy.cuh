@@ -72,8 +72,7 @@ NH_DEVICE constexpr unsigned nh_place_of_column(int column) {
  * coordinate keeps its top bit only if the coordinate is below the count: one subtraction tests all axes. */
 NH_DEVICE unsigned nh_limits(const nh_halo &halo, const nh_cursor &tile) {
     unsigned limits = 0;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         int count = halo.end[a] - tile.at[a];
         limits |= (unsigned)(127 + (count < 128 ? count : 128)) << 8 * a;
     }
@@ -102,12 +101,10 @@ NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, const char *fr
         if (share::ROWS > NH_COLUMNS && row >= NH_COLUMNS) return;
         unsigned to = nh_shared_address(tile + row * share::PITCH + lane * NH_UNIT);
         unsigned room = whole ? ~0u : limits - nh_place_of_column(row);
-#pragma unroll
-        for (int r = 0; r < NH_COLUMNS; r += share::ROWS) {
+        NH_UNROLL for (int r = 0; r < NH_COLUMNS; r += share::ROWS) {
             const char *source = from + nh_column_bytes(args, TENSOR, r);
             bool valid = whole || nh_within(room, nh_place_of_column(r));
-#pragma unroll
-            for (int u = 0; u < share::UNITS; u += share::LANES)
+            NH_UNROLL for (int u = 0; u < share::UNITS; u += share::LANES)
                 nh_copy16_at(to + (r * share::PITCH + u * NH_UNIT) * C.element_bytes, source + u * NH_UNIT_BYTES,
                              valid);
         }
@@ -124,8 +121,7 @@ NH_DEVICE void nh_copy_tile(elem *tile, const nh_cuda_args &args, const char *fr
 /* Calls copy(row, column, to) for every unit of a tile, one after the other: for tiles that few loops have. */
 template <int TENSOR> NH_DEVICE void nh_for_units(elem *tile, const auto &copy) {
     typedef nh_share<TENSOR> share;
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < NH_COLUMNS * share::UNITS; i += NH_THREADS) {
+    NH_UNROLL_1 for (int i = (int)threadIdx.x; i < NH_COLUMNS * share::UNITS; i += NH_THREADS) {
         int row = i / share::UNITS, column = i % share::UNITS * NH_UNIT;
         copy(row, column, tile + row * share::PITCH + column);
     }
@@ -190,8 +186,7 @@ struct alignas(8) nh_stats {
 NH_DEVICE void nh_stats_copy(const nh_cuda_args &args, const nh_block &block, const auto &loop,
                              const nh_loop_tables &tables, nh_stats to[NH_COLUMNS]) {
     unsigned limits = nh_limits(block.halo, loop.cursor);
-#pragma unroll 1
-    for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
+    NH_UNROLL_1 for (int c = (int)threadIdx.x; c < NH_COLUMNS; c += NH_THREADS) {
         const char *from = loop.at[NH_LOOP_STATS] + tables.row[NH_LOOP_STATS][c];
         bool there = nh_within(limits, nh_place_of_column(c));
         if constexpr (NH_PERIODIC != 0)

@@ -62,8 +62,7 @@ NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const nh_block &blo
     const unsigned *prefix = &nh_tile_prefixes.prefix[0][0];
     for (int i = (int)threadIdx.x; i < NH_AXIS_PREFIXES * 4; i += NH_THREADS)
         (&tables.columns.prefix[0][0])[i] = prefix[i];
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         for (int i = (int)threadIdx.x; i < nh_tile_q(a); i += NH_THREADS) {
             int last = block.length[a] - 1, position = block.origin[a] + i;
             nh_range range = nh_partners(args, block, a, position < last ? position : last);
@@ -75,8 +74,7 @@ NH_DEVICE void nh_mask_tables_fill(const nh_cuda_args &args, const nh_block &blo
 
 /* Sets what the block's loop goes over. */
 NH_DEVICE void nh_halo_set(const nh_cuda_args &args, const nh_mask_tables &tables, auto &block) {
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         block.halo.begin[a] = tables.begin[nh_rows_before(a)];
         block.halo.end[a] = tables.end[nh_rows_before(a) + nh_tile_q(a) - 1];
         if constexpr (NH_PERIODIC != 0) {
@@ -101,8 +99,7 @@ NH_DEVICE constexpr bool nh_axis_needs_mask(int axis) {
 NH_DEVICE unsigned nh_row_mask(const nh_mask_tables &tables, const nh_cursor &tile, int row) {
     unsigned mask = ~0u;
     int t = (int)threadIdx.x % 4;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         if (!nh_axis_needs_mask(a)) continue;
         int axis_row = nh_rows_before(a) + nh_row_axis(row, a);
         int begin = nh_clamp(tables.begin[axis_row] - tile.at[a], 0, nh_tile_k(a));

@@ -12,8 +12,7 @@ namespace nh_mma80 {
 /* Entries of the bias table per step along an axis. */
 NH_DEVICE long long nh_bias_stride(const nh_cuda_args &args, int axis) {
     long long stride = 1;
-#pragma unroll
-    for (int a = 2; a > 0; a--)
+    NH_UNROLL for (int a = 2; a > 0; a--)
         if (a > axis) stride *= 2 * args.axis[a].window - 1;
     return stride;
 }
@@ -39,8 +38,7 @@ NH_DEVICE long long nh_bias_entries(const nh_cuda_args &args) {
 NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const nh_block &block, int head, const nh_cursor &tile,
                                   int row) {
     long long offset = head * nh_bias_entries(args);
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         int distance = NH_BIAS_SIGN * (tile.at[a] - nh_row_position(block, row, a));
         offset += (distance + args.axis[a].window - 1) * nh_bias_stride(args, a);
     }
@@ -52,19 +50,16 @@ NH_DEVICE const elem *nh_bias_row(const nh_cuda_args &args, const nh_block &bloc
 NH_DEVICE void nh_finish_score_row(nh_scores &scores, int m, int half, unsigned mask, float scale, const elem *row_bias,
                                    const long long *column) {
     if (C.prescale) {
-#pragma unroll
-        for (int i = 0; i < NH_COLUMNS / 4; i++)
+        NH_UNROLL for (int i = 0; i < NH_COLUMNS / 4; i++)
             scores[m][i / 2][2 * half + i % 2] *= scale;
     }
     if (C.biased && row_bias) {
         column += 2 * ((int)threadIdx.x % 4);
-#pragma unroll
-        for (int i = 0; i < NH_COLUMNS / 4; i++)
+        NH_UNROLL for (int i = 0; i < NH_COLUMNS / 4; i++)
             if (mask >> i & 1)
                 scores[m][i / 2][2 * half + i % 2] += nh_load(row_bias[column[i / 2 * 8 + i % 2]]) * (float)NH_LOG2E;
     }
-#pragma unroll
-    for (int i = 0; i < NH_COLUMNS / 4; i++)
+    NH_UNROLL for (int i = 0; i < NH_COLUMNS / 4; i++)
         if (!(mask >> i & 1)) scores[m][i / 2][2 * half + i % 2] = NH_MINUS_INFINITY;
 }
 
@@ -83,8 +78,7 @@ NH_DEVICE void nh_finish_scores(const nh_cuda_args &args, const nh_block &block,
     if (NH_NOTED && threadIdx.x % 32 == 0)
         nh_note_tile(args, (int)NH_OWN_BLOCK, now.left - 1, first_row == 0, view.partial && !view.extra);
     if (!C.prescale && !view.partial) return;
-#pragma unroll
-    for (int r = 0; r < 2 * NH_BLOCKS; r++) {
+    NH_UNROLL for (int r = 0; r < 2 * NH_BLOCKS; r++) {
         int row = first_row + 8 * r + (int)threadIdx.x % 32 / 4;
         unsigned mask = nh_view_mask(view, tables.masks, now.cursor, row);
         const elem *row_bias = 0;

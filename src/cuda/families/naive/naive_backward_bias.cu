@@ -24,8 +24,7 @@ NH_DEVICE real d_s_of(const nh_cuda_args &args, const nh_query &query, const lon
 /* Sets the key of a query for this entry of the table; false if it is not in the query's window. */
 template <class Args>
 NH_DEVICE bool key_at(const Args &args, const nh_query &query, const long long offset[3], long long key[3]) {
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         const nh_cuda_axis &axis = args.axis[a];
         long long rest = query.at[a], position = nh_split(&rest, axis.dilation);
         long long want = position + offset[a];
@@ -46,12 +45,10 @@ NH_DEVICE bool key_at(const Args &args, const nh_query &query, const long long o
 
 using namespace nh_naive;
 
-extern "C" __global__ void __launch_bounds__(ROW.threads)
-    naive_backward_bias(NH_PARAMETER(nh_cuda_args)) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) naive_backward_bias(NH_PARAMETER(nh_cuda_args)) {
     NH_TAKE_MEMBER(nh_cuda_args)
     long long extent[3], entries = 1;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         extent[a] = 2 * args.axis[a].window - 1;
         entries *= extent[a];
     }

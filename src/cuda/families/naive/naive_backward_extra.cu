@@ -29,10 +29,8 @@ NH_DEVICE void take(const nh_cuda_args &args, token_rows &r, const nh_query &que
 
 /* Writes the groups' sums to shared memory and adds them up, group 0 first. */
 NH_DEVICE void add_groups(const real sum[ROW_ELEMENTS], real (*to)[ROW_CHUNK], elem *row, int dim) {
-#pragma unroll
-    for (int v = 0; v < ROW.vectors; v++)
-#pragma unroll
-        for (int i = 0; i < ROW.vector; i++)
+    NH_UNROLL for (int v = 0; v < ROW.vectors; v++)
+        NH_UNROLL for (int i = 0; i < ROW.vector; i++)
             to[threadIdx.x / ROW.group][(v * ROW.group + nh_lane()) * ROW.vector + i] = sum[v * ROW.vector + i];
     __syncthreads();
     for (int column = threadIdx.x; column < ROW_CHUNK && nh_chunk_first() + column < dim; column += ROW.threads) {
@@ -53,8 +51,7 @@ NH_DEVICE elem *token_row(const nh_cuda_args &args, int slot, long long batch, l
 
 using namespace nh_naive;
 
-extern "C" __global__ void __launch_bounds__(ROW.threads)
-    naive_backward_extra(NH_PARAMETER(nh_cuda_args)) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) naive_backward_extra(NH_PARAMETER(nh_cuda_args)) {
     NH_TAKE_MEMBER(nh_cuda_args)
     long long tokens = nh_token_count(args), share = args.heads / args.kv_heads;
     long long count = args.batch * args.extra_tokens * args.kv_heads;

@@ -9,8 +9,7 @@ template <class Args> NH_DEVICE void nh_attend_all(const Args &args) {
     if constexpr (ROW.tiled) {
         nh_for_tile<NH_K, NH_V, NO_WEIGHTS>(args, true, [&](const nh_query &query, const nh_seen &seen) {
             real share = 1;
-#pragma unroll 1
-            while (nh_attend_to(args, query, seen.box, seen.first, seen.second, share))
+            NH_UNROLL_1 while (nh_attend_to(args, query, seen.box, seen.first, seen.second, share))
                 share = nh_small_share(args);
         });
     } else {

@@ -38,8 +38,7 @@ NH_DEVICE void gather(const nh_cuda_args &args, const nh_query &query, const nh_
 
 using namespace nh_naive;
 
-extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks)
-    naive_nn(NH_PARAMETER(naive_args)) {
+extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks) naive_nn(NH_PARAMETER(naive_args)) {
     NH_TAKE_MEMBER(naive_args)
     nh_for_queries<NH_V, -1, READS_WEIGHTS>(args, true, [&](const nh_query &query, const nh_seen &seen) {
         gather(args, query, seen.box, seen.first, seen.weights);

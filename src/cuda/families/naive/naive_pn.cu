@@ -51,8 +51,7 @@ NH_DEVICE void weigh(const nh_cuda_args &args, const nh_query &query, const nh_b
 
 using namespace nh_naive;
 
-extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks)
-    naive_pn(NH_PARAMETER(naive_args)) {
+extern "C" __global__ void __launch_bounds__(ROW.threads, ROW.min_blocks) naive_pn(NH_PARAMETER(naive_args)) {
     NH_TAKE_MEMBER(naive_args)
     nh_for_queries<NH_K, -1, WRITES_WEIGHTS>(args, true, [&](const nh_query &query, const nh_seen &seen) {
         weigh(args, query, seen.box, seen.first, seen.weights);

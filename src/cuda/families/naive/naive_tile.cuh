@@ -50,12 +50,10 @@ NH_DEVICE void nh_stage(const nh_cuda_args &args, const nh_work_tile &work_tile,
         unsigned rest = (unsigned)i / ROW.vectors;
         int place = (int)rest * ROW_STAGED, column = i % ROW.vectors * ROW.vector;
         long long at[3] = {0, 0, 0};
-#pragma unroll
-        for (int a = 2; a >= nh_first_axis<TILES>; a--)
+        NH_UNROLL for (int a = 2; a >= nh_first_axis<TILES>; a--)
             at[a] =
                 (work_tile.halo[a] + nh_digit(&rest, work_tile.tiles[a])) * args.axis[a].dilation + work_tile.group[a];
-#pragma unroll
-        for (int t = 0; t < 2 && slot[t] >= 0; t++)
+        NH_UNROLL for (int t = 0; t < 2 && slot[t] >= 0; t++)
             if (ROW.whole || column < (slot[t] == NH_Q || slot[t] == NH_K ? args.dim : args.dim_v))
                 nh_copy16(staged + t * rows * ROW_STAGED + place + column,
                           nh_row(args.tensor[slot[t]], work_tile.batch, at, head) + column, true);
@@ -75,8 +73,7 @@ NH_DEVICE bool nh_tile_query(const nh_cuda_args &args, const nh_work_tile &work_
     nh_row_position<TILES>(i, at);
     query.batch = work_tile.batch;
     query.head = work_tile.head;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         exists = exists && work_tile.own[a] + at[a] < work_tile.length[a];
         query.at[a] = (work_tile.own[a] + at[a]) * args.axis[a].dilation + work_tile.group[a];
     }

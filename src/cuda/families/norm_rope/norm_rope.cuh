@@ -60,8 +60,7 @@ NH_DEVICE int nh_lane(void) {
 NH_DEVICE void nh_chunk_set(const nh_norm_rope_args &args, nh_unit &unit, int chunk, int pair) {
     const real *table = 0;
     int axis = 0, step = 0;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         const int first = args.first_pair[a], end = args.first_pair[a + 1];
         if (pair < first || pair >= end) continue;
         axis = a;
@@ -75,8 +74,7 @@ NH_DEVICE void nh_chunk_set(const nh_norm_rope_args &args, nh_unit &unit, int ch
 
 NH_DEVICE void nh_units_set(const nh_norm_rope_args &args, nh_unit unit[C.units]) {
     const int head_pairs = args.dim / 2, rotated = args.first_pair[3];
-#pragma unroll
-    for (int j = 0; j < C.units; j++) {
+    NH_UNROLL for (int j = 0; j < C.units; j++) {
         int pair = (nh_lane() + j * C.group) * C.pairs;
         unit[j].there = C.whole || pair < args.row_pairs;
         unit[j].head = C.norm == NORM_ROPE_TOKEN_NORM ? pair / head_pairs : 0;
@@ -87,8 +85,7 @@ NH_DEVICE void nh_units_set(const nh_norm_rope_args &args, nh_unit unit[C.units]
         } else {
             unit[j].channel[0] = 2 * pair;
         }
-#pragma unroll
-        for (int k = 0; k < CHUNKS; k++)
+        NH_UNROLL for (int k = 0; k < CHUNKS; k++)
             nh_chunk_set(args, unit[j], k, pair + k * C.table);
     }
 }
@@ -100,8 +97,7 @@ NH_DEVICE int nh_weight_at(const nh_norm_rope_args &args, const nh_unit &unit, i
 
 /* Sets weight times scale for a unit's channels. */
 NH_DEVICE void nh_factors_set(const nh_norm_rope_args &args, const nh_unit &unit, real factor[2 * C.pairs]) {
-#pragma unroll
-    for (int i = 0; i < 2 * C.pairs; i++) {
+    NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++) {
         const int at = nh_weight_at(args, unit, i);
         real weight = 1;
         if (C.weight == NORM_ROPE_STORED_WEIGHT && unit.there) weight = nh_load(((const elem *)args.weight)[at]);
@@ -136,8 +132,7 @@ NH_DEVICE nh_item nh_item_of(const nh_norm_rope_args &args, long long index) {
         item.end = min(item.head + args.heads_each, args.heads);
     }
     unsigned rest = (unsigned)index;
-#pragma unroll
-    for (int a = 2; a >= 0; a--) {
+    NH_UNROLL for (int a = 2; a >= 0; a--) {
         if (C.index32) {
             const unsigned length = (unsigned)args.length[a], quotient = rest / length;
             item.at[a] = rest - quotient * length;
@@ -162,27 +157,22 @@ NH_DEVICE nh_angles nh_angles_of(const nh_unit &unit, const nh_item &item) {
         real at[TABLE_REALS];
     };
     nh_angles angles;
-#pragma unroll
-    for (int k = 0; k < CHUNKS; k++) {
+    NH_UNROLL for (int k = 0; k < CHUNKS; k++) {
         const int axis = unit.chunk[k].axis;
         const long long position = axis == 0 ? item.at[0] : axis == 1 ? item.at[1] : item.at[2];
         const real *from = unit.chunk[k].table;
         real both[2 * C.table]; /* without a table, no rotation */
-#pragma unroll
-        for (int i = 0; i < 2 * C.table; i++)
+        NH_UNROLL for (int i = 0; i < 2 * C.table; i++)
             both[i] = i % 2 ? 0 : 1;
         if (from) {
             from += position * unit.chunk[k].step;
-#pragma unroll
-            for (int i = 0; i < 2 * C.table; i += TABLE_REALS) {
+            NH_UNROLL for (int i = 0; i < 2 * C.table; i += TABLE_REALS) {
                 const part loaded = *(const part *)(from + i);
-#pragma unroll
-                for (int l = 0; l < TABLE_REALS; l++)
+                NH_UNROLL for (int l = 0; l < TABLE_REALS; l++)
                     both[i + l] = loaded.at[l];
             }
         }
-#pragma unroll
-        for (int i = 0; i < C.table; i++) {
+        NH_UNROLL for (int i = 0; i < C.table; i++) {
             angles.cosine[k * C.table + i] = both[2 * i];
             angles.sine[k * C.table + i] = both[2 * i + 1];
         }
@@ -199,8 +189,7 @@ struct nh_token {
 NH_DEVICE void nh_token_set(const nh_norm_rope_args &args, const nh_unit unit[C.units], long long index,
                             nh_token &token) {
     token.item = nh_item_of(args, index);
-#pragma unroll
-    for (int j = 0; j < C.units && !LAZY; j++)
+    NH_UNROLL for (int j = 0; j < C.units && !LAZY; j++)
         token.angles[j] = nh_angles_of(unit[j], token.item);
 }
 
@@ -214,16 +203,14 @@ struct nh_factors {
 };
 
 NH_DEVICE void nh_all_factors_set(const nh_norm_rope_args &args, const nh_unit unit[C.units], nh_factors &factors) {
-#pragma unroll
-    for (int j = 0; j < C.units && !LAZY; j++)
+    NH_UNROLL for (int j = 0; j < C.units && !LAZY; j++)
         nh_factors_set(args, unit[j], factors.of[j]);
 }
 
 NH_DEVICE void nh_factors_of(const nh_norm_rope_args &args, const nh_unit unit[C.units], const nh_factors &factors,
                              int j, real factor[2 * C.pairs]) {
     if (LAZY) return nh_factors_set(args, unit[j], factor);
-#pragma unroll
-    for (int i = 0; i < 2 * C.pairs; i++)
+    NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++)
         factor[i] = factors.of[LAZY ? 0 : j][i];
 }
 
@@ -237,10 +224,8 @@ NH_DEVICE elem *nh_unit_run(const nh_cuda_tensor &t, elem *row, const nh_unit &u
 }
 
 NH_DEVICE void nh_unit_load(const nh_cuda_tensor &t, elem *row, const nh_unit &unit, bool there, nh_raw &raw) {
-#pragma unroll
-    for (int i = 0; i < LOADS; i++) {
-#pragma unroll
-        for (int l = 0; l < C.vector; l++)
+    NH_UNROLL for (int i = 0; i < LOADS; i++) {
+        NH_UNROLL for (int l = 0; l < C.vector; l++)
             raw.load[i].at[l] = 0;
         const int run = i * C.vector / RUN, at = i * C.vector % RUN;
         if (there) raw.load[i] = *(const nh_vector<C.vector> *)(nh_unit_run(t, row, unit, run) + at);
@@ -250,16 +235,13 @@ NH_DEVICE void nh_unit_load(const nh_cuda_tensor &t, elem *row, const nh_unit &u
 /* Loads the first `rows` of C.rows rows of a tensor; the others are zeros. */
 NH_DEVICE void nh_rows_load(const nh_cuda_tensor &t, const nh_unit unit[C.units], elem *row, int rows,
                             nh_raw raw[C.rows][C.units]) {
-#pragma unroll
-    for (int r = 0; r < C.rows; r++)
-#pragma unroll
-        for (int j = 0; j < C.units; j++)
+    NH_UNROLL for (int r = 0; r < C.rows; r++)
+        NH_UNROLL for (int j = 0; j < C.units; j++)
             nh_unit_load(t, row + r * t.head, unit[j], unit[j].there && (C.full || r < rows), raw[r][j]);
 }
 
 NH_DEVICE void nh_unit_store(const nh_cuda_tensor &t, elem *row, const nh_unit &unit, const real value[2 * C.pairs]) {
-#pragma unroll
-    for (int i = 0; i < LOADS; i++) {
+    NH_UNROLL for (int i = 0; i < LOADS; i++) {
         const int run = i * C.vector / RUN, at = i * C.vector % RUN;
         nh_store_vector<C.vector>(nh_unit_run(t, row, unit, run) + at, value + i * C.vector);
     }
@@ -272,20 +254,17 @@ NH_DEVICE real nh_raw_at(const nh_raw &raw, int i) {
 /* Sums over the lanes of the row, each of which gets the results. */
 template <int COUNT, int LANES = C.group> NH_DEVICE void nh_row_sums(real sum[COUNT]) {
     if constexpr (LANES <= NORM_ROPE_WARP) {
-#pragma unroll
-        for (int s = 0; s < COUNT; s++)
+        NH_UNROLL for (int s = 0; s < COUNT; s++)
             sum[s] = nh_lanes_sum<LANES>(sum[s], nh_lanes_mask<LANES>());
     } else {
         __shared__ real part[COUNT][LANES / NORM_ROPE_WARP];
         __syncthreads(); /* everyone has read the sums of the row before */
-#pragma unroll
-        for (int s = 0; s < COUNT; s++) {
+        NH_UNROLL for (int s = 0; s < COUNT; s++) {
             sum[s] = nh_lanes_sum<NORM_ROPE_WARP>(sum[s]);
             if (threadIdx.x % NORM_ROPE_WARP == 0) part[s][threadIdx.x / NORM_ROPE_WARP] = sum[s];
         }
         __syncthreads();
-#pragma unroll
-        for (int s = 0; s < COUNT; s++) {
+        NH_UNROLL for (int s = 0; s < COUNT; s++) {
             sum[s] = 0;
             for (int w = 0; w < LANES / NORM_ROPE_WARP; w++)
                 sum[s] += part[s][w];

@@ -18,20 +18,16 @@ NH_DEVICE void nh_rows_backward(const nh_norm_rope_args &args, const nh_unit uni
                                 real d_weight[C.units][2 * C.pairs]) {
     nh_raw raw[C.rows][C.units], gradient[C.rows][C.units];
     real back[C.rows][C.units][2 * C.pairs], sum[2 * C.rows];
-#pragma unroll
-    for (int r = 0; r < C.rows; r++)
+    NH_UNROLL for (int r = 0; r < C.rows; r++)
         sum[2 * r] = sum[2 * r + 1] = 0;
     nh_rows_load(args.x, unit, at.x, rows, raw);
     nh_rows_load(args.d_y, unit, at.d_y, rows, gradient);
-#pragma unroll
-    for (int j = 0; j < C.units; j++) {
+    NH_UNROLL for (int j = 0; j < C.units; j++) {
         real factor[2 * C.pairs];
         nh_factors_of(args, unit, factors, j, factor);
         const nh_angles angles = nh_token_angles(unit, token, j);
-#pragma unroll
-        for (int r = 0; r < C.rows; r++)
-#pragma unroll
-            for (int p = 0; p < C.pairs; p++) {
+        NH_UNROLL for (int r = 0; r < C.rows; r++)
+            NH_UNROLL for (int p = 0; p < C.pairs; p++) {
                 const int a = nh_first(p), b = nh_second(p);
                 const real first = nh_raw_at(gradient[r][j], a), second = nh_raw_at(gradient[r][j], b);
                 const real x_a = nh_raw_at(raw[r][j], a), x_b = nh_raw_at(raw[r][j], b);
@@ -42,21 +38,17 @@ NH_DEVICE void nh_rows_backward(const nh_norm_rope_args &args, const nh_unit uni
             }
     }
     if (C.norm) nh_row_sums<2 * C.rows>(sum);
-#pragma unroll
-    for (int r = 0; r < C.rows; r++) {
+    NH_UNROLL for (int r = 0; r < C.rows; r++) {
         sum[2 * r] = C.norm ? nh_norm_of(args, sum[2 * r]) : (real)1;
         sum[2 * r + 1] *= C.norm ? sum[2 * r] * sum[2 * r] * (real)args.inverse_channels : (real)0;
     }
-#pragma unroll
-    for (int j = 0; j < C.units; j++) {
+    NH_UNROLL for (int j = 0; j < C.units; j++) {
         real factor[2 * C.pairs];
         nh_factors_of(args, unit, factors, j, factor);
-#pragma unroll
-        for (int r = 0; r < C.rows; r++) {
+        NH_UNROLL for (int r = 0; r < C.rows; r++) {
             const real norm = sum[2 * r], pull = sum[2 * r + 1], of_weight = norm * (real)args.scale;
             real value[2 * C.pairs];
-#pragma unroll
-            for (int i = 0; i < 2 * C.pairs; i++) {
+            NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++) {
                 const real x = nh_raw_at(raw[r][j], i);
                 value[i] = norm * (back[r][j][i] * factor[i] - x * pull);
                 /* rows that do not exist are zeros */
@@ -71,19 +63,14 @@ NH_DEVICE void nh_rows_backward(const nh_norm_rope_args &args, const nh_unit uni
 /* Sums over the block's rows, which the first lanes of the last warp get: over a warp's groups, then over warps. */
 template <int LANES> NH_DEVICE void nh_add_groups(real d_weight[C.units][2 * C.pairs]) {
     __shared__ real total[LANES * C.units * 2 * C.pairs];
-#pragma unroll
-    for (int j = 0; j < C.units; j++)
-#pragma unroll
-        for (int i = 0; i < 2 * C.pairs; i++)
-#pragma unroll
-            for (int step = LANES; step < NORM_ROPE_WARP; step *= 2)
+    NH_UNROLL for (int j = 0; j < C.units; j++)
+        NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++)
+            NH_UNROLL for (int step = LANES; step < NORM_ROPE_WARP; step *= 2)
                 d_weight[j][i] += __shfl_xor_sync(~0u, d_weight[j][i], step);
     for (int w = 0; w < C.threads / NORM_ROPE_WARP; w++) {
         if (threadIdx.x / NORM_ROPE_WARP == w && threadIdx.x % NORM_ROPE_WARP < LANES)
-#pragma unroll
-            for (int j = 0; j < C.units; j++)
-#pragma unroll
-                for (int i = 0; i < 2 * C.pairs; i++) {
+            NH_UNROLL for (int j = 0; j < C.units; j++)
+                NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++) {
                     real &sum = total[(j * 2 * C.pairs + i) * LANES + nh_lane()];
                     if (w > 0) d_weight[j][i] += sum;
                     sum = d_weight[j][i];
@@ -101,10 +88,8 @@ NH_DEVICE void nh_block_sums(const nh_norm_rope_args &args, const nh_unit unit[C
         const int last = C.threads - NORM_ROPE_WARP;
         if ((int)threadIdx.x < last || threadIdx.x % NORM_ROPE_WARP >= LANES) return;
     }
-#pragma unroll
-    for (int j = 0; j < C.units; j++)
-#pragma unroll
-        for (int i = 0; i < 2 * C.pairs; i++)
+    NH_UNROLL for (int j = 0; j < C.units; j++)
+        NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++)
             if (unit[j].there) to[nh_weight_at(args, unit[j], i)] = d_weight[j][i];
 }
 
@@ -119,10 +104,8 @@ extern "C" __global__ void __launch_bounds__(C.threads, C.min_blocks)
     real d_weight[C.units][2 * C.pairs];
     nh_units_set(args, unit);
     nh_all_factors_set(args, unit, factors);
-#pragma unroll
-    for (int j = 0; j < C.units; j++)
-#pragma unroll
-        for (int i = 0; i < 2 * C.pairs; i++)
+    NH_UNROLL for (int j = 0; j < C.units; j++)
+        NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++)
             d_weight[j][i] = 0;
     for (long long index = nh_first_item(); index < args.items; index += nh_item_step()) {
         nh_token token;

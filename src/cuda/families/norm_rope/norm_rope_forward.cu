@@ -6,31 +6,24 @@ namespace nh_norm_rope {
 NH_DEVICE void nh_rows_forward(const nh_norm_rope_args &args, const nh_unit unit[C.units], const nh_factors &factors,
                                const nh_token &token, const nh_raw raw[C.rows][C.units], elem *y, int rows) {
     real sum[C.rows];
-#pragma unroll
-    for (int r = 0; r < C.rows; r++) {
+    NH_UNROLL for (int r = 0; r < C.rows; r++) {
         sum[r] = 0;
-#pragma unroll
-        for (int j = 0; j < C.units; j++)
-#pragma unroll
-            for (int i = 0; i < 2 * C.pairs; i++) {
+        NH_UNROLL for (int j = 0; j < C.units; j++)
+            NH_UNROLL for (int i = 0; i < 2 * C.pairs; i++) {
                 const real value = nh_raw_at(raw[r][j], i);
                 sum[r] += value * value;
             }
     }
     if (C.norm) nh_row_sums<C.rows>(sum);
-#pragma unroll
-    for (int r = 0; r < C.rows; r++)
+    NH_UNROLL for (int r = 0; r < C.rows; r++)
         sum[r] = C.norm ? nh_norm_of(args, sum[r]) : (real)1;
-#pragma unroll
-    for (int j = 0; j < C.units; j++) {
+    NH_UNROLL for (int j = 0; j < C.units; j++) {
         real factor[2 * C.pairs];
         nh_factors_of(args, unit, factors, j, factor);
         const nh_angles angles = nh_token_angles(unit, token, j);
-#pragma unroll
-        for (int r = 0; r < C.rows; r++) {
+        NH_UNROLL for (int r = 0; r < C.rows; r++) {
             real value[2 * C.pairs];
-#pragma unroll
-            for (int p = 0; p < C.pairs; p++) {
+            NH_UNROLL for (int p = 0; p < C.pairs; p++) {
                 const int a = nh_first(p), b = nh_second(p);
                 const real first = nh_raw_at(raw[r][j], a) * sum[r] * factor[a];
                 const real second = nh_raw_at(raw[r][j], b) * sum[r] * factor[b];
@@ -58,8 +51,7 @@ NH_DEVICE void nh_one_by_one(const nh_norm_rope_args &args, const nh_unit unit[C
         }
         nh_rows_forward(args, unit, factors, token, raw, nh_item_row(args.y, token.item), C.rows);
         token = next;
-#pragma unroll
-        for (int j = 0; j < C.units; j++)
+        NH_UNROLL for (int j = 0; j < C.units; j++)
             raw[0][j] = ahead[0][j];
     }
 }

@@ -18,7 +18,7 @@ enum { MOST_DIM = 128 };
 
 /* ---- what a config needs ---- */
 
-/* Whether a thread of the backward pass keeps its own rows' operands in registers: NH_HELD in short_warp_tile.cuh. */
+/* Whether a thread of the backward pass keeps its own rows' operands in registers: NH_HELD in short_backward.cu. */
 static bool held(const struct nh_short_launch *of) {
     const struct nh_problem *problem = of->problem;
     int64_t sums =

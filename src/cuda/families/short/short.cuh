@@ -100,8 +100,7 @@ NH_DEVICE nh_extents nh_extents_of(const nh_short_args &args, int work_tile) {
     if (C.order == SHORT_BY_RESIDUE) {
         unsigned rest = (unsigned)(work_tile / args.tiling.chunks);
         work_tile %= args.tiling.chunks;
-#pragma unroll
-        for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+        NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS; a--) {
             extents.residue[a] = nh_residue_of(args, rest, a);
             extents.at[a] = nh_tokens_of(args, a, extents.residue[a]);
         }
@@ -132,25 +131,20 @@ static_assert(sizeof(nh_group) == short_group_bytes(&C), "the host's count of sh
 NH_DEVICE void nh_groups_fill(const nh_short_args &args, const nh_extents &extents, nh_group *groups) {
     const unsigned keys = 1u << NH_K | 1u << NH_V | 1u << NH_D_K | 1u << NH_D_V;
     const unsigned heads = (unsigned)args.kv_heads;
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < extents.count; i += NH_THREADS) {
+    NH_UNROLL_1 for (int i = (int)threadIdx.x; i < extents.count; i += NH_THREADS) {
         unsigned rest = (unsigned)(extents.first + i);
         const unsigned head = rest % heads;
         int residue[3] = {extents.residue[0], extents.residue[1], extents.residue[2]};
         rest /= heads;
-#pragma unroll
-        for (int a = 2; a >= NH_FIRST_AXIS && C.dilated && C.order != SHORT_BY_RESIDUE; a--)
+        NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS && C.dilated && C.order != SHORT_BY_RESIDUE; a--)
             residue[a] = nh_residue_of(args, rest, a);
-#pragma unroll
-        for (int a = 0; a < 3 && C.order == SHORT_UNEVEN; a++)
+        NH_UNROLL for (int a = 0; a < 3 && C.order == SHORT_UNEVEN; a++)
             groups[i].length[a] = nh_tokens_of(args, a, residue[a]);
-#pragma unroll
-        for (int t = 0; t < NH_ORIGINS; t++)
+        NH_UNROLL for (int t = 0; t < NH_ORIGINS; t++)
             if (short_tensors(&C) >> t & 1) {
                 const nh_cuda_tensor &tensor = args.tensor[t];
                 long long origin = rest * tensor.batch + head * (keys >> t & 1 ? 1 : args.tiling.heads) * tensor.head;
-#pragma unroll
-                for (int a = NH_FIRST_AXIS; a < 3; a++)
+                NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
                     origin += residue[a] * tensor.axis[a];
                 groups[i].origin[t] = origin;
             }
@@ -182,8 +176,7 @@ NH_DEVICE nh_token nh_token_of(const nh_extents &extents, const nh_group *groups
     token.at[2] = rest;
     token.exists = token.slot < extents.count;
     if (!token.exists) token.slot = 0;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3 && (C.order == SHORT_UNEVEN || C.order == SHORT_BOXES); a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3 && (C.order == SHORT_UNEVEN || C.order == SHORT_BOXES); a++)
         token.exists = token.exists && token.at[a] < nh_length_of(extents, groups, token, a);
     return token;
 }
@@ -201,8 +194,7 @@ NH_DEVICE int nh_first_pitch(const nh_extents &extents) {
 NH_DEVICE long long nh_token_offset(const nh_short_args &args, const nh_group *groups, int tensor,
                                     const nh_token &token) {
     int inside = 0; /* nh_short_offsets_fit makes sure that 32 bits are enough */
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int step = (int)args.tensor[tensor].axis[a] * (C.dilated ? (int)args.axis[a].dilation : 1);
         inside += token.at[a] * step;
     }
@@ -218,8 +210,7 @@ template <int WIDTH> NH_DEVICE void nh_copy_row(const elem *from, char *to, bool
     const int units = nh_units(WIDTH), lane = (int)threadIdx.x % NH_ROW_LANES;
     const unsigned place = nh_shared_address(to) + 16 * lane;
     from += NH_PER_UNIT * lane;
-#pragma unroll
-    for (int u = 0; u < units; u += NH_ROW_LANES)
+    NH_UNROLL for (int u = 0; u < units; u += NH_ROW_LANES)
         if (u + lane < units)
             nh_copy16_at(place + 16 * u, from + NH_PER_UNIT * u, exists && NH_PER_UNIT * (u + lane) < WIDTH);
 }
@@ -231,8 +222,7 @@ NH_DEVICE void nh_store_warp_tile(const nh_short_args &args, const nh_group *gro
     const int units = WIDTH / NH_PER_UNIT, lane = (int)threadIdx.x % 32;
     const long long own_offset = ahead + nh_token_offset(args, groups, tensor, own);
     const unsigned exist = __ballot_sync(~0u, own.exists) & 0xffff;
-#pragma unroll
-    for (int i = lane; i - lane < 16 * units; i += 32) {
+    NH_UNROLL for (int i = lane; i - lane < 16 * units; i += 32) {
         const int row = i / units, unit = i % units;
         const long long offset = __shfl_sync(~0u, own_offset, row);
         if (exist >> row & 1)
@@ -250,8 +240,7 @@ constexpr unsigned NH_GUARDS = 1u << 31 | (C.rank > 2 ? 1u << 19 : 0u) | (C.rank
 
 NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[3]) {
     unsigned word = (unsigned)(slot * extents.at[NH_FIRST_AXIS]) << nh_field(NH_FIRST_AXIS);
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         word += (unsigned)at[a] << nh_field(a);
     return word;
 }
@@ -260,8 +249,7 @@ NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[
 NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &extents, const nh_group *groups,
                                unsigned *columns) {
     const int none[3] = {0, 0, 0};
-#pragma unroll 1
-    for (int row = (int)threadIdx.x; row < nh_rows_of(extents); row += NH_THREADS) {
+    NH_UNROLL_1 for (int row = (int)threadIdx.x; row < nh_rows_of(extents); row += NH_THREADS) {
         const nh_token token = nh_token_of(extents, groups, row);
         columns[row] =
             NH_GUARDS | (token.exists ? nh_word(extents, token.slot, token.at) : nh_word(extents, extents.count, none));
@@ -284,8 +272,7 @@ NH_DEVICE nh_visibility nh_visibility_of(const nh_short_args &args, const nh_ext
     const int last_row = extents.count * extents.group.base - 1;
     const nh_token token = nh_token_of(extents, groups, row < last_row ? row : last_row);
     int begin[3] = {0, 0, 0}, last[3] = {0, 0, 0}, row_of[2] = {0, 0};
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int length = nh_length_of(extents, groups, token, a);
         const nh_range range =
             nh_window_range(length, (int)args.axis[a].window, C.strided ? (int)args.axis[a].stride : 1,

@@ -96,8 +96,7 @@ template <int WIDTH> NH_DEVICE unsigned nh_step_at(int rows, unsigned first, int
 
 NH_DEVICE nh_group nh_group_of_kind(const nh_short_args &args, int kind) {
     nh_group group = {};
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         group.length[a] = args.tiling.tiles[a] - (kind >> a & 1);
     return group;
 }
@@ -113,8 +112,7 @@ NH_DEVICE nh_place nh_place_of(const nh_short_args &args, int number) {
     take(place.part, (unsigned)args.tiling.parts);
     take(place.head, (unsigned)args.heads);
     if (C.order == SHORT_BOXES) take(place.batch, (unsigned)args.batch);
-#pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS && C.dilated; a--)
+    NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS && C.dilated; a--)
         take(place.residue[a], (unsigned)args.axis[a].dilation);
     if (C.order != SHORT_BOXES) place.batch = (int)rest;
     return place;
@@ -131,8 +129,7 @@ NH_DEVICE void nh_move(const nh_short_args &args, nh_place &place, const nh_plac
     add(place.part, by.part, args.tiling.parts);
     add(place.head, by.head, (int)args.heads);
     if (C.order == SHORT_BOXES) add(place.batch, by.batch, (int)args.batch);
-#pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS && C.dilated; a--)
+    NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS && C.dilated; a--)
         add(place.residue[a], by.residue[a], (int)args.axis[a].dilation);
     if (C.order != SHORT_BOXES) place.batch += by.batch + carry;
 }
@@ -144,8 +141,7 @@ NH_DEVICE void nh_complete(const nh_short_args &args, nh_place &place) {
     place.output = place.batch * o.batch + place.head * o.head;
     place.lse = place.batch * lse.batch + place.head * lse.head;
     place.kind = 0;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3 && C.dilated; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3 && C.dilated; a++) {
         place.output += place.residue[a] * o.axis[a];
         place.lse += place.residue[a] * lse.axis[a];
         if (C.order == SHORT_BOXES) place.kind |= (nh_tokens_of(args, a, place.residue[a]) < args.tiling.tiles[a]) << a;
@@ -156,8 +152,7 @@ template <int LAYOUT, int WIDTH>
 NH_DEVICE void nh_fetch_rows(int rows, unsigned to, const nh_tensor_map *map, unsigned barrier, int head, int heads,
                              const int token[3], int batch) {
     int at[5];
-#pragma unroll
-    for (int plane = 0; plane < short_planes(WIDTH); plane++) {
+    NH_UNROLL for (int plane = 0; plane < short_planes(WIDTH); plane++) {
         ::place<LAYOUT>(at, 64 * plane, head, heads, WIDTH, token, batch);
         nh_copy_box(to + plane * nh_plane_bytes(rows, WIDTH), map, barrier, at);
     }
@@ -206,8 +201,7 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, const nh_maps &maps, const nh
 NH_DEVICE void nh_fetch_rest(const nh_short_args &args, const nh_maps &maps, const nh_ring &ring,
                              nh_producer &producer) {
     const nh_place step = nh_place_of(args, (int)NH_OWN_BLOCKS);
-#pragma unroll 1
-    while (producer.number < args.tiling.work_tiles) {
+    NH_UNROLL_1 while (producer.number < args.tiling.work_tiles) {
         nh_move(args, producer.place, step);
         nh_fetch(args, maps, ring, producer);
     }

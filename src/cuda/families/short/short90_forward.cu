@@ -29,8 +29,7 @@ NH_DEVICE void nh_warp_tile_locate(nh_warp_tile &warp_tile, const nh_short_args 
     warp_tile.kind = kind;
     warp_tile.exist = __ballot_sync(~0u, own.exists && own_row < queries) & 0xffff;
     warp_tile.to_output = warp_tile.to_lse = 0; /* nh_short_offsets_fit makes sure that 32 bits are enough */
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int step = own.at[a] * (C.dilated ? (int)args.axis[a].dilation : 1);
         warp_tile.to_output += step * (int)args.tensor[NH_O].axis[a];
         warp_tile.to_lse += step * (int)args.tensor[NH_LSE].axis[a];
@@ -40,8 +39,7 @@ NH_DEVICE void nh_warp_tile_locate(nh_warp_tile &warp_tile, const nh_short_args 
 NH_DEVICE void nh_warp_tile_load(const nh_ring &ring, int stage, nh_warp_tile &warp_tile) {
     const int lane = (int)(threadIdx.x % 32);
     const unsigned first = nh_unit_at<C.dim>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
-#pragma unroll
-    for (int s = 0; s < NH_STEPS; s++)
+    NH_UNROLL for (int s = 0; s < NH_STEPS; s++)
         nh_load_matrices_at(warp_tile.operand[s].x, nh_step_at<C.dim>(ring.own_rows, first, s));
 }
 
@@ -53,8 +51,7 @@ template <nh_order ORDER, int WIDTH> NH_DEVICE unsigned nh_first_at(unsigned row
 /* products[0] and [1] += the warp tile times 16 rows. */
 NH_DEVICE void nh_multiply_keys(const nh_ring &ring, const nh_warp_tile &warp_tile, unsigned first,
                                 float (*products)[4]) {
-#pragma unroll
-    for (int s = 0; s < NH_STEPS; s++) {
+    NH_UNROLL for (int s = 0; s < NH_STEPS; s++) {
         nh_right keys;
         nh_load_matrices_at(keys.x, nh_step_at<C.dim>(ring.rows, first, s));
         nh_multiply(products, &warp_tile.operand[s], &keys);
@@ -64,8 +61,7 @@ NH_DEVICE void nh_multiply_keys(const nh_ring &ring, const nh_warp_tile &warp_ti
 /* output += weights times 16 rows. */
 NH_DEVICE void nh_add_values(const nh_ring &ring, const nh_left &weights, unsigned first,
                              float (&output)[NH_SUMS_V][4]) {
-#pragma unroll
-    for (int s = 0; s < NH_STEPS_V; s++) {
+    NH_UNROLL for (int s = 0; s < NH_STEPS_V; s++) {
         nh_right values;
         nh_load_matrices_transposed_at(values.x, nh_step_at<C.dim_v>(ring.rows, first, s));
         nh_multiply(output + 2 * s, &weights, &values);
@@ -82,14 +78,12 @@ NH_DEVICE void nh_for_scores(const nh_short_args &args, const nh_ring &ring, int
     const auto take = [&](bool both) {
         float scores[4][4];
         nh_clear(scores);
-#pragma unroll
-        for (int pair = 0; pair < (both ? 2 : 1); pair++)
+        NH_UNROLL for (int pair = 0; pair < (both ? 2 : 1); pair++)
             nh_multiply_keys(ring, warp_tile, keys + (row + 16 * pair) * short_line_bytes(C.dim), scores + 2 * pair);
         nh_weigh_scores(warp_tile, ring.columns, row, both, scale, reference, scores);
         visit(scores, row, both);
     };
-#pragma unroll 1
-    for (; row + 16 < warp_tile.end; row += 32)
+    NH_UNROLL_1 for (; row + 16 < warp_tile.end; row += 32)
         take(true);
     if (row < warp_tile.end) take(false);
 }
@@ -112,8 +106,7 @@ NH_DEVICE void nh_weigh_values(const nh_short_args &args, const nh_ring &ring, i
     state.sum[0] = state.sum[1] = 0.f;
     nh_for_scores(args, ring, stage, warp_tile, state.reference, [&](float(&scores)[4][4], int row, bool both) {
         nh_weigh(scores, both, state);
-#pragma unroll
-        for (int pair = 0; pair < (both ? 2 : 1); pair++) {
+        NH_UNROLL for (int pair = 0; pair < (both ? 2 : 1); pair++) {
             nh_weights weights;
             nh_left operand;
             nh_pack_weights(weights, scores + 2 * pair, true);
@@ -131,11 +124,9 @@ NH_DEVICE float2 nh_finish(const nh_ring &ring, int stage, const nh_warp_tile &w
     const float inverse[2] = {nh_reciprocal(state.sum[0]), nh_reciprocal(state.sum[1])};
     const unsigned first = nh_unit_at<C.dim_v>(nh_queries_at(ring, stage), warp_tile.row + lane % 16, lane / 16);
     __syncwarp();
-#pragma unroll
-    for (int s = 0; s < NH_STEPS_V; s++) {
+    NH_UNROLL for (int s = 0; s < NH_STEPS_V; s++) {
         unsigned word[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        NH_UNROLL for (int i = 0; i < 4; i++) {
             const float *two = output[2 * s + i / 2] + 2 * (i % 2);
             word[i] = nh_pack(two[0] * inverse[i % 2], two[1] * inverse[i % 2]);
         }
@@ -171,8 +162,7 @@ static __device__ __noinline__ void nh_repair_query(const nh_short_args &args, i
     nh_query query;
     query.batch = place.batch;
     query.head = place.head;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         query.at[a] = place.residue[a] + token.at[a] * args.axis[a].dilation;
     nh_attend(args, query);
 }
@@ -185,14 +175,12 @@ NH_DEVICE void nh_store(const nh_short_args &args, const nh_ring &ring, int stag
     elem *output = (elem *)o.data + ring.places[stage].output;
     unsigned word[units / 2][4]; /* all loads come first, so that none waits for a store */
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < units / 2; i++) {
+    NH_UNROLL for (int i = 0; i < units / 2; i++) {
         const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
         const unsigned plane = nh_queries_at(ring, stage) + unit / 8 * nh_plane_bytes(ring.own_rows, C.dim_v);
         nh_load_words_at(word[i], nh_unit_at<C.dim_v>(plane, warp_tile.row + row, unit % 8));
     }
-#pragma unroll
-    for (int i = 0; i < units / 2; i++) {
+    NH_UNROLL for (int i = 0; i < units / 2; i++) {
         const int row = (lane + 32 * i) / units, unit = (lane + 32 * i) % units;
         const int offset = __shfl_sync(~0u, warp_tile.to_output, row);
         if (warp_tile.exist >> row & 1) nh_store_words(output + offset + 8 * unit, word[i]);
@@ -235,8 +223,7 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
     int stage = nh_quotient(warp, warp_tiles), own = warp - stage * warp_tiles.base, parity = 0;
     bool located = false;
     nh_warp_tile warp_tile;
-#pragma unroll 1
-    for (int number = (int)NH_OWN_BLOCK + stage * blocks; number < work_tiles;) {
+    NH_UNROLL_1 for (int number = (int)NH_OWN_BLOCK + stage * blocks; number < work_tiles;) {
         if (C.order == SHORT_EVEN && !located) nh_warp_tile_locate(warp_tile, args, 16 * own, number % parts, 0);
         /* A parity tells a round from the next one, but not from the one after that. Other warps may still be at the
          * stage's previous round. Once they have released it, the barrier of copies is at this round, and not further
@@ -264,8 +251,7 @@ NH_DEVICE void nh_consume(const nh_short_args &args, const nh_ring &ring, int wa
 NH_DEVICE void nh_clear_values(const nh_short_args &args, const nh_ring &ring) {
     const int line = short_line_bytes(C.dim_v), units = (ring.rows - args.tiling.tokens) * line / 16;
     const int all = ring.count * short_planes(C.dim_v) * units;
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < all; i += 32 * C.warps) {
+    NH_UNROLL_1 for (int i = (int)threadIdx.x; i < all; i += 32 * C.warps) {
         const int plane = i / units;
         const unsigned first = nh_values_at(ring, plane / short_planes(C.dim_v)) +
                                plane % short_planes(C.dim_v) * nh_plane_bytes(ring.rows, C.dim_v);
@@ -278,8 +264,7 @@ NH_DEVICE void nh_clear_values(const nh_short_args &args, const nh_ring &ring) {
 
 using namespace nh_short;
 
-extern "C" __global__ void __launch_bounds__(32 * C.warps + 32)
-    short90_forward(NH_PARAMETERS(nh_short_args, nh_maps)) {
+extern "C" __global__ void __launch_bounds__(32 * C.warps + 32) short90_forward(NH_PARAMETERS(nh_short_args, nh_maps)) {
     NH_TAKE_MEMBER_AND_MAPS(nh_short_args, nh_maps)
     const nh_ring ring = nh_ring_of(args);
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);

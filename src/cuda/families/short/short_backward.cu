@@ -1,11 +1,101 @@
 /* Backward pass of whole dilation groups, in one launch and without atomics. A block holds Q, K, V, O and dO of its
  * work tile, or its share of one (short_tile.cuh), in shared memory, computes delta of its queries, and then warp tiles
  * of 16 queries, for dQ, and of 16 keys, for dK and dV. Scores are computed twice, and sums are in a fixed order. */
-#include "short_repair_gradient.cuh"
+#include "short_tile.cuh"
 #include "short_shares.cuh"
-#include "short_warp_tile.cuh"
 
 namespace nh_short {
+
+/* The backward pass of one warp tile: 16 rows of a work tile, queries or, by keys, keys, and the columns that they see,
+ * 16 at a time.
+ *
+ *     P = exp(scale a b^T - LSE)   dS = P (a' b'^T - delta)   gradient of a += dS b   of a', by keys, += P b'
+ *
+ * with rows a and a' and columns b and b': Q and dO with K and V or, by keys, K and V with Q and dO. P and dS go from
+ * accumulators to operands without leaving registers. C.split warps share a warp tile and take its columns alternately;
+ * more than one only if every warp tile of a block has warps of its own. */
+
+/* Whether registers hold the warp tile's own rows as operands; otherwise its sums need the room. */
+enum { NH_HELD = NH_DTYPE != NH_F32 && C.dim + C.dim_v <= (C.warps > 8 ? 64 : 128) };
+
+/* Gradients of a warp tile: of queries, or of keys and values. */
+typedef float nh_sums[NH_SUMS][4];
+typedef float nh_sums_v[NH_SUMS_V][4];
+
+/* The thread's rows g and g + 8, as queries and as keys. */
+struct nh_own {
+    nh_query query[2];
+    unsigned column[2];
+};
+
+/* Turns scores into weights, and gradients of weights into those of scores: 0 for pairs not seen, be they NaN. */
+template <bool BY_KEYS>
+NH_DEVICE void nh_weigh(const nh_tile &tile, const nh_own &own, int first_column, float scale, float (&weights)[2][4],
+                        float (&d_scores)[2][4]) {
+    NH_UNROLL for (int i = 0; i < 4; i++) {
+        const int at = first_column + 8 * (i / 2) + 2 * ((int)threadIdx.x % 4) + i % 2;
+        nh_query column_query = {};
+        unsigned column = 0;
+        if (BY_KEYS) {
+            column_query = tile.query[at];
+        } else {
+            column = tile.column[at];
+        }
+        NH_UNROLL for (int half = 0; half < 2; half++) {
+            const nh_query &query = BY_KEYS ? column_query : own.query[half];
+            const bool seen = nh_query_sees(query, BY_KEYS ? own.column[half] : column);
+            float &weight = weights[i / 2][2 * half + i % 2], &d_score = d_scores[i / 2][2 * half + i % 2];
+            weight = seen ? nh_exp2(fmaf(weight, scale, -query.lse)) : 0.f;
+            d_score = seen ? weight * (d_score - query.delta) : 0.f;
+        }
+    }
+}
+
+/* sums += weights of 16 columns times their elements. */
+template <int WIDTH, int SUMS>
+NH_DEVICE void nh_add_weighted(float (&sums)[SUMS][4], const float (&weights)[2][4], const nh_across<WIDTH> &across,
+                               int column) {
+    nh_weights operand;
+    nh_pack_weights(operand, weights, true);
+    nh_add_columns(sums, operand, across, nh_rows_of_pair(column), true);
+}
+
+/* Adds what the warp tile's columns contribute; sums_v only by keys. turn: of the C.split warps that share it. */
+template <bool BY_KEYS>
+NH_DEVICE void nh_differentiate(const nh_block &block, int warp_tile, int turn, nh_sums &sums, nh_sums_v &sums_v) {
+    const nh_tile &tile = block.tile;
+    const int first = 16 * warp_tile;
+    const float scale = (float)(block.args.scale * NH_LOG2E);
+    const char *columns = BY_KEYS ? tile.queries : tile.keys, *columns_v = BY_KEYS ? tile.d_outputs : tile.values;
+    nh_row_operand<C.dim, NH_HELD> rows;
+    nh_row_operand<C.dim_v, NH_HELD> rows_v;
+    nh_own own;
+    unsigned laid[NH_STEPS], laid_v[NH_STEPS_V];
+    nh_across<C.dim> across;
+    nh_across<C.dim_v> across_v;
+    nh_load_rows<C.dim>(rows, BY_KEYS ? tile.keys : tile.queries, first);
+    nh_load_rows<C.dim_v>(rows_v, BY_KEYS ? tile.values : tile.d_outputs, first);
+    nh_columns_start<NH_AS_LAID, C.dim>(laid, columns);
+    nh_columns_start<NH_AS_LAID, C.dim_v>(laid_v, columns_v);
+    nh_across_start(across, columns);
+    nh_across_start(across_v, columns_v);
+    NH_UNROLL for (int half = 0; half < 2; half++) {
+        const int row = first + 8 * half + (int)threadIdx.x % 32 / 4;
+        own.query[half] = tile.query[row];
+        own.column[half] = tile.column[row];
+    }
+    const nh_reach reach = tile.reach[BY_KEYS][warp_tile];
+    NH_UNROLL_1 for (int column = reach.begin / 16 * 16 + 16 * turn; column < reach.end; column += 16 * C.split) {
+        float weights[2][4] = {}, d_scores[2][4] = {};
+        nh_multiply_columns(weights, rows, laid, column, true);
+        nh_multiply_columns(d_scores, rows_v, laid_v, column, true);
+        nh_weigh<BY_KEYS>(tile, own, column, scale, weights, d_scores);
+        if (BY_KEYS) nh_add_weighted(sums_v, weights, across_v, column);
+        nh_add_weighted(sums, d_scores, across, column);
+    }
+}
+
+/* ---- a block ---- */
 
 enum { NH_TEAMS = short_warp_tiles(&C) };
 
@@ -13,8 +103,7 @@ enum { NH_TEAMS = short_warp_tiles(&C) };
 NH_DEVICE nh_reach nh_seeing_rows(const nh_block &block, const nh_token &token) {
     const nh_extents &extents = block.extents;
     nh_reach seeing = {0, 0};
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const nh_cuda_axis &axis = block.args.axis[a];
         const int length = nh_length_of(extents, block.tile.groups, token, a);
         const nh_range range =
@@ -35,8 +124,7 @@ NH_DEVICE nh_reach nh_reach_of_all(nh_reach row) {
 NH_DEVICE void nh_tables_fill(const nh_block &block) {
     const nh_tile &tile = block.tile;
     nh_columns_fill(block.args, block.extents, tile.groups, tile.column);
-#pragma unroll 1
-    for (int warp_tile = (int)threadIdx.x / 32; warp_tile < block.rows / 16; warp_tile += C.warps) {
+    NH_UNROLL_1 for (int warp_tile = (int)threadIdx.x / 32; warp_tile < block.rows / 16; warp_tile += C.warps) {
         const int row = 16 * warp_tile + (int)threadIdx.x % 16;
         const nh_token token = nh_token_at(block, row);
         nh_reach keys = {block.rows, 0}, queries = keys;
@@ -63,8 +151,7 @@ NH_DEVICE void nh_store_gradient(const nh_block &block, int tensor, int member, 
                                  const float (&sums)[SUMS][4], float factor) {
     elem *to = (elem *)block.args.tensor[tensor].data;
     if (!to) return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         const nh_token token = nh_token_at(block, 16 * warp_tile + 8 * half + (int)(threadIdx.x % 32) / 4);
         nh_store_row<WIDTH>(to + nh_offset(block, tensor, member, token) + nh_lane_elements(), token.exists, sums, half,
                             factor);
@@ -118,8 +205,7 @@ NH_DEVICE bool nh_within(nh_reach rows, int row) {
 /* Starts the copies of all rows that the part needs, for the member-th of the query heads that share keys. */
 NH_DEVICE void nh_copy_work_tile(const nh_block &block, int member) {
     const nh_tile &tile = block.tile;
-#pragma unroll 1
-    for (int row = (int)threadIdx.x / NH_ROW_LANES; row < block.rows; row += NH_THREADS / NH_ROW_LANES) {
+    NH_UNROLL_1 for (int row = (int)threadIdx.x / NH_ROW_LANES; row < block.rows; row += NH_THREADS / NH_ROW_LANES) {
         const nh_token token = nh_token_at(block, row);
         if (nh_within(block.part.queries, row)) {
             nh_copy_token<C.dim>(block, NH_Q, member, token, row, tile.queries);
@@ -145,8 +231,7 @@ NH_DEVICE void nh_statistics_finish(const nh_tile &tile, int warp_tile) {
     nh_columns_start<NH_AS_LAID, C.dim_v>(outputs, tile.outputs);
     nh_multiply_columns(product, d_outputs, outputs, 16 * warp_tile, true);
     if ((int)threadIdx.x % 4 != g / 2) return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         nh_query &query = tile.query[16 * warp_tile + 8 * half + g];
         query.lse = nh_near_lse(query.lse * (float)NH_LOG2E);
         query.delta = (g % 2 ? product[half][2 * half + 1] : product[half][2 * half]) - query.delta;
@@ -160,8 +245,7 @@ NH_DEVICE void nh_load_work_tile(const nh_block &block, int member) {
     if (member == 0) nh_tables_fill(block);
     nh_copy_wait();
     __syncthreads();
-#pragma unroll 1
-    for (int row = rows.begin + (int)threadIdx.x / 32 * 16; row < rows.end; row += 16 * C.warps)
+    NH_UNROLL_1 for (int row = rows.begin + (int)threadIdx.x / 32 * 16; row < rows.end; row += 16 * C.warps)
         nh_statistics_finish(block.tile, row / 16);
     __syncthreads();
 }
@@ -170,8 +254,7 @@ NH_DEVICE void nh_load_work_tile(const nh_block &block, int member) {
 
 using namespace nh_short;
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    short_backward(NH_PARAMETER(nh_short_args)) {
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks) short_backward(NH_PARAMETER(nh_short_args)) {
     NH_TAKE_MEMBER(nh_short_args)
     const nh_block block = nh_block_of(args);
     const nh_reach warp_tiles = block.part.warp_tiles;
@@ -180,12 +263,10 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
     nh_sums sums;
     nh_sums_v sums_v;
     nh_groups_fill(args, block.extents, block.tile.groups);
-#pragma unroll 1
-    for (int member = 0; member < members; member++) {
+    NH_UNROLL_1 for (int member = 0; member < members; member++) {
         __syncthreads();
         nh_load_work_tile(block, member);
-#pragma unroll 1
-        for (int warp_tile = warp_tiles.begin + team; warp_tile < warp_tiles.end; warp_tile += NH_TEAMS) {
+        NH_UNROLL_1 for (int warp_tile = warp_tiles.begin + team; warp_tile < warp_tiles.end; warp_tile += NH_TEAMS) {
             const bool by_keys = warp_tile >= first_of_keys;
             if (!by_keys || member == 0) nh_clear(sums);
             if (by_keys) {

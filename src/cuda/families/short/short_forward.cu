@@ -107,8 +107,7 @@ NH_DEVICE void nh_score(const nh_work &work, const nh_warp_tile &warp_tile, cons
                         bool both, float scale, const float (&reference)[2], float (&scores)[4][4]) {
     const int pairs = both ? 2 : 1;
     nh_clear(scores);
-#pragma unroll
-    for (int p = 0; p < pairs; p++)
+    NH_UNROLL for (int p = 0; p < pairs; p++)
         nh_multiply_columns(scores + 2 * p, warp_tile.operand, keys, row + 16 * p, true);
     nh_weigh_scores(warp_tile, work.columns, row, both, scale, reference, scores);
 }
@@ -132,14 +131,12 @@ NH_DEVICE void nh_for_scores(const nh_work &work, const nh_warp_tile &warp_tile,
         visit(scores, row, both);
     };
     if (NH_NARROW) {
-#pragma unroll 1
-        for (int row = warp_tile.begin + 16 * share; row < warp_tile.end; row += 16 * shares)
+        NH_UNROLL_1 for (int row = warp_tile.begin + 16 * share; row < warp_tile.end; row += 16 * shares)
             meet(row, false);
         return;
     }
     int row = warp_tile.begin + 32 * share;
-#pragma unroll 1
-    for (; row + 16 < warp_tile.end; row += 32 * shares)
+    NH_UNROLL_1 for (; row + 16 < warp_tile.end; row += 32 * shares)
         meet(row, true);
     if (row < warp_tile.end) meet(row, false);
 }
@@ -163,8 +160,7 @@ NH_DEVICE void nh_weigh_values(const nh_work &work, const nh_warp_tile &warp_til
     nh_for_scores(work, warp_tile, shares, state.reference, [&](float(&scores)[4][4], int row, bool both) {
         const int pairs = both ? 2 : 1;
         nh_weigh(scores, both, state);
-#pragma unroll
-        for (int p = 0; p < pairs; p++) {
+        NH_UNROLL for (int p = 0; p < pairs; p++) {
             nh_weights weights;
             nh_pack_weights(weights, scores + 2 * p, true);
             nh_add_columns(output, weights, values, nh_rows_of_pair(row + 16 * p), true);
@@ -182,8 +178,7 @@ NH_DEVICE void nh_add_shares(const nh_work &work, bool some, nh_state &state, fl
     }
     __syncthreads();
     if (!some || rank) return;
-#pragma unroll 1
-    for (int other = 1; other < C.split; other++) {
+    NH_UNROLL_1 for (int other = 1; other < C.split; other++) {
         const float4 *share = nh_share_at(work.shares, NH_SHARE_UNITS, other), sums = share[32 * NH_SUMS_V];
         nh_share_add(output, share);
         state.sum[0] += sums.x;
@@ -197,8 +192,7 @@ NH_DEVICE float2 nh_finish(const nh_work &work, const nh_warp_tile &warp_tile, c
     const int lane = (int)(threadIdx.x % 32);
     float lse[2];
     __syncwarp();
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         const float inverse = nh_reciprocal(state.sum[half]);
         char *row =
             work.queries + nh_unit_offset(NH_WIDEST, warp_tile.row - work.work_tile.first + lane / 4 + 8 * half, 0);
@@ -310,8 +304,7 @@ NH_DEVICE void nh_copy_work_tile(const nh_work &work) {
     int begin = 0, end = work.work_tile.rows;
     if (args.tiling.parts > 1 && args.tiling.groups == 1 && work.work_tile.first < work.work_tile.end)
         nh_part_columns(work, begin, end);
-#pragma unroll 1
-    for (int row = begin + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
+    NH_UNROLL_1 for (int row = begin + (int)threadIdx.x / NH_ROW_LANES; row < end; row += NH_THREADS / NH_ROW_LANES) {
         const nh_token token = nh_token_of(work.work_tile.extents, work.groups, row);
         nh_copy_row<C.dim>(keys + nh_token_offset(args, work.groups, NH_K, token),
                            work.keys + nh_unit_offset(C.dim, row, 0), token.exists);
@@ -338,20 +331,17 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
 
 using namespace nh_short;
 
-extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
-    short_forward(NH_PARAMETER(nh_short_args)) {
+extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks) short_forward(NH_PARAMETER(nh_short_args)) {
     NH_TAKE_MEMBER(nh_short_args)
     const int own_row = (int)threadIdx.x / 32 / C.split * 16;
     /* What rows see is the same for all work tiles; a warp with a single warp tile keeps it. */
     const bool keeps = C.order == SHORT_EVEN && args.tiling.parts == 1 && args.tiling.rows <= 16 * NH_WARP_TILES;
     nh_warp_tile warp_tile;
-#pragma unroll 1
-    for (int round = 0; round < C.stages; round++)
+    NH_UNROLL_1 for (int round = 0; round < C.stages; round++)
         nh_work_tile_fill(args, round);
     __syncthreads();
     if (C.stages == 2) nh_fetch(args, 0);
-#pragma unroll 1
-    for (int round = 0; (int)NH_OWN_BLOCK + round * (int)NH_OWN_BLOCKS < args.tiling.work_tiles; round++) {
+    NH_UNROLL_1 for (int round = 0; (int)NH_OWN_BLOCK + round * (int)NH_OWN_BLOCKS < args.tiling.work_tiles; round++) {
         nh_fetch(args, round + C.stages - 1);
         nh_work_tile_fill(args, round + C.stages);
         const nh_work work = nh_work_of(args, round);
@@ -360,8 +350,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks)
         nh_copy_wait_groups<C.stages - 1>();
         __syncthreads();
         if (C.split > 1) nh_attend(work, warp_tile, row < work.work_tile.end);
-#pragma unroll 1
-        for (; C.split == 1 && row < work.work_tile.end; row += 16 * NH_WARP_TILES) {
+        NH_UNROLL_1 for (; C.split == 1 && row < work.work_tile.end; row += 16 * NH_WARP_TILES) {
             if (row != work.work_tile.first + own_row) nh_warp_tile_locate(work, row, warp_tile);
             nh_attend(work, warp_tile, true);
         }

@@ -17,8 +17,7 @@ NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args,
                                  const nh_group *groups, int own_row) {
     const int lane = (int)(threadIdx.x % 32);
     const nh_visibility own = nh_visibility_of(args, extents, groups, own_row);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         queries.visibility[half].begin = __shfl_sync(~0u, own.begin, lane / 4 + 8 * half);
         queries.visibility[half].last = __shfl_sync(~0u, own.last, lane / 4 + 8 * half);
     }
@@ -33,25 +32,21 @@ NH_DEVICE void nh_queries_locate(nh_queries &queries, const nh_short_args &args,
 NH_DEVICE void nh_weigh_scores(const nh_queries &queries, const unsigned *columns, int row, bool both, float scale,
                                const float (&reference)[2], float (&scores)[4][4]) {
     const int blocks = both ? 4 : 2;
-#pragma unroll
-    for (int i = 0; i < 4 * blocks; i++) {
+    NH_UNROLL for (int i = 0; i < 4 * blocks; i++) {
         float &score = scores[i / 4][i % 4];
         score = fmaf(score, scale, -reference[i / 2 % 2]);
     }
     if (row >= queries.common_begin && row + 8 * blocks <= queries.common_end) return;
-#pragma unroll
-    for (int block = 0; block < blocks; block++) {
+    NH_UNROLL for (int block = 0; block < blocks; block++) {
         const uint2 two = *(const uint2 *)(columns + row + 8 * block + threadIdx.x % 4 * 2);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        NH_UNROLL for (int i = 0; i < 4; i++)
             if (!nh_sees(queries.visibility[i / 2], i % 2 ? two.y : two.x)) scores[block][i] = NH_MINUS_INFINITY;
     }
 }
 
 /* Turns scores into weights, and adds them to the sums. */
 NH_DEVICE void nh_weigh(float (&scores)[4][4], bool both, nh_state &state) {
-#pragma unroll
-    for (int i = 0; i < (both ? 16 : 8); i++) {
+    NH_UNROLL for (int i = 0; i < (both ? 16 : 8); i++) {
         float &score = scores[i / 4][i % 4];
         score = nh_exp2(score);
         state.sum[i / 2 % 2] += score;
@@ -59,8 +54,7 @@ NH_DEVICE void nh_weigh(float (&scores)[4][4], bool both, nh_state &state) {
 }
 
 NH_DEVICE void nh_raise_tops(float (&top)[2], const float (&scores)[4][4], bool both) {
-#pragma unroll
-    for (int i = 0; i < (both ? 16 : 8); i++)
+    NH_UNROLL for (int i = 0; i < (both ? 16 : 8); i++)
         top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
 }
 

@@ -13,14 +13,12 @@ NH_DEVICE float4 *nh_share_at(float4 *shares, int units, int turn) {
 }
 
 template <int SUMS> NH_DEVICE void nh_share_write(float4 *share, const float (&sums)[SUMS][4]) {
-#pragma unroll
-    for (int u = 0; u < SUMS; u++)
+    NH_UNROLL for (int u = 0; u < SUMS; u++)
         share[32 * u] = make_float4(sums[u][0], sums[u][1], sums[u][2], sums[u][3]);
 }
 
 template <int SUMS> NH_DEVICE void nh_share_add(float (&sums)[SUMS][4], const float4 *share) {
-#pragma unroll
-    for (int u = 0; u < SUMS; u++) {
+    NH_UNROLL for (int u = 0; u < SUMS; u++) {
         const float4 more = share[32 * u];
         sums[u][0] += more.x;
         sums[u][1] += more.y;

@@ -33,16 +33,14 @@ NH_DEVICE void nh_copy_box(const elem *from, const long long (&step)[3], const i
     const unsigned thread = nh_thread_again(), team = teams > 1 ? thread / span : 0;
     if (team >= teams) return;
     long long line_step = NH_FIRST_AXIS < 2 ? teams * step[1] : 0;
-#pragma unroll
-    for (unsigned first = 0; first < span; first += NH_THREADS) {
+    NH_UNROLL for (unsigned first = 0; first < span; first += NH_THREADS) {
         unsigned place = first + thread - team * span;
         if (place >= span) return;
         int z = (int)(place / units), unit = (int)(place % units);
         bool inside = z < count[2] && NH_PER_UNIT * unit < WIDTH;
         const elem *line = from + z * step[2] + NH_PER_UNIT * unit;
         if (X == 1 && teams > 1) line += team * step[1];
-#pragma unroll
-        for (int i = 0; i < lines; i += teams) {
+        NH_UNROLL for (int i = 0; i < lines; i += teams) {
             int number = i + (int)team, x = number / Y, y = number % Y;
             const elem *source = X == 1 ? line : line + x * step[0] + y * step[1];
             if (lines % teams == 0 || number < lines)
@@ -59,14 +57,12 @@ NH_DEVICE void nh_copy_seam(const nh_tiled_args &args, const nh_work_tile &work_
                             char *to) {
     const unsigned units = nh_units(WIDTH);
     const elem *from = (const elem *)args.tensor[tensor].data + work_tile.origin[tensor] + ahead;
-#pragma unroll 1
-    for (unsigned i = nh_thread_again(); i < C.halo[0] * C.halo[1] * C.halo[2] * units; i += NH_THREADS) {
+    NH_UNROLL_1 for (unsigned i = nh_thread_again(); i < C.halo[0] * C.halo[1] * C.halo[2] * units; i += NH_THREADS) {
         const int unit = (int)(i % units), number = (int)(i / units);
         int at[3] = {number / (C.halo[1] * C.halo[2]), number / C.halo[2] % C.halo[1], number % C.halo[2]}, row = 0;
         bool there = NH_PER_UNIT * unit < WIDTH;
         long long offset = NH_PER_UNIT * unit;
-#pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += at[a] * nh_axis_pitch(a);
             there = nh_halo_position(work_tile, a, at[a]) && there;
             offset += at[a] * work_tile.step[tensor][a];
@@ -84,8 +80,7 @@ NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_
         nh_copy_seam<WIDTH>(args, work_tile, tensor, ahead, to);
         return;
     }
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         count[a] = nh_halo_count(work_tile, a);
     nh_copy_box<WIDTH, WIDTH, C.halo[0], C.halo[1], C.halo[2], NH_LINE, NH_PLANE>(
         (const elem *)args.tensor[tensor].data + work_tile.origin[tensor] + ahead, work_tile.step[tensor], count, to);
@@ -94,8 +89,7 @@ NH_DEVICE void nh_copy_halo(const nh_tiled_args &args, const nh_work_tile &work_
 template <int WIDTH, int ROOM>
 NH_DEVICE void nh_copy_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int tensor, char *to) {
     int count[3];
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         count[a] = work_tile.length[a] - work_tile.row[a];
     nh_copy_box<WIDTH, ROOM, C.rows[0], C.rows[1], C.rows[2], C.rows[2], C.rows[1] * C.rows[2]>(
         (const elem *)args.tensor[tensor].data + work_tile.origin[tensor], work_tile.step[tensor], count, to);
@@ -116,8 +110,7 @@ NH_DEVICE void nh_store_rows(const nh_tiled_args &args, const nh_work_tile &work
     const int units = WIDTH / NH_PER_UNIT;
     elem *to = (elem *)args.tensor[tensor].data;
     const int lane = (int)(nh_thread_again() % 32);
-#pragma unroll
-    for (int first = 0; first < 16 * units; first += 32) {
+    NH_UNROLL for (int first = 0; first < 16 * units; first += 32) {
         int i = first + lane, row = i / units, unit = i % units;
         if (i < 16 * units && nh_row_exists(work_tile, warp_tile, row))
             *(uint4 *)(to + nh_row_offset(work_tile, tensor, warp_tile, row) + NH_PER_UNIT * unit) =

@@ -3,7 +3,7 @@
  * the sums of its warp tile in registers while it loops over the query heads that share the key head. See small.cuh. */
 #pragma once
 
-#include "small_kinds.cuh"
+#include "small_masks.cuh"
 #include "small_repair_gradient.cuh"
 
 namespace nh_small {
@@ -36,8 +36,7 @@ NH_DEVICE void nh_key_sums_start(nh_key_sums &sums, const nh_rows &rows, int war
  * gradients of scores; of the first block only unless `both`. A thread's columns are 2t and 2t + 1 of each 8. */
 NH_DEVICE void nh_weigh(float scale, int pair, const unsigned (&seen)[2], float (&weights)[2][4],
                         float (&d_scores)[2][4], bool both) {
-#pragma unroll
-    for (int i = 0; i < (both ? 8 : 4); i++) {
+    NH_UNROLL for (int i = 0; i < (both ? 8 : 4); i++) {
         float &weight = weights[i / 4][i % 4];
         bool visible = NH_ADDS_MASK || seen[i / 2 % 2] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
         weight = visible ? nh_exp2(weight * scale) : 0.f;
@@ -112,16 +111,14 @@ NH_DEVICE void nh_differentiate_pair(const nh_block &block, const nh_key_tile &t
     nh_statistics_load(query, tile.statistics + columns.statistics[C.plane_chunks ? 0 : tile.wrap][column] +
                                   chunk.ahead);
     const uint2 hiding = C.mask == SMALL_KINDS ? tile.hidden[16 * nh_mask_pair(chunk.number, p)] : uint2{0u, 0u};
-#pragma unroll
-    for (int i = 0; i < 1 + both; i++) {
+    NH_UNROLL for (int i = 0; i < 1 + both; i++) {
         if (!shifts_last) nh_add_shifts(weights[i], query[i], tile.own_places, i ? hiding.y : hiding.x);
         nh_add_deltas(d_scores[i], query[i]);
     }
     if (NH_ADDS_MASK && C.mask != SMALL_KINDS)
         nh_add_mask(weights, tile.places, block.additive_masks, nh_mask_pair(chunk.number, p), both);
     nh_multiply_pair(weights, sums.keys, tile.queries, chunk.row[p], both);
-#pragma unroll
-    for (int i = 0; i < 1 + both; i++)
+    NH_UNROLL for (int i = 0; i < 1 + both; i++)
         if (shifts_last) nh_add_shifts(weights[i], query[i], tile.own_places, i ? hiding.y : hiding.x);
     nh_multiply_pair(d_scores, sums.values, tile.d_outputs, chunk.row[p], both);
     nh_weigh(tile.scale, p, chunk.seen, weights, d_scores, both);
@@ -141,13 +138,11 @@ NH_DEVICE void nh_differentiate(const nh_block &block, const nh_kinds &kinds, co
     if (!nh_find_queries(block, kinds, info, halo, warp_tile, tile)) return;
     const int chunks = nh_chunks_of(tile.reach);
     if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
-#pragma unroll 1
-    for (int number = 0; number < chunks; number++) {
+    NH_UNROLL_1 for (int number = 0; number < chunks; number++) {
         nh_query_chunk chunk;
         chunk.number = number;
         nh_find_chunk(block, info, tile, warp_tile, chunk);
-#pragma unroll
-        for (int p = 0; p < NH_PAIRS; p++) {
+        NH_UNROLL for (int p = 0; p < NH_PAIRS; p++) {
             if (!C.plane_chunks && p >= C.least_pairs && number * NH_CHUNK + 16 * p >= tile.reach) break;
             /* keeps the compiler from loading so far ahead that registers spill */
             if ((C.bias_count || NH_DTYPE == NH_F32) && p) __syncwarp();

@@ -31,18 +31,16 @@ enum {
 
 /* The lanes of a warp copy the statistics of the queries of a halo with a seam: lines of statistics do not start at
  * multiples of 128 bytes, to which the copy engine is limited. */
-NH_DEVICE void nh_copy_statistic_lines(const nh_tiled_args &args, const auto &work_tile, int member,
-                                       nh_halo &halo, int lane) {
+NH_DEVICE void nh_copy_statistic_lines(const nh_tiled_args &args, const auto &work_tile, int member, nh_halo &halo,
+                                       int lane) {
     const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
-#pragma unroll 1
-    for (int i = lane; i < nh_halo_lines(work_tile) * C.halo[2]; i += 32) {
+    NH_UNROLL_1 for (int i = lane; i < nh_halo_lines(work_tile) * C.halo[2]; i += 32) {
         const nh_halo_line line = nh_halo_line_of(work_tile, i / C.halo[2]);
         const int at[3] = {line.at[0], line.at[1], nh_column_around(work_tile, 2, line.at[2] + i % C.halo[2])};
         const int row = line.box * NH_SLOT_STATISTICS + line.within[0] * nh_statistics_pitch(0) +
                         line.within[1] * nh_statistics_pitch(1) + i % C.halo[2];
         long long offset = work_tile.origin[NH_DELTA] + member * delta.head;
-#pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++)
+        NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
             offset += (at[a] - work_tile.span[a].ahead) * work_tile.step[NH_DELTA][a];
         nh_copy16(&halo.statistics[row], (const float *)delta.data + offset, true);
     }
@@ -53,8 +51,7 @@ NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_wor
     const nh_cuda_tensor &delta = args.tensor[NH_DELTA];
     long long offset = work_tile.origin[NH_DELTA] + member * delta.head;
     int row = column.box * NH_SLOT_STATISTICS;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         row += column.within[a] * nh_statistics_pitch(a);
         offset += column.at[a] * work_tile.step[NH_DELTA][a];
     }
@@ -62,8 +59,8 @@ NH_DEVICE nh_seam_unit nh_seam_statistic(const nh_tiled_args &args, const nh_wor
 }
 
 /* Copies the queries, output gradients and statistics that boxes lack: see small_seam.cuh. */
-NH_DEVICE void nh_copy_query_seam(const nh_tiled_args &args, const auto &work_tile, int member, nh_halo &halo,
-                                  int lane, nh_boxes_landed landed) {
+NH_DEVICE void nh_copy_query_seam(const nh_tiled_args &args, const auto &work_tile, int member, nh_halo &halo, int lane,
+                                  nh_boxes_landed landed) {
     const int units = nh_units(C.dim);
     nh_copy_seam_units<2 * units + 1>(
         work_tile, lane,

@@ -40,8 +40,7 @@ NH_DEVICE void nh_backward_key_copies(const nh_tiled_args &args) {
         nh_copy_rows<C.dim, C.dim>(args, work_tile, NH_K, rows.keys);
         nh_copy_rows<C.dim_v, C.dim_v>(args, work_tile, NH_V, rows.values);
         nh_work_tile_locate_next(args, shared.tables, index + (int)NH_OWN_BLOCKS, shared.info[current].work_tile);
-#pragma unroll 1
-        for (int member = 0; member < share; member++) {
+        NH_UNROLL_1 for (int member = 0; member < share; member++) {
             nh_copy_halo<C.dim>(args, work_tile, NH_Q, member * args.tensor[NH_Q].head, halo.queries);
             nh_copy_halo<C.dim_v>(args, work_tile, NH_D_O, member * args.tensor[NH_D_O].head, halo.d_outputs);
             nh_copy_statistics(args, work_tile, member, halo.statistics);

@@ -15,17 +15,15 @@ NH_DEVICE void nh_pair_statistics(unsigned (&query)[2], const nh_shared &shared,
 }
 
 /* Starts scores with the bias, or zeros. */
-NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_shared &shared,
-                        const nh_tile_info &info, int warp_tile) {
+NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_shared &shared, const nh_tile_info &info,
+                        int warp_tile) {
     const float *table = info.bias;
     if (C.bias_count) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     nh_clear(scores);
-#pragma unroll
-    for (int p = 0; C.bias_count && p < NH_PAIRS; p++) {
+    NH_UNROLL for (int p = 0; C.bias_count && p < NH_PAIRS; p++) {
         float bias[2][4];
         nh_bias_pair(bias, shared.tables.columns, table, 16 * p, true);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
+        NH_UNROLL for (int i = 0; i < 8; i++)
             scores[2 * p + i / 4][i % 4] = bias[i / 4][i % 4];
     }
 }
@@ -34,13 +32,11 @@ NH_DEVICE void nh_begin(nh_scores &scores, const nh_tiled_args &args, const nh_s
 NH_DEVICE void nh_shift(nh_scores &scores, const nh_shared &shared, const nh_tile_info &info, int warp_tile) {
     const uint2 *hidden = nh_kind_columns(shared.kinds, info.visibility.places, warp_tile);
     const uint2 own_places = shared.kinds.rows[threadIdx.x % 32];
-#pragma unroll
-    for (int p = 0; p < NH_PAIRS; p++) {
+    NH_UNROLL for (int p = 0; p < NH_PAIRS; p++) {
         unsigned query[2];
         nh_pair_statistics(query, shared, info, warp_tile, p);
         const uint2 hiding = C.mask == SMALL_KINDS ? hidden[16 * p] : uint2{0u, 0u};
-#pragma unroll
-        for (int block = 0; block < 2; block++)
+        NH_UNROLL for (int block = 0; block < 2; block++)
             nh_add_shifts(scores[2 * p + block], query[block], own_places, block ? hiding.y : hiding.x);
     }
     if (NH_ADDS_MASK && C.mask != SMALL_KINDS) nh_add_mask_all(scores, info, shared.additive_masks, warp_tile);
@@ -49,10 +45,8 @@ NH_DEVICE void nh_shift(nh_scores &scores, const nh_shared &shared, const nh_til
 NH_DEVICE void nh_weigh(nh_scores &scores, const nh_tile_info &info, float scale, int warp_tile) {
     unsigned seen[2];
     if (!NH_ADDS_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
-#pragma unroll
-    for (int b = 0; b < NH_BLOCKS; b++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    NH_UNROLL for (int b = 0; b < NH_BLOCKS; b++)
+        NH_UNROLL for (int i = 0; i < 4; i++) {
             const bool visible = NH_ADDS_MASK || seen[i / 2] >> (2 * b + i % 2) & 1;
             scores[b][i] = visible ? nh_exp2(scores[b][i] * scale) : 0.f;
         }
@@ -62,20 +56,17 @@ NH_DEVICE void nh_weigh(nh_scores &scores, const nh_tile_info &info, float scale
 NH_DEVICE void nh_score_gradients(nh_scores &weights, const nh_tiled_args &args, const nh_tile_info &info,
                                   const nh_shared &shared, int warp_tile) {
     const nh_own_rows values = nh_own_rows_of(args, info.work_tile, NH_V, warp_tile);
-#pragma unroll
-    for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
+    NH_UNROLL for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
         float d_weights[NH_PART][4];
         nh_clear(d_weights);
-#pragma unroll
-        for (int p = 0; p < NH_PART / 2 && first / 2 + p < NH_PAIRS; p++) {
+        NH_UNROLL for (int p = 0; p < NH_PART / 2 && first / 2 + p < NH_PAIRS; p++) {
             unsigned query[2];
             nh_pair_statistics(query, shared, info, warp_tile, first / 2 + p);
             nh_add_deltas(d_weights[2 * p], query[0]);
             nh_add_deltas(d_weights[2 * p + 1], query[1]);
         }
         nh_multiply_own<C.dim_v>(d_weights, first, NH_PART, values, info, shared.tables, shared.halo, warp_tile);
-#pragma unroll
-        for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++)
+        NH_UNROLL for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++)
             weights[first + i / 4][i % 4] *= d_weights[i / 4][i % 4];
     }
 }

@@ -16,14 +16,13 @@ struct nh_rows {
 };
 
 /* rowsum(dO * O) of rows g and g + 8: the diagonal of dO times O transposed, by the tensor cores. */
-NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<C.dim_v> &d_outputs,
-                           const char *outputs, int warp_tile) {
+NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<C.dim_v> &d_outputs, const char *outputs,
+                           int warp_tile) {
     const int lane = (int)(threadIdx.x % 32), g = lane / 4;
     const int row = nh_row_number(warp_tile, nh_lane_column<NH_AS_LAID>());
     float c[2][4] = {};
     unsigned start[NH_STEPS_V];
-#pragma unroll
-    for (int s = 0; s < NH_STEPS_V; s++)
+    NH_UNROLL for (int s = 0; s < NH_STEPS_V; s++)
         start[s] = nh_shared_address(outputs + nh_unit_offset(C.dim_v, row, 2 * s + nh_lane_half<NH_AS_LAID>()));
     nh_multiply_columns(c, d_outputs, start, 0, true);
     const int holder = lane - lane % 4 + g / 2;
@@ -34,8 +33,7 @@ NH_DEVICE void nh_dot_rows(float (&sum)[2], const nh_row_operand<C.dim_v> &d_out
 /* Turns a pair's scores (the first block's unless `both`) into gradients. d_weights: of weights, less delta. */
 NH_DEVICE void nh_score_gradients(float (&scores)[2][4], const float (&d_weights)[2][4], float scale,
                                   const float (&lse)[2], const unsigned (&seen)[2], int pair, bool both) {
-#pragma unroll
-    for (int i = 0; i < (both ? 8 : 4); i++) {
+    NH_UNROLL for (int i = 0; i < (both ? 8 : 4); i++) {
         int half = i / 2 % 2;
         bool visible = NH_ADDS_MASK || seen[half] >> (4 * pair + i / 4 * 2 + i % 2) & 1;
         float &score = scores[i / 4][i % 4];
@@ -159,14 +157,12 @@ NH_DEVICE void nh_differentiate(const nh_block &block, const nh_tile_info &info,
     const bool bias_wanted = nh_bias_wanted(block.args);
     const int chunks = nh_chunks_of(tile.reach);
     if (NH_PASSES && chunks <= NH_PASSING_CHUNK) passed();
-#pragma unroll 1
-    for (int number = 0; number < chunks; number++) {
+    NH_UNROLL_1 for (int number = 0; number < chunks; number++) {
         nh_chunk chunk;
         chunk.number = number;
         if (!NH_ADDS_MASK) nh_chunk_bits(chunk.seen, info.visibility, warp_tile, number);
         nh_gather_rows(chunk.row, block.tables.columns, tile.wrap, number, nh_lane_column<NH_AS_LAID>());
-#pragma unroll
-        for (int p = 0; p < NH_PAIRS; p++) {
+        NH_UNROLL for (int p = 0; p < NH_PAIRS; p++) {
             /* keeps the compiler from loading so far ahead that registers spill */
             if (C.bias_count || NH_DTYPE == NH_F32 ? p : p == NH_PAIRS / 2) __syncwarp();
             nh_differentiate_pair(block, tile, chunk, p, bias_wanted, bias.sums, d_queries);

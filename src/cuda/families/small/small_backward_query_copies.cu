@@ -48,8 +48,7 @@ NH_DEVICE void nh_backward_query_copies(const nh_tiled_args &args) {
             nh_differentiate({args, shared.tables, shared.additive_masks}, info, {halo, rows}, {shared.sums, products},
                              warp_tile, rows.queries, [] {}, [] {});
             __syncwarp();
-            if (args.tensor[NH_D_Q].data)
-                nh_store_rows<C.dim, C.dim>(args, work_tile, NH_D_Q, rows.queries, warp_tile);
+            if (args.tensor[NH_D_Q].data) nh_store_rows<C.dim, C.dim>(args, work_tile, NH_D_Q, rows.queries, warp_tile);
         });
         __syncthreads();
     }

@@ -19,8 +19,7 @@ NH_DEVICE void nh_dot_part(float (&sum)[2], const nh_own_rows &a, const nh_own_r
     sum[0] = sum[1] = 0.f;
 #pragma unroll 4
     for (int u = 0; u < C.dim_v / 16; u++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
+        NH_UNROLL for (int half = 0; half < 2; half++) {
             const uint4 x = nh_own_unit(a, half, u), y = nh_own_unit(b, half, u);
             sum[half] = fmaf(__uint_as_float(x.x), __uint_as_float(y.x), sum[half]);
             sum[half] = fmaf(__uint_as_float(x.y), __uint_as_float(y.y), sum[half]);
@@ -36,14 +35,12 @@ NH_DEVICE void nh_score_gradients(nh_scores &gradients, const nh_tiled_args &arg
     unsigned seen[2], places[NH_STEPS_PLACES][4];
     if (!NH_ADDS_MASK) nh_chunk_bits(seen, info.visibility, warp_tile, 0);
     if (NH_ADDS_MASK) nh_visibility_additive_mask_rows(places, info.visibility, warp_tile);
-#pragma unroll
-    for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
+    NH_UNROLL for (int first = 0; first < NH_BLOCKS; first += NH_PART) {
         float scores[NH_PART][4];
         nh_clear(scores);
         if (NH_ADDS_MASK) nh_add_mask_part(scores, places, shared.additive_masks, first);
         nh_multiply_own<C.dim>(scores, first, NH_PART, queries, info, shared.tables, shared.halo, warp_tile);
-#pragma unroll
-        for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++) {
+        NH_UNROLL for (int i = 0; i < 4 * NH_PART && first + i / 4 < NH_BLOCKS; i++) {
             const int b = first + i / 4, half = i / 2 % 2;
             const bool visible = NH_ADDS_MASK || seen[half] >> (2 * b + i % 2) & 1;
             const float weight = nh_exp2(fmaf(scores[i / 4][i % 4], shared.tables.scale, terms.lse[half]));

@@ -164,11 +164,10 @@ NH_DEVICE void nh_plane_passed(nh_ring &ring, unsigned done) {
 
 /* Sets the coordinates of the box at a position of the work tile's dilation group, in a tensor of rows or columns. */
 template <int LAYOUT>
-NH_DEVICE void nh_box_at(int (&at)[5], const auto &args, const nh_work_tile &work_tile,
-                         const int (&position)[3], int head, int heads, bool columns) {
+NH_DEVICE void nh_box_at(int (&at)[5], const auto &args, const nh_work_tile &work_tile, const int (&position)[3],
+                         int head, int heads, bool columns) {
     int token[3];
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         token[a] = a < NH_FIRST_AXIS ? 0 : position[a] * nh_dilation(args, a) + (C.dilated ? work_tile.group[a] : 0);
         if constexpr (NH_REGIONS) {
             const nh_cuda_region &region = args.region[a];
@@ -198,12 +197,10 @@ NH_DEVICE void nh_fetch_halo(const nh_tiled_args &args, const auto &work_tile, c
     if (C.seam_lines && nh_has_seam(work_tile)) return;
     int at[5], position[3] = {work_tile.column[0], work_tile.column[1], work_tile.column[2]};
     if constexpr (NH_PERIODIC != 0)
-#pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++)
+        NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
             position[a] = work_tile.covered[a].columns.begin + work_tile.span[a].boxed;
     const int slots = C.slots ? work_tile.roll.fresh.end : 1;
-#pragma unroll 1
-    for (int slot = C.slots ? work_tile.roll.fresh.begin : 0; slot < slots; slot++) {
+    NH_UNROLL_1 for (int slot = C.slots ? work_tile.roll.fresh.begin : 0; slot < slots; slot++) {
         unsigned in_ring = 0;
         if (C.slots) {
             position[NH_FIRST_AXIS] = nh_slot_position(work_tile, slot);
@@ -245,8 +242,7 @@ NH_DEVICE nh_halo_line nh_halo_line_of(const auto &work_tile, int number) {
     nh_halo_line line = {C.slots ? (work_tile.roll.first + slot) % (C.slots + !C.slots) : 0,
                          {number % lines / C.halo[1], number % C.halo[1]},
                          {0, 0, 0}};
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int ahead = work_tile.span[a].ahead;
         if (C.slots && a == NH_FIRST_AXIS)
             ahead = nh_slot_position(work_tile, slot) - work_tile.covered[a].columns.begin;
@@ -260,8 +256,7 @@ NH_DEVICE void nh_fetch_lines(const auto &args, const auto &work_tile, const nh_
                               char *first, char *second, int head, int lane) {
     const nh_cuda_region &region = args.region[0];
     const int planes = C.rank == 3 ? (int)(NH_INVERSE ? region.query : region.key).length : 1;
-#pragma unroll 1
-    for (int i = lane; i < 2 * nh_halo_lines(work_tile); i += 32) {
+    NH_UNROLL_1 for (int i = lane; i < 2 * nh_halo_lines(work_tile); i += 32) {
         const nh_halo_line line = nh_halo_line_of(work_tile, i / 2);
         const int row = line.box * NH_SLOT_ROWS + line.within[0] * NH_PLANE + line.within[1] * NH_LINE;
         const int at[5] = {head * C.dim, line.at[2], 0, line.at[1], work_tile.batch * planes + line.at[0]};
@@ -273,9 +268,7 @@ static_assert(!C.seam_lines || C.halo[2] * nh_row_bytes(C.dim) % 128 == 0,
               "the copy engine writes to multiples of 128 bytes");
 
 /* The maps of a kernel; with C.seam_lines also those by which lines of the two tensors of columns are fetched. */
-template <typename ROWS> struct nh_with_line_maps : ROWS {
-    nh_tensor_map lines[2];
-};
+template <typename ROWS> struct nh_with_line_maps : ROWS { nh_tensor_map lines[2]; };
 template <typename ROWS> using nh_maps_with = nh_choose<C.seam_lines != 0, nh_with_line_maps<ROWS>, ROWS>::type;
 
 /* Fetches the keys and values that the boxes of a halo with a seam lack. */
@@ -309,8 +302,7 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
     }
     if (threadIdx.x % 32) return;
     int at[5], position[3];
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         position[a] = work_tile.row[a] + nh_row_at(warp_tile, 0, a);
     nh_box_at<LAYOUT>(at, args, work_tile, position, work_tile.head, heads, false);
     nh_store_box(&map, at, nh_shared_address(results));
@@ -318,8 +310,8 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
 }
 
 /* Locates the n-th work tile of this block, and sets its tile info. */
-NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring,
-                                    unsigned n, int members, int member, nh_tile_info &info) {
+NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring, unsigned n,
+                                    int members, int member, nh_tile_info &info) {
     const int lane = (int)(threadIdx.x % 32);
     if (NH_PLANES) {
         bool begins;
@@ -365,8 +357,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
     const unsigned count = nh_own_work_tiles(args, ring) * members, first = threadIdx.x / 32 - C.warps;
     unsigned landed = 0, seams = 0;
     if (NH_PERIODIC) landed = nh_shared_address(&ring.landed[first]);
-#pragma unroll 1
-    for (unsigned n = first; n < count; n += C.fetchers) {
+    NH_UNROLL_1 for (unsigned n = first; n < count; n += C.fetchers) {
         const unsigned stage = n % C.stages, before = n - 1;
         unsigned own = n;
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
@@ -394,8 +385,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             copy_seam(info.work_tile, (int)stage, member, lane, boxes);
             seams++;
         }
-        if (n)
-            nh_barrier_wait(nh_shared_address(&ring.full[before % C.stages]), before / C.stages & 1);
+        if (n) nh_barrier_wait(nh_shared_address(&ring.full[before % C.stages]), before / C.stages & 1);
         if (NH_LSE_ROWS) nh_copy_wait();
         if (LANES_BYTES)
             nh_barrier_arrive_copied(full);
@@ -425,8 +415,7 @@ enum { NH_ROTATES = C.pass == SMALL_BY_QUERY && C.bias_count && NH_WARP_TILES > 
 template <bool ENDS = false, typename Work>
 NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsigned members, const Work &work) {
     unsigned number = threadIdx.x / 32, rotated = number % NH_WARP_TILES;
-#pragma unroll 1
-    while (number < ring.warp_tiles) {
+    NH_UNROLL_1 while (number < ring.warp_tiles) {
         const unsigned work_tile = number / NH_WARP_TILES;
         const int warp_tile = (int)(NH_ROTATES ? rotated : number % NH_WARP_TILES);
         for (unsigned member = 0; member < members; member++) {
@@ -435,8 +424,7 @@ NH_DEVICE void nh_do_work_tiles(const nh_tiled_args &args, nh_ring &ring, unsign
             const unsigned done = nh_shared_address(NH_EARLY ? &ring.done[n % C.held] : &ring.free[stage]);
             /* If one lane arrives for all, they have read the warp tile before this one by then. */
             if (NH_ARRIVALS == 32) __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                ring.at[threadIdx.x / 32] = {number, done, warp_tile, (int)(n % NH_TILE_INFOS)};
+            if (threadIdx.x % 32 == 0) ring.at[threadIdx.x / 32] = {number, done, warp_tile, (int)(n % NH_TILE_INFOS)};
             nh_barrier_wait(nh_shared_address(&ring.full[stage]), n / C.stages & 1);
             __syncwarp();
             if (nh_warp_tile_exists(info.work_tile, warp_tile)) {

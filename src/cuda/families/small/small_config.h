@@ -20,7 +20,7 @@ enum small_pipeline {
     SMALL_PLANES /* the same with work tiles of one plane of a volume, whose halos roll by planes */
 };
 
-/* How scores of columns that a row does not see are masked: see small_additive_mask.cuh and small_kinds.cuh. */
+/* How scores of columns that a row does not see are masked: see small_masks.cuh. */
 enum small_mask {
     SMALL_NO_MASK, /* every row sees all columns of its warp tile's box */
     SMALL_BITS,    /* a bit per score */

@@ -11,8 +11,7 @@ NH_DEVICE void nh_copy_statistic(const nh_work_tile &work_tile, const float *fro
     long long offset = 0;
     bool inside = true;
     int row = 0;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const int place = at[a];
         inside = inside && nh_halo_position(work_tile, a, at[a]);
         offset += at[a] * work_tile.step[NH_DELTA][a];

@@ -49,8 +49,7 @@ NH_DEVICE void nh_pair_scores(float (&scores)[2][4], const nh_warp_tile &warp_ti
     if (NH_ADDS_MASK) nh_add_mask(scores, start.places, warp_tile.additive_masks, chunk * NH_PAIRS + p, both);
     nh_multiply_columns(scores, warp_tile.queries, start.keys, row, both);
     if (C.bias_count) nh_bias_pair(bias, tables.columns, start.table, chunk * NH_CHUNK + 16 * p, both);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
+    NH_UNROLL for (int i = 0; i < 8; i++) {
         float &score = scores[i / 4][i % 4];
         if (C.bias_count) score = fmaf(score, tables.scale, bias[i / 4][i % 4]);
         if (!NH_ADDS_MASK && !(seen[i / 2 % 2] >> (4 * p + i / 4 * 2 + i % 2) & 1)) score = NH_MINUS_INFINITY;
@@ -69,8 +68,7 @@ NH_DEVICE void nh_visit_chunk(const nh_warp_tile &warp_tile, const nh_score_star
     int row_after[4 * NH_GATHERS];
     nh_gather_across(across, columns, wrap, chunk, 0);
     if (!LAST) nh_gather_rows(row_after, columns, wrap, chunk + 1, nh_lane_column<NH_AS_LAID>());
-#pragma unroll
-    for (int p = 0; p < NH_PAIRS; p++) {
+    NH_UNROLL for (int p = 0; p < NH_PAIRS; p++) {
         const bool last = p + 1 == NH_PAIRS;
         float ahead[2][4];
         if (!last)
@@ -79,12 +77,10 @@ NH_DEVICE void nh_visit_chunk(const nh_warp_tile &warp_tile, const nh_score_star
             nh_pair_scores(ahead, warp_tile, start, seen, row_after[0], chunk + 1, 0);
         visit(scores, 2 * p + 1 < NH_BLOCKS, nh_rows_of_pair(across, p));
         if (NH_PASSES && p == NH_PASSING_PAIR && chunk == NH_PASSING_CHUNK) passed();
-#pragma unroll
-        for (int i = 0; i < (last && LAST ? 0 : 8); i++)
+        NH_UNROLL for (int i = 0; i < (last && LAST ? 0 : 8); i++)
             scores[i / 4][i % 4] = ahead[i / 4][i % 4];
     }
-#pragma unroll
-    for (int p = 0; p < (LAST ? 0 : NH_PAIRS); p++)
+    NH_UNROLL for (int p = 0; p < (LAST ? 0 : NH_PAIRS); p++)
         row[p] = row_after[p];
 }
 
@@ -96,8 +92,7 @@ NH_DEVICE void nh_visit_ahead(const nh_warp_tile &warp_tile, const nh_score_star
     float scores[2][4];
     nh_gather_rows(row, warp_tile.tables.columns, wrap, 0, nh_lane_column<NH_AS_LAID>());
     nh_pair_scores(scores, warp_tile, start, {}, row[0], 0, 0);
-#pragma unroll 1
-    for (int chunk = 0; chunk < NH_CHUNKS - 1; chunk++)
+    NH_UNROLL_1 for (int chunk = 0; chunk < NH_CHUNKS - 1; chunk++)
         nh_visit_chunk<false>(warp_tile, start, wrap, chunk, row, scores, visit, passed);
     nh_visit_chunk<true>(warp_tile, start, wrap, NH_CHUNKS - 1, row, scores, visit, passed);
 }
@@ -107,15 +102,13 @@ template <typename Visit, typename Passed>
 NH_DEVICE void nh_visit_in_order(const nh_warp_tile &warp_tile, const nh_score_start &start, int wrap,
                                  const Visit &visit, const Passed &passed) {
     const nh_tables &tables = warp_tile.tables;
-#pragma unroll 1
-    for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
+    NH_UNROLL_1 for (int chunk = 0; chunk < NH_CHUNKS; chunk++) {
         int row[4 * NH_GATHERS];
         nh_across_rows across;
         unsigned seen[2];
         nh_gather_rows(row, tables.columns, wrap, chunk, nh_lane_column<NH_AS_LAID>());
         if (!NH_ADDS_MASK) nh_chunk_bits(seen, warp_tile.info.visibility, warp_tile.number, chunk);
-#pragma unroll
-        for (int p = 0; p < NH_PAIRS; p++) {
+        NH_UNROLL for (int p = 0; p < NH_PAIRS; p++) {
             float scores[2][4];
             nh_pace(p);
             nh_gather_across(across, tables.columns, wrap, chunk, p);
@@ -138,8 +131,7 @@ NH_DEVICE void nh_for_scores(const nh_warp_tile &warp_tile, const Visit &visit, 
     nh_gather_start<NH_AS_LAID, C.dim, NH_STEPS>(start.keys, warp_tile.halo.keys, first);
     if (NH_ADDS_MASK) nh_visibility_additive_mask_rows(start.places, info.visibility, warp_tile.number);
     start.table = info.bias;
-    if (C.bias_count)
-        start.table += nh_bias_row(warp_tile.args, info, warp_tile.number, (int)(threadIdx.x % 32) / 4);
+    if (C.bias_count) start.table += nh_bias_row(warp_tile.args, info, warp_tile.number, (int)(threadIdx.x % 32) / 4);
     if constexpr (NH_AHEAD)
         nh_visit_ahead(warp_tile, start, wrap, visit, passed);
     else
@@ -154,8 +146,7 @@ NH_DEVICE float nh_score_scale(const nh_warp_tile &warp_tile) {
 NH_DEVICE void nh_refer_to_largest(const nh_warp_tile &warp_tile, nh_state &state) {
     float top[2] = {NH_MINUS_INFINITY, NH_MINUS_INFINITY};
     nh_for_scores(warp_tile, [&](const float (&scores)[2][4], bool both, const nh_pair_rows &) {
-#pragma unroll
-        for (int i = 0; i < (both ? 8 : 4); i++)
+        NH_UNROLL for (int i = 0; i < (both ? 8 : 4); i++)
             top[i / 2 % 2] = fmaxf(top[i / 2 % 2], scores[i / 4][i % 4]);
     }, [] {});
     const float scale = nh_score_scale(warp_tile);
@@ -175,8 +166,7 @@ NH_DEVICE void nh_weigh_values(const nh_warp_tile &warp_tile, nh_state &state, f
     state.sum[0] = state.sum[1] = 0.f;
     nh_for_scores(warp_tile, [&](float (&scores)[2][4], bool both, const nh_pair_rows &rows) {
         nh_weights weights;
-#pragma unroll
-        for (int i = 0; i < (both ? 8 : 4); i++) {
+        NH_UNROLL for (int i = 0; i < (both ? 8 : 4); i++) {
             float &score = scores[i / 4][i % 4];
             score = nh_exp2(fmaf(score, scale, -state.reference[i / 2 % 2]));
             state.sum[i / 2 % 2] += score;
@@ -199,11 +189,9 @@ template <int WIDTH>
 NH_DEVICE void nh_read_queries(nh_row_operand<WIDTH, true> &queries, const nh_tiled_args &args,
                                const nh_work_tile &work_tile, int warp_tile, const char *) {
     const int lane = (int)(threadIdx.x % 32);
-#pragma unroll
-    for (int s = 0; s < NH_STEPS; s++) {
+    NH_UNROLL for (int s = 0; s < NH_STEPS; s++) {
         unsigned word[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        NH_UNROLL for (int i = 0; i < 4; i++) {
             const int row = lane / 4 + i % 2 * 8;
             const int element = NH_STEP * s + i / 2 * NH_PER_UNIT + lane % 4 * (NH_PER_UNIT / 4);
             if (element < C.dim && nh_row_exists(work_tile, warp_tile, row))
@@ -268,8 +256,7 @@ NH_DEVICE bool nh_attend(const nh_block &block, const nh_tile_info &info, const 
     nh_queries queries;
     nh_load_rows<NH_WIDEST>(queries, rows.queries, number);
     taken();
-    const nh_warp_tile warp_tile = {block.args, info, block.tables, block.additive_masks, halo,
-                                    number, queries};
+    const nh_warp_tile warp_tile = {block.args, info, block.tables, block.additive_masks, halo, number, queries};
     state.reference[0] = state.reference[1] = 0.f;
     nh_weigh_values(warp_tile, state, result.output, passed);
     /* With && the compiler would branch, and spill more. */

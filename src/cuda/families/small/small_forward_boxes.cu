@@ -58,10 +58,9 @@ NH_DEVICE void nh_forward_boxes(const nh_tiled_args &args, const nh_maps &maps) 
             if constexpr (NH_PASSES) {
                 lse = nh_finish(now.warp_tile, results, state, output);
                 if (!held)
-                    lse = nh_repair_passed(
-                        args, same, now.warp_tile, results,
-                        !nh_held(same.visibility, state, output, now.warp_tile, 0),
-                        !nh_held(same.visibility, state, output, now.warp_tile, 1), lse);
+                    lse = nh_repair_passed(args, same, now.warp_tile, results,
+                                           !nh_held(same.visibility, state, output, now.warp_tile, 0),
+                                           !nh_held(same.visibility, state, output, now.warp_tile, 1), lse);
             } else {
                 lse = held ? nh_finish(now.warp_tile, results, state, output)
                            : nh_repair_attention(args, same, shared.tables, shared.additive_masks,

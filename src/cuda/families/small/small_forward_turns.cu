@@ -14,11 +14,9 @@ NH_DEVICE void nh_finish_scores(nh_scores &scores, float (&top)[2], const nh_til
     if (C.bias_count) table += nh_bias_row(args, info, warp_tile, (int)(threadIdx.x % 32) / 4);
     float bias[2][4];
     top[0] = top[1] = NH_MINUS_INFINITY;
-#pragma unroll
-    for (int b = 0; b < NH_BLOCKS; b++) {
+    NH_UNROLL for (int b = 0; b < NH_BLOCKS; b++) {
         if (C.bias_count && b % 2 == 0) nh_bias_pair(bias, tables.columns, table, 8 * b, b + 1 < NH_BLOCKS);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        NH_UNROLL for (int i = 0; i < 4; i++) {
             float &score = scores[b][i];
             if (C.bias_count) score = fmaf(score, tables.scale, bias[b % 2][i]);
             if (!NH_ADDS_MASK && !(seen[i / 2] >> (2 * b + i % 2) & 1)) score = NH_MINUS_INFINITY;
@@ -38,10 +36,8 @@ NH_DEVICE void nh_weigh(nh_scores &scores, nh_state &state, const nh_tiled_args 
     const float reference[2] = {nh_reference(info.visibility, warp_tile, 0, top[0] * scale),
                                 nh_reference(info.visibility, warp_tile, 1, top[1] * scale)};
     state = {{reference[0], reference[1]}, {0.f, 0.f}};
-#pragma unroll
-    for (int b = 0; b < NH_BLOCKS; b++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    NH_UNROLL for (int b = 0; b < NH_BLOCKS; b++)
+        NH_UNROLL for (int i = 0; i < 4; i++) {
             scores[b][i] = nh_exp2(fmaf(scores[b][i], scale, -state.reference[i / 2]));
             state.sum[i / 2] += scores[b][i];
         }

@@ -1,4 +1,4 @@
-/* How cuda.small masks the scores of columns that rows do not see: see small_additive_mask.cuh and small_kinds.cuh. */
+/* How cuda.small masks the scores of columns that rows do not see: see small_masks.cuh. */
 #include "small_launch.h"
 
 static struct nh_range queries_of(const struct nh_axis *axis, int64_t key) {
@@ -23,7 +23,7 @@ static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t
            queries_of(axis, end - warp_tile).begin + columns <= queries_end;
 }
 
-/* The same with a table: boxes and what rows see of them are as nh_kind_box and nh_kind_ranges of small_kinds.cuh have them. The
+/* The same with a table: boxes and what rows see of them are as nh_kind_box and nh_kind_ranges of small_masks.cuh have them. The
  * end of the slots, which a box that rolls must not meet, is not before that of the queries that the last key sees. */
 static bool table_kinds_suffice(const struct nh_small_launch *launch, int a, bool rolls) {
     const struct nh_axis *axis = &launch->problem->axis[a];
@@ -61,7 +61,7 @@ static bool table_kinds_suffice(const struct nh_small_launch *launch, int a, boo
     return true;
 }
 
-/* Whether the tables of small_kinds.cuh can mask. They need kinds that suffice, no strides, and, away from the borders,
+/* Whether the tables of small_masks.cuh can mask. They need kinds that suffice, no strides, and, away from the borders,
  * boxes of warp tiles that begin with the first column that their rows see. */
 static bool kinds_mask(const struct nh_small_launch *launch) {
     const int first = NH_AXES - launch->problem->rank;

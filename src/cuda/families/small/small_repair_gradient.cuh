@@ -26,8 +26,7 @@ NH_DEVICE void nh_repair_column(const nh_tiled_args &args, const nh_work_tile &w
         offset[1] += ahead * work_tile.step[second][a];
         offset[2] += ahead * work_tile.step[NH_DELTA][a];
         offset[3] += ahead * work_tile.step[NH_LSE][a];
-        entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
-                 nh_bias_step(a);
+        entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) * nh_bias_step(a);
     }
     const nh_lane_rows column = nh_lane_rows_load((const elem *)args.tensor[first].data + offset[0],
                                                   (const elem *)args.tensor[second].data + offset[1]);

@@ -15,7 +15,7 @@
  * blocks compute C.near_heads heads, adjacent in memory, at the same time, as their rows share lines of the L2. */
 #pragma once
 
-#include "small_region.cuh"
+#include "small_layout.cuh"
 
 namespace nh_small {
 
@@ -61,8 +61,7 @@ NH_DEVICE nh_range nh_roll_box(const nh_tiled_args &args, const nh_group &group,
     const int slots_end = (NH_REGIONS ? nh_roll_base(group) : 0) +
                           (args.tiling.tiles[NH_FIRST_AXIS] + C.slots_around) * NH_SLOT_LINES;
     int begin = nh_columns_of(axis, group, nh_least(position, length - 1), wraps).begin;
-    int end =
-        nh_columns_of(axis, group, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1, wraps).end;
+    int end = nh_columns_of(axis, group, nh_least(position + nh_axis_warp_tile(NH_FIRST_AXIS), length) - 1, wraps).end;
     if (wraps) return {begin, begin + nh_roll_touched(end - begin)};
     if (NH_REGIONS || NH_STOPS) {
         while (begin + nh_roll_touched(end - begin) > slots_end)

@@ -11,8 +11,7 @@ namespace nh_small {
 NH_DEVICE void nh_row_statistics(const nh_tiled_args &args, const nh_tile_info &info, float shift, int warp_tile,
                                  float (&lse)[2], float (&delta)[2], uint4 (&statistics)[2]) {
     const int lane = (int)(nh_thread_again() % 32), row = lane / 4 + lane % 4 * 8;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         const int number = nh_row_number(warp_tile, lane / 4 + 8 * half);
         const float own = nh_seen_lse(info.lse[number]);
         lse[half] = own * -(float)NH_LOG2E;

@@ -29,8 +29,7 @@ struct nh_seam {
 
 NH_DEVICE nh_seam nh_seam_of(const auto &work_tile) {
     nh_seam seam = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {0, 0, 0, 0}};
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         const nh_halo_span &span = work_tile.span[a];
         seam.columns[a] = seam.inside[a] = nh_axis_halo(a);
         if (C.slots && a == NH_FIRST_AXIS)
@@ -40,11 +39,9 @@ NH_DEVICE nh_seam nh_seam_of(const auto &work_tile) {
         seam.low[a] = span.boxed < 0 ? nh_least(span.count, -span.boxed) : 0;
         seam.inside[a] = nh_least(span.count, work_tile.covered[a].grid - span.boxed) - seam.low[a];
     }
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int count = seam.columns[a] - seam.inside[a];
-#pragma unroll
-        for (int b = NH_FIRST_AXIS; b < 3; b++)
+        NH_UNROLL for (int b = NH_FIRST_AXIS; b < 3; b++)
             if (b != a) count *= b < a ? seam.inside[b] : seam.columns[b];
         seam.begin[a + 1] = seam.begin[a] + (nh_axis_seams(a) ? count : 0);
     }
@@ -61,12 +58,10 @@ struct nh_seam_column {
 NH_DEVICE nh_seam_column nh_seam_column_of(const auto &work_tile, const nh_seam &seam, int number) {
     nh_seam_column column = {0, {0, 0, 0}, {0, 0, 0}, true};
     int outside = NH_FIRST_AXIS;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS + 1; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS + 1; a < 3; a++)
         if (nh_axis_seams(a) && number >= seam.begin[a]) outside = a;
     unsigned rest = (unsigned)(number - seam.begin[outside]);
-#pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS; a--) {
+    NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS; a--) {
         const int extent = a > outside   ? seam.columns[a]
                            : a < outside ? seam.inside[a]
                                          : seam.columns[a] - seam.inside[a];
@@ -84,8 +79,7 @@ NH_DEVICE nh_seam_column nh_seam_column_of(const auto &work_tile, const nh_seam 
             if (nh_axis_wraps(a) && from_lap < 0) from_lap += covered.grid;
         }
         /* A halo is less than two laps long, and begins in the first. */
-#pragma unroll
-        for (int laps = 0; laps < 2; laps++)
+        NH_UNROLL for (int laps = 0; laps < 2; laps++)
             if (nh_axis_wraps(a) && from_lap >= covered.grid) from_lap -= covered.grid;
         column.there = column.there && from_lap >= 0 && from_lap < covered.columns.end - covered.columns.begin;
         column.at[a] = from_lap - work_tile.span[a].ahead;
@@ -106,8 +100,7 @@ NH_DEVICE nh_seam_unit nh_seam_unit_of(const nh_tiled_args &args, const nh_work_
     const nh_cuda_tensor &of = args.tensor[tensor];
     long long offset = work_tile.origin[tensor] + member * of.head + NH_PER_UNIT * unit;
     int row = column.box * NH_SLOT_ROWS;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         row += column.within[a] * nh_axis_pitch(a);
         offset += column.at[a] * work_tile.step[tensor][a];
     }
@@ -125,8 +118,7 @@ NH_DEVICE void nh_copy_seam_units(const auto &work_tile, int lane, const Unit &u
     const int count = seam.begin[3] * PARTS;
     uint4 kept[AHEAD + !AHEAD];
     char *to[AHEAD + !AHEAD];
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++) {
+    NH_UNROLL for (int k = 0; k < AHEAD; k++) {
         const int i = 32 * k + lane;
         to[k] = nullptr;
         if (i >= count) continue;
@@ -137,14 +129,12 @@ NH_DEVICE void nh_copy_seam_units(const auto &work_tile, int lane, const Unit &u
         to[k] = at.to;
     }
     nh_barrier_wait(landed.barrier, landed.parity);
-#pragma unroll 1
-    for (int i = 32 * AHEAD + lane; i < count; i += 32) {
+    NH_UNROLL_1 for (int i = 32 * AHEAD + lane; i < count; i += 32) {
         const nh_seam_column column = nh_seam_column_of(work_tile, seam, i / PARTS);
         const nh_seam_unit at = unit(column, i % PARTS);
         if (column.there) nh_copy16(at.to, at.from, true);
     }
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++)
+    NH_UNROLL for (int k = 0; k < AHEAD; k++)
         if (to[k]) *(uint4 *)to[k] = kept[k];
     nh_copy_wait();
     nh_show_shared();

@@ -30,8 +30,7 @@ NH_DEVICE nh_statistics nh_statistics_part(unsigned both) {
 /* Each part is the rest so far, rounded to bf16: three parts have all bits of a float. */
 NH_DEVICE uint4 nh_statistics_split(nh_statistics rest) {
     unsigned part[3];
-#pragma unroll
-    for (int i = 0; i < 3; i++) {
+    NH_UNROLL for (int i = 0; i < 3; i++) {
         part[i] = nh_bf16_pair(rest.shift, rest.delta);
         const nh_statistics taken = nh_statistics_part(part[i]);
         rest = {rest.shift - taken.shift, rest.delta - taken.delta};
@@ -56,8 +55,7 @@ NH_DEVICE void nh_start_at_deltas(float (&d_weights)[4], const uint4 (&rows)[2])
     const unsigned ones = 0x3f800000; /* a bf16 one in odd places */
     const int t = (int)(threadIdx.x % 4);
     unsigned part[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++)
+    NH_UNROLL for (int half = 0; half < 2; half++)
         part[half] = t == 0 ? rows[half].x : t == 1 ? rows[half].y : t == 2 ? rows[half].z : 0u;
     nh_mma_bf16_shallow(d_weights, part, ones);
 }

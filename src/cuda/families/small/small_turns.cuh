@@ -4,7 +4,7 @@
  * loops that are not unrolled: unrolled, boxes of a hundred columns would not fit the instruction cache. */
 #pragma once
 
-#include "small_kinds.cuh"
+#include "small_masks.cuh"
 #include "small_visibility.cuh"
 
 namespace nh_small {
@@ -45,8 +45,7 @@ NH_DEVICE nh_own_rows nh_own_rows_of(const nh_tiled_args &args, const nh_work_ti
                                      int warp_tile) {
     const int lane = (int)(nh_thread_again() % 32);
     nh_own_rows own;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
         const elem *from = (const elem *)args.tensor[tensor].data + nh_row_offset(work_tile, tensor, warp_tile, row);
         own.row[half] = nh_row_exists(work_tile, warp_tile, row) ? from + 8 * (lane % 4) : nullptr;
@@ -69,29 +68,23 @@ NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const 
     const int box = nh_box_row(info.visibility, warp_tile), swizzle = nh_swizzle(WIDTH, box + g);
     unsigned start[2];
     int row[2][4 * NH_GATHERS];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
+    NH_UNROLL for (int i = 0; i < 2; i++) {
         nh_gather_rows(row[i], tables.columns, 0, 0, g + 8 * i);
         start[i] = nh_shared_address(columns) + box * nh_row_bytes(WIDTH) + (((2 * t + i) ^ swizzle) << 4);
     }
-#pragma unroll 1
-    for (int d = 0; d < WIDTH / 32; d++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
+    NH_UNROLL_1 for (int d = 0; d < WIDTH / 32; d++)
+        NH_UNROLL for (int i = 0; i < 2; i++) {
             const uint4 upper = nh_own_unit(own, 0, 2 * d + i), lower = nh_own_unit(own, 1, 2 * d + i);
             const unsigned step[2][4] = {{upper.x, lower.x, upper.y, lower.y}, {upper.z, lower.z, upper.w, lower.w}};
             nh_left rows[2];
-#pragma unroll
-            for (int s = 0; s < 2; s++)
+            NH_UNROLL for (int s = 0; s < 2; s++)
                 nh_left_set(&rows[s], step[s]);
-#pragma unroll
-            for (int b = first; b < first + blocks && b < NH_BLOCKS; b++) {
+            NH_UNROLL for (int b = first; b < first + blocks && b < NH_BLOCKS; b++) {
                 unsigned word[4];
                 nh_right both;
                 nh_load_words_at(word, start[i] + row[b % 2][b / 2] * nh_row_bytes(WIDTH) + 128 * d);
                 nh_right_set(&both, word);
-#pragma unroll
-                for (int s = 0; s < 2; s++)
+                NH_UNROLL for (int s = 0; s < 2; s++)
                     nh_multiply_half(scores[b - first], &rows[s], &both, s);
             }
         }
@@ -101,8 +94,7 @@ NH_DEVICE void nh_multiply_own(float (*scores)[4], int first, int blocks, const 
 template <int COUNT>
 NH_DEVICE void nh_add_mask_part(float (&scores)[COUNT][4], const unsigned (&places)[NH_STEPS_PLACES][4],
                                 const nh_additive_masks &additive_masks, int first) {
-#pragma unroll
-    for (int b = first; b < first + COUNT && b < NH_BLOCKS; b += 2)
+    NH_UNROLL for (int b = first; b < first + COUNT && b < NH_BLOCKS; b += 2)
         nh_add_mask(scores + (b - first), places, additive_masks, b / 2, b + 1 < NH_BLOCKS);
 }
 NH_DEVICE void nh_add_mask_all(nh_scores &scores, const nh_tile_info &info, const nh_additive_masks &additive_masks,
@@ -128,20 +120,17 @@ NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_shared &shar
     nh_across<32, WIDTH> start;
     nh_across_start(start, shared.halo, nh_box_row(info.visibility, warp_tile), nh_unit_of(lane / 4));
     elem *to[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         const int row = lane / 4 + 8 * half;
         const bool stored = args.tensor[tensor].data && nh_row_exists(info.work_tile, warp_tile, row);
         to[half] = (elem *)args.tensor[tensor].data + nh_row_offset(info.work_tile, tensor, warp_tile, row);
         if (!stored) to[half] = nullptr;
     }
-#pragma unroll 1
-    for (int d = 0; d < WIDTH / 32; d++) {
+    NH_UNROLL_1 for (int d = 0; d < WIDTH / 32; d++) {
         float sums[4][4];
         nh_across_rows rows;
         nh_clear(sums);
-#pragma unroll
-        for (int p = 0; p < NH_PAIRS; p++) {
+        NH_UNROLL for (int p = 0; p < NH_PAIRS; p++) {
             const bool both = 2 * p + 1 < NH_BLOCKS;
             nh_weights operand;
             nh_gather_across(rows, shared.tables.columns, 0, 0, p);
@@ -150,8 +139,7 @@ NH_DEVICE void nh_sum_and_store(const nh_tiled_args &args, const nh_shared &shar
         }
         repair[0] |= nh_needs_repair(sums, 0);
         repair[1] |= nh_needs_repair(sums, 1);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        NH_UNROLL for (int i = 0; i < 4; i++) {
             const float factor = i / 2 ? factors.y : factors.x;
             if (to[i / 2])
                 *(float4 *)(to[i / 2] + 32 * d + 4 * nh_unit_of(lane % 4 * 2 + i % 2)) =

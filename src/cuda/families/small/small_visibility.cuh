@@ -5,7 +5,7 @@
  * causal axes alike. */
 #pragma once
 
-#include "small_kinds.cuh"
+#include "small_masks.cuh"
 
 namespace nh_small {
 
@@ -76,8 +76,7 @@ NH_DEVICE uint4 nh_rows_further(uint4 four, int ahead) {
 NH_DEVICE void nh_gather_rows(int (&row)[4 * NH_GATHERS], const nh_column_tables &columns, int wrap, int chunk,
                               int column) {
     const int ahead = nh_plane_ahead(wrap, chunk, NH_PLANE, NH_HALO_ROWS);
-#pragma unroll
-    for (int i = 0; 4 * i < NH_PAIRS; i++) {
+    NH_UNROLL for (int i = 0; 4 * i < NH_PAIRS; i++) {
         uint4 four = nh_rows_further(columns.gather[C.plane_chunks ? 0 : wrap][C.plane_chunks ? 0 : chunk][column][i],
                                      ahead);
         row[4 * i] = (int)four.x;
@@ -97,8 +96,7 @@ struct nh_across_rows {
 NH_DEVICE void nh_gather_across(nh_across_rows &rows, const nh_column_tables &columns, int wrap, int chunk, int pair) {
     if (NH_DTYPE == NH_F32) {
         const int t = (int)(nh_thread_again() % 4), ahead = nh_plane_ahead(wrap, chunk, NH_PLANE, NH_HALO_ROWS);
-#pragma unroll
-        for (int i = 0; i < (pair % 4 ? 0 : 4); i++)
+        NH_UNROLL for (int i = 0; i < (pair % 4 ? 0 : 4); i++)
             rows.column[i] = nh_rows_further(columns.gather[C.plane_chunks ? 0 : wrap][C.plane_chunks ? 0 : chunk]
                                                            [2 * t + i % 2 + i / 2 * 8][pair / 4],
                                              ahead);
@@ -109,8 +107,7 @@ NH_DEVICE void nh_gather_across(nh_across_rows &rows, const nh_column_tables &co
 
 NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
     nh_pair_rows own;
-#pragma unroll
-    for (int i = 0; i < (int)(sizeof own / sizeof(int)); i++)
+    NH_UNROLL for (int i = 0; i < (int)(sizeof own / sizeof(int)); i++)
         own.at[i] = NH_DTYPE != NH_F32  ? rows.pair[pair]
                     : pair % 4 == 0     ? (int)rows.column[i].x
                     : pair % 4 == 1     ? (int)rows.column[i].y
@@ -121,8 +118,7 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
 
 /* Called by all threads; a barrier must follow. */
 NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes, nh_column_tables &columns) {
-#pragma unroll
-    for (int a = NH_BITS ? NH_FIRST_AXIS : 3; a < 3; a++)
+    NH_UNROLL for (int a = NH_BITS ? NH_FIRST_AXIS : 3; a < 3; a++)
         for (int i = (int)threadIdx.x; i < 4 * NH_CHUNKS * (nh_axis_columns(a) + 1); i += NH_THREADS) {
             int t = i % 4, chunk = i / 4 % NH_CHUNKS, below = i / (4 * NH_CHUNKS);
             unsigned bits = 0;
@@ -139,8 +135,7 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes, 
         int column = c < NH_TABLE_BOX ? c : NH_TABLE_BOX - 8 + (c - NH_TABLE_BOX) % 8;
         int row = 0, statistics = 0, bias = 0;
         if (column < 0) column = 0;
-#pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++) {
+        NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
             row += nh_column_at(column, a) * nh_axis_pitch(a);
             statistics += nh_column_at(column, a) * nh_statistics_pitch(a);
             if (C.slots && a == NH_FIRST_AXIS && nh_column_at(column, a) > wrap) {
@@ -149,8 +144,7 @@ NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes, 
             }
             if (C.bias_count) bias += nh_column_at(column, a) * (NH_INVERSE ? -nh_bias_step(a) : nh_bias_step(a));
         }
-        if (NH_INVERSE)
-            columns.statistics[wrap][c] = (unsigned)statistics * (unsigned)sizeof(uint4);
+        if (NH_INVERSE) columns.statistics[wrap][c] = (unsigned)statistics * (unsigned)sizeof(uint4);
         ((unsigned *)columns.gather[wrap][c / NH_CHUNK][c % 16])[c % NH_CHUNK / 16] = (unsigned)row;
         if (C.bias_count) columns.bias[c] = bias * (int)sizeof(float);
     }
@@ -217,15 +211,13 @@ NH_DEVICE int nh_box_at_axis(const nh_visibility &visibility, int warp_tile, int
 /* Halo row of a warp tile's first column, and the place of its statistics. */
 NH_DEVICE int nh_box_row(const nh_visibility &visibility, int warp_tile) {
     int row = 0;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         row += nh_box_at_axis(visibility, warp_tile, a) * nh_axis_pitch(a);
     return row;
 }
 NH_DEVICE int nh_box_statistics(const nh_visibility &visibility, int warp_tile) {
     int place = 0;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         place += nh_box_at_axis(visibility, warp_tile, a) * nh_statistics_pitch(a);
     return place;
 }
@@ -242,8 +234,7 @@ NH_DEVICE int nh_visibility_reach(const nh_visibility &visibility, int warp_tile
 /* This lane's word of a row's places. */
 NH_DEVICE unsigned nh_visibility_places(const nh_visibility &visibility, int warp_tile, int row) {
     unsigned places = 0;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         if (nh_axis_places(a))
             places |= visibility.places[nh_rows_before(a) + nh_row_at(warp_tile, row, a)]
                           .word[C.mask == SMALL_STARTS ? threadIdx.x % 4 : 0];
@@ -262,20 +253,17 @@ NH_DEVICE unsigned nh_visibility_bits(const nh_visibility &visibility, int warp_
     unsigned bits = C.mask == SMALL_NO_MASK ? 0u : ~0u;
     int t = (int)(threadIdx.x % 4);
     if (C.mask == SMALL_NO_MASK) {
-#pragma unroll
-        for (int b = 0; b < 2 * NH_BLOCKS; b++)
+        NH_UNROLL for (int b = 0; b < 2 * NH_BLOCKS; b++)
             bits |= (unsigned)(chunk * NH_CHUNK + b / 2 * 8 + 2 * t + b % 2 < NH_BOX) << b;
     } else {
-#pragma unroll
-        for (int a = NH_FIRST_AXIS; a < 3; a++)
+        NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
             bits &= visibility.bits[nh_rows_before(a) + nh_row_at(warp_tile, row, a)][chunk][t];
     }
     return bits;
 }
 
 NH_DEVICE void nh_chunk_bits(unsigned (&seen)[2], const nh_visibility &visibility, int warp_tile, int chunk) {
-#pragma unroll
-    for (int half = 0; half < 2; half++)
+    NH_UNROLL for (int half = 0; half < 2; half++)
         seen[half] = nh_visibility_bits(visibility, warp_tile, (int)(threadIdx.x % 32) / 4 + 8 * half, chunk);
 }
 
@@ -293,12 +281,10 @@ NH_DEVICE void nh_bias_fill(const nh_tiled_args &args, int head, float *table, i
 NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_tile_info &info, int warp_tile, int row) {
     const nh_work_tile &work_tile = info.work_tile;
     int entry = NH_BIAS_MARGIN;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int column = work_tile.column[a] + info.visibility.begin[nh_rows_before(a) + nh_row_at(warp_tile, 0, a)];
         int difference = column - (work_tile.row[a] + nh_row_at(warp_tile, row, a));
-        entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) *
-                 nh_bias_step(a);
+        entry += ((NH_INVERSE ? -difference : difference) + (int)args.axis[a].window - 1) * nh_bias_step(a);
     }
     return entry;
 }
@@ -306,8 +292,7 @@ NH_DEVICE int nh_bias_row(const nh_tiled_args &args, const nh_tile_info &info, i
 /* The difference between the entries of rows 8 apart in one warp tile. */
 NH_DEVICE int nh_bias_lower() {
     int entry = 0;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         entry += (NH_INVERSE ? nh_row_at(0, 8, a) : -nh_row_at(0, 8, a)) * nh_bias_step(a);
     return entry;
 }
@@ -316,15 +301,13 @@ NH_DEVICE int nh_bias_lower() {
  * scores. table: points to the entry of row g and the box's first column. */
 NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns, const float *table, int column,
                             bool both) {
-#pragma unroll
-    for (int block = 0; block < (both ? 2 : 1); block++) {
+    NH_UNROLL for (int block = 0; block < (both ? 2 : 1); block++) {
         const int *offset = &columns.bias[column + 8 * block + (int)(threadIdx.x % 4) * 2];
         const char *first = (const char *)table + offset[0];
         /* In lines of even length, two columns of a thread are in the same line. */
         const char *second = C.columns[2] % 2 ? (const char *)table + offset[1]
                                        : first + (NH_INVERSE ? -1 : 1) * (int)sizeof(float);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        NH_UNROLL for (int i = 0; i < 4; i++)
             bias[block][i] = ((const float *)(i % 2 ? second : first))[i / 2 * nh_bias_lower()];
     }
 }
@@ -373,14 +356,10 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
     const int row[3] = {work_tile.row[0], work_tile.row[1], work_tile.row[2]};
     const int length[3] = {work_tile.length[0], work_tile.length[1], work_tile.length[2]};
     const float *first = (const float *)args.tensor[tensor].data + work_tile.origin[tensor];
-#pragma unroll
-    for (int z = thread % span; z < C.rows[2]; z += span) {
+    NH_UNROLL for (int z = thread % span; z < C.rows[2]; z += span) {
         const float *column = first + z * step[2];
         if (C.rank < 3) {
-            const int lines = C.whole                      ? C.rows[1]
-                              : row[2] + z >= length[2] ? 0
-                              : C.rank == 1            ? 1
-                                                        : length[1] - row[1];
+            const int lines = C.whole ? C.rows[1] : row[2] + z >= length[2] ? 0 : C.rank == 1 ? 1 : length[1] - row[1];
             if (C.rank > 1) column += thread / span * step[1];
 #pragma unroll 4
             for (int line = thread / span; line < C.rows[1]; line += threads / span) {
@@ -389,11 +368,9 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
                 if (C.rank > 1) column += threads / span * step[1];
             }
         } else {
-#pragma unroll 1
-            for (int line = thread / span; line < C.rows[0] * C.rows[1]; line += threads / span) {
+            NH_UNROLL_1 for (int line = thread / span; line < C.rows[0] * C.rows[1]; line += threads / span) {
                 const int x = line / C.rows[1], y = line % C.rows[1];
-                const bool exists =
-                    row[2] + z < length[2] && row[1] + y < length[1] && row[0] + x < length[0];
+                const bool exists = row[2] + z < length[2] && row[1] + y < length[1] && row[0] + x < length[0];
                 const long long offset = y * step[1] + x * step[0];
                 nh_copy4(&to[line * C.rows[2] + z], exists ? column + offset : first, exists);
             }
@@ -404,7 +381,7 @@ NH_DEVICE void nh_scalars_fill(const nh_tiled_args &args, const nh_work_tile &wo
 /* Fills all of a tile info but its work tile, by `threads` threads; head: of the bias. The threads must then wait for
  * their copies, and a barrier must follow. */
 NH_DEVICE void nh_tile_info_fill(const nh_tiled_args &args, const nh_tables &tables, nh_tile_info &info, int head,
-                             int thread, int threads) {
+                                 int thread, int threads) {
     nh_visibility_fill(args, info.work_tile, tables.prefixes, info.visibility, thread, threads);
     /* Most work tiles of a block are of one head. Where threads copy, bias_head is read and written without barrier. */
     if (C.bias_count && (!C.stages || info.bias_head != head)) {

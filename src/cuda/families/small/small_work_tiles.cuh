@@ -132,11 +132,9 @@ NH_DEVICE void nh_halo_moved(auto &at, int a, int by) {
  * is its number less what is known already, and becomes that of what follows. */
 NH_DEVICE void nh_place_axes(const nh_tiled_args &args, const nh_digits &digits, auto &at, unsigned &rest) {
     if (C.slots) at.row[NH_FIRST_AXIS] = nh_digit(&rest, digits.tiles[NH_FIRST_AXIS]) * nh_axis_rows(NH_FIRST_AXIS);
-#pragma unroll
-    for (int a = 2; a >= NH_FIRST_AXIS + (C.slots > 0); a--)
+    NH_UNROLL for (int a = 2; a >= NH_FIRST_AXIS + (C.slots > 0); a--)
         at.row[a] = nh_digit(&rest, digits.tiles[a]) * nh_axis_rows(a) - nh_axis_shift(a);
-#pragma unroll
-    for (int a = 2; a >= 0; a--) {
+    NH_UNROLL for (int a = 2; a >= 0; a--) {
         at.length[a] = 1;
         if constexpr (NH_REGIONS) at.covered[a] = {1, 0, {0, 1}};
         if (a < NH_FIRST_AXIS) continue;
@@ -151,8 +149,7 @@ NH_DEVICE void nh_place_axes(const nh_tiled_args &args, const nh_digits &digits,
             const bool wraps = nh_axis_wraps(a);
             at.covered[a] = nh_covered_group_of(args, a, at.group[a], at.length[a]);
             at.row[a] += at.covered[a].first;
-            at.column[a] =
-                nh_columns_of(axis, at.covered[a], nh_least(at.row[a], at.length[a] - 1), wraps).begin;
+            at.column[a] = nh_columns_of(axis, at.covered[a], nh_least(at.row[a], at.length[a] - 1), wraps).begin;
             const int last = nh_least(at.row[a] + nh_axis_rows(a), at.length[a]) - 1;
             at.span[a] = nh_halo_span_of(axis, at.covered[a], at.column[a], last, wraps);
             at.seam |= wraps && !(C.slots && a == NH_FIRST_AXIS) && nh_span_has_seam(at.covered[a], at.span[a]);
@@ -169,8 +166,7 @@ NH_DEVICE void nh_place_tensor(const nh_tiled_args &args, const auto &at, int te
     const nh_cuda_tensor &t = args.tensor[tensor];
     const bool of_rows = (keys >> tensor & 1) == (NH_INVERSE != 0);
     long long origin = (unsigned)at.batch * t.batch + (of_rows ? at.head : at.column_head) * t.head;
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++) {
         int first = of_rows ? at.row[a] : at.column[a];
         if constexpr (NH_REGIONS)
             if (!of_rows) first = at.covered[a].columns.begin + at.span[a].ahead;
@@ -218,8 +214,7 @@ NH_DEVICE void nh_note_warp_tile(const nh_tiled_args &args, int index, int warp_
 
 NH_DEVICE bool nh_warp_tile_exists(const nh_work_tile &work_tile, int warp_tile) {
     bool exists = true;
-#pragma unroll
-    for (int a = C.whole ? 3 : NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = C.whole ? 3 : NH_FIRST_AXIS; a < 3; a++)
         exists = exists && work_tile.row[a] + nh_row_at(warp_tile, 0, a) < work_tile.length[a];
     return exists;
 }
@@ -227,8 +222,7 @@ NH_DEVICE bool nh_warp_tile_exists(const nh_work_tile &work_tile, int warp_tile)
 /* Calls work(warp tile) for each warp tile of this warp that has rows. */
 template <typename Work>
 NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_work_tile &work_tile, const Work &work) {
-#pragma unroll 1
-    for (int warp_tile = (int)(threadIdx.x / 32); warp_tile < NH_WARP_TILES; warp_tile += C.warps)
+    NH_UNROLL_1 for (int warp_tile = (int)(threadIdx.x / 32); warp_tile < NH_WARP_TILES; warp_tile += C.warps)
         if (nh_warp_tile_exists(work_tile, warp_tile)) {
             nh_note_warp_tile(args, work_tile.number, warp_tile);
             work(warp_tile);
@@ -237,19 +231,16 @@ NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_work_tile &
 
 NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int row) {
     bool exists = true;
-#pragma unroll
-    for (int a = C.whole ? 3 : NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = C.whole ? 3 : NH_FIRST_AXIS; a < 3; a++)
         exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) < work_tile.length[a];
-#pragma unroll
-    for (int a = 0; NH_SHIFTED && a < 3; a++)
+    NH_UNROLL for (int a = 0; NH_SHIFTED && a < 3; a++)
         exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) >= 0;
     return exists;
 }
 
 NH_DEVICE bool nh_begins_before(const nh_work_tile &work_tile, int warp_tile) {
     bool before = false;
-#pragma unroll
-    for (int a = NH_SHIFTED ? 0 : 3; a < 3; a++)
+    NH_UNROLL for (int a = NH_SHIFTED ? 0 : 3; a < 3; a++)
         before = before || work_tile.row[a] + nh_row_at(warp_tile, 0, a) < 0;
     return before;
 }
@@ -257,8 +248,7 @@ NH_DEVICE bool nh_begins_before(const nh_work_tile &work_tile, int warp_tile) {
 /* Offset of a row in a tensor, in elements. */
 NH_DEVICE long long nh_row_offset(const nh_work_tile &work_tile, int tensor, int warp_tile, int row) {
     long long offset = work_tile.origin[tensor];
-#pragma unroll
-    for (int a = NH_FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = NH_FIRST_AXIS; a < 3; a++)
         offset += nh_row_at(warp_tile, row, a) * work_tile.step[tensor][a];
     return offset;
 }

@@ -38,7 +38,7 @@ constexpr int PAIRED_Z = wgmma90_paired_z(&C), PAIRED_Y = wgmma90_paired_y(&C), 
               PART_Z = RUNS + PAIRED_Z, PARTS = C.loop[0] * PART_Y * PART_Z;
 
 /* The run of columns at a part's distance from the first (half 0) or second run of rows; -1: there is none. */
-__device__ __forceinline__ constexpr int part_columns(int part, int half) {
+NH_DEVICE constexpr int part_columns(int part, int half) {
     int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y, z = part % PART_Z;
     if (!half) {
         y -= PAIRED_Y;
@@ -48,7 +48,7 @@ __device__ __forceinline__ constexpr int part_columns(int part, int half) {
     return inside ? (x * C.loop[1] + y) * RUNS + z : -1;
 }
 
-__device__ __forceinline__ void init_bias_ring(unsigned full, unsigned free) {
+NH_DEVICE void init_bias_ring(unsigned full, unsigned free) {
     for (int i = 0; i < C.stages; i++) {
         nh_barrier_init(full + 8 * i, BIAS_LANES);
         nh_barrier_init(free + 8 * i, CONSUMER_LANES);
@@ -61,24 +61,21 @@ struct bias_box {
     int head, first[3];
 };
 
-__device__ __forceinline__ bias_box bias_box_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int head,
-                                                const int tile[3]) {
+NH_DEVICE bias_box bias_box_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int head, const int tile[3]) {
     const int own[3] = {C.own[0], C.own[1], C.own[2]}, extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     bias_box box = {head, {0, 0, 0}};
-#pragma unroll
-    for (int a = FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = FIRST_AXIS; a < 3; a++)
         box.first[a] =
             work_tile.halo[a] + tile[a] * extent[a] - (work_tile.own[a] + own[a] - 1) + (int)args.axis[a].window - 1;
     return box;
 }
 
 /* The entry of a head's table at a place of the box (of BIAS_ENTRIES, z fastest); negative if there is none. */
-__device__ __forceinline__ int bias_entry(const nh_tiled_args &args, const bias_box &box, int place) {
+NH_DEVICE int bias_entry(const nh_tiled_args &args, const bias_box &box, int place) {
     const int at[3] = {place / (BIAS_Z * BIAS_Y), place / BIAS_Z % BIAS_Y, place % BIAS_Z};
     bool inside = true;
     int entry = 0;
-#pragma unroll
-    for (int a = FIRST_AXIS; a < 3; a++) {
+    NH_UNROLL for (int a = FIRST_AXIS; a < 3; a++) {
         int entries = 2 * (int)args.axis[a].window - 1, distance = box.first[a] + at[a];
         inside = inside && (unsigned)distance < (unsigned)entries;
         entry = entry * entries + (T.inverse ? entries - 1 - distance : distance);
@@ -86,40 +83,37 @@ __device__ __forceinline__ int bias_entry(const nh_tiled_args &args, const bias_
     return inside ? entry : -1;
 }
 
-__device__ __forceinline__ long long bias_entries(const nh_tiled_args &args) {
+NH_DEVICE long long bias_entries(const nh_tiled_args &args) {
     long long entries = 1;
-#pragma unroll
-    for (int a = FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = FIRST_AXIS; a < 3; a++)
         entries *= 2 * args.axis[a].window - 1;
     return entries;
 }
 
-__device__ __forceinline__ void store_bias(unsigned to, float bias) {
+NH_DEVICE void store_bias(unsigned to, float bias) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(bias) : "memory");
 }
 
 /* The head of a place among those of all boxes of a pair of tiles. */
-__device__ __forceinline__ int head_of_place(int index) {
+NH_DEVICE int head_of_place(int index) {
     return C.own_heads > 1 ? index / BIAS_ENTRIES : 0;
 }
 
 /* Copies the boxes of a pair of tiles; called by BIAS_WARPS warps, from the second of the block on. Entries that the
  * table does not have belong to masked pairs. */
-__device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_box &box, unsigned to) {
+NH_DEVICE void lay_bias(const nh_tiled_args &args, const bias_box &box, unsigned to) {
     enum { BATCH = bias_batch(BIAS_MOST_BATCH) };
     const elem *table = (const elem *)args.tensor[NH_BIAS].data + box.head * bias_entries(args);
 #pragma unroll 1
     for (int first = (int)threadIdx.x - 32; first < C.own_heads * BIAS_ENTRIES; first += BATCH * BIAS_LANES) {
         float bias[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        NH_UNROLL for (int i = 0; i < BATCH; i++) {
             int index = first + i * BIAS_LANES, head = head_of_place(index), place = index - head * BIAS_ENTRIES;
             int entry = bias_entry(args, box, place);
             bool inside = entry >= 0 && index < C.own_heads * BIAS_ENTRIES;
             bias[i] = inside ? nh_load(table[head * bias_entries(args) + entry]) : 0;
         }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        NH_UNROLL for (int i = 0; i < BATCH; i++) {
             int index = first + i * BIAS_LANES, head = head_of_place(index), place = index - head * BIAS_ENTRIES;
             unsigned at = to + head * BIAS_HEAD_BYTES + 4 * (place + place / BIAS_Z);
             if (index >= C.own_heads * BIAS_ENTRIES) continue;
@@ -131,8 +125,7 @@ __device__ __forceinline__ void lay_bias(const nh_tiled_args &args, const bias_b
 
 /* Copies the boxes of all this block's work tiles, in the order of their loops. Calls then(box, seen) after each; seen:
  * the tile is one of the window, and not of extra tokens, which have no bias. */
-template <class Then>
-__device__ __forceinline__ void lay_biases(const nh_tiled_args &args, const layout &s, Then then) {
+template <class Then> NH_DEVICE void lay_biases(const nh_tiled_args &args, const layout &s, Then then) {
     int group_heads = T.inverse ? (int)(args.heads / args.kv_heads) : 1;
     unsigned n = 0;
     nh_work_tile work_tile;
@@ -155,7 +148,7 @@ __device__ __forceinline__ void lay_biases(const nh_tiled_args &args, const layo
 }
 
 /* Byte offset, from the first box, of the entries of a row for this thread's first two columns. */
-__device__ __forceinline__ unsigned bias_place_of_row(int row) {
+NH_DEVICE unsigned bias_place_of_row(int row) {
     int at[3];
     nh_row_position<T>(row, at);
     int line = (C.own[0] - 1 - at[0]) * BIAS_Y + C.own[1] - 1 - at[1], z = C.own[2] - 1 - at[2];
@@ -168,25 +161,23 @@ struct bias_places {
     unsigned row[2];
 };
 
-__device__ __forceinline__ bias_places bias_places_of(int row) {
+NH_DEVICE bias_places bias_places_of(int row) {
     return {bias_place_of_row(row), bias_place_of_row(row + 8)};
 }
 
-__device__ __forceinline__ float2 load_pair(unsigned from) {
+NH_DEVICE float2 load_pair(unsigned from) {
     float2 pair;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(from));
     return pair;
 }
 
 /* Turns products into scores with the entries of the boxes at `box`. */
-__device__ __forceinline__ void add_bias(float *score, float scale, unsigned box, const bias_places &place) {
-#pragma unroll
-    for (int part = 0; part < PARTS; part++) {
+NH_DEVICE void add_bias(float *score, float scale, unsigned box, const bias_places &place) {
+    NH_UNROLL for (int part = 0; part < PARTS; part++) {
         int x = part / (PART_Y * PART_Z), y = part / PART_Z % PART_Y - PAIRED_Y, z = part % PART_Z - PAIRED_Z;
         unsigned from = box + 4 * ((x * BIAS_Y + y) * BIAS_LINE + 8 * z);
         float2 bias = load_pair(from + place.row[0]);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
+        NH_UNROLL for (int half = 0; half < 2; half++) {
             int run = part_columns(part, half);
             if (run < 0) continue;
             if (!BIAS_PAIRED && half) bias = load_pair(from + place.row[1]);
@@ -198,23 +189,22 @@ __device__ __forceinline__ void add_bias(float *score, float scale, unsigned box
 }
 
 /* Releases a box that is not needed, as soon as it has been written. */
-__device__ __forceinline__ void pass_over_bias(const layout &s, unsigned n) {
+NH_DEVICE void pass_over_bias(const layout &s, unsigned n) {
     if (!C.biased) return;
     nh_barrier_wait(s.bias_full + 8 * slot(n), phase(n));
     nh_barrier_arrive(s.bias_free + 8 * slot(n));
 }
 
 /* Turns the products of tile n into scores. Without a bias it does nothing. */
-__device__ __forceinline__ void bias_scores(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n,
-                                            const bias_places &place, float *score) {
+NH_DEVICE void bias_scores(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n,
+                           const bias_places &place, float *score) {
     if (!C.biased) return;
     unsigned box = s.bias + slot(n) * BIAS_BYTES;
     nh_barrier_wait(s.bias_full + 8 * slot(n), phase(n));
     if (of_window(loop)) {
         add_bias(score, (float)args.scale, box, place);
     } else {
-#pragma unroll
-        for (int i = 0; i < LOOP_ROWS / 2; i++)
+        NH_UNROLL for (int i = 0; i < LOOP_ROWS / 2; i++)
             score[i] *= (float)args.scale;
     }
     nh_barrier_arrive(s.bias_free + 8 * slot(n));

@@ -23,20 +23,20 @@ static_assert(!C.biased || PARTS == wgmma90_bias_parts(&C), "matrices of dS");
 
 /* Barriers of the layout: parts_full and parts_free: the consumers' parts of a tile are written, or added up; met: all
  * helpers have finished with a tile's lines. */
-__device__ __forceinline__ void init_gradient_barriers(const layout &s) {
+NH_DEVICE void init_gradient_barriers(const layout &s) {
     nh_barrier_init(s.parts_full, CONSUMER_LANES);
     nh_barrier_init(s.parts_free, BIAS_LANES);
     nh_barrier_init(s.met, BIAS_LANES);
 }
 
-__device__ __forceinline__ void store_pair(unsigned to, float x, float y) {
+NH_DEVICE void store_pair(unsigned to, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
 
 /* ---- consumers ---- */
 
 /* Sums up a part's pairs of runs. */
-__device__ __forceinline__ float2 sum_part(const float *d_s, int part) {
+NH_DEVICE float2 sum_part(const float *d_s, int part) {
     int first = part_columns(part, 0), second = part_columns(part, 1);
     float2 sum = make_float2(0, 0);
     if (first >= 0) sum = make_float2(d_s[4 * first], d_s[4 * first + 1]);
@@ -46,12 +46,11 @@ __device__ __forceinline__ float2 sum_part(const float *d_s, int part) {
 }
 
 /* Passes dS of the m-th tile with a bias to the helpers. */
-__device__ __forceinline__ void pass_on_d_s(const layout &s, const float *d_s, unsigned m) {
+NH_DEVICE void pass_on_d_s(const layout &s, const float *d_s, unsigned m) {
     int warp = (int)threadIdx.x / 32 - 4, lane = threadIdx.x & 31;
     unsigned to = s.parts + warp * PARTS * PART_BYTES + 8 * lane;
     nh_barrier_wait(s.parts_free, m & 1 ^ 1);
-#pragma unroll
-    for (int part = 0; part < PARTS; part++) {
+    NH_UNROLL for (int part = 0; part < PARTS; part++) {
         float2 sum = sum_part(d_s, part);
         store_pair(to + part * PART_BYTES, sum.x, sum.y);
     }
@@ -61,7 +60,7 @@ __device__ __forceinline__ void pass_on_d_s(const layout &s, const float *d_s, u
 /* ---- helpers ---- */
 
 /* The part of a consumer warp at a distance of runs, counted from the least one; negative if it has none. */
-__device__ __forceinline__ int part_at(int warp, int x, int y, int z) {
+NH_DEVICE int part_at(int warp, int x, int y, int z) {
     int first[3];
     nh_row_position<T>(16 * warp, first);
     x += first[0] - (C.own[0] - 1);
@@ -72,29 +71,25 @@ __device__ __forceinline__ int part_at(int warp, int x, int y, int z) {
 }
 
 /* The part of a consumer warp for a matrix; negative if it has none. */
-__device__ __forceinline__ int part_of_matrix(int warp, int matrix) {
+NH_DEVICE int part_of_matrix(int warp, int matrix) {
     if (matrix >= MATRICES) return -1;
     return part_at(warp, matrix / (BIAS_Y * LINE_RUNS), matrix / LINE_RUNS % BIAS_Y, matrix % LINE_RUNS);
 }
 
 /* Each helper warp adds up every BIAS_WARPS-th matrix, two at a time to hide the latency of shared memory. */
-template <int OWN> __device__ __forceinline__ void add_parts(unsigned from, unsigned to) {
+template <int OWN> NH_DEVICE void add_parts(unsigned from, unsigned to) {
     enum { AT_ONCE = 2, WARPS = 4 * C.warpgroups };
-#pragma unroll
-    for (int first = OWN; first < MATRICES; first += AT_ONCE * BIAS_WARPS) {
+    NH_UNROLL for (int first = OWN; first < MATRICES; first += AT_ONCE * BIAS_WARPS) {
         float2 part[AT_ONCE][WARPS];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE * WARPS; i++) {
+        NH_UNROLL for (int i = 0; i < AT_ONCE * WARPS; i++) {
             int w = i % WARPS, number = part_of_matrix(w, first + i / WARPS * BIAS_WARPS);
             if (number >= 0) part[i / WARPS][w] = load_pair(from + (w * PARTS + number) * PART_BYTES);
         }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
+        NH_UNROLL for (int i = 0; i < AT_ONCE; i++) {
             int matrix = first + i * BIAS_WARPS;
             float2 sum = make_float2(0, 0);
             if (matrix >= MATRICES) continue;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) {
+            NH_UNROLL for (int w = 0; w < WARPS; w++) {
                 if (part_of_matrix(w, matrix) < 0) continue;
                 sum.x += part[i][w].x;
                 sum.y += part[i][w].y;
@@ -104,7 +99,7 @@ template <int OWN> __device__ __forceinline__ void add_parts(unsigned from, unsi
     }
 }
 
-__device__ __forceinline__ void add_parts(const layout &s, unsigned lines) {
+NH_DEVICE void add_parts(const layout &s, unsigned lines) {
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) - 1, lane = threadIdx.x & 31;
     unsigned from = s.parts + 8 * lane, to = lines + 32 + (lane / 4 * ROW_FLOATS + 2 * (lane & 3)) * 4;
     if (warp == 0) {
@@ -117,11 +112,10 @@ __device__ __forceinline__ void add_parts(const layout &s, unsigned lines) {
 }
 
 /* Sums up a diagonal, numbered by column minus row + 7. */
-__device__ __forceinline__ float diagonal_sum(unsigned line, int diagonal) {
+NH_DEVICE float diagonal_sum(unsigned line, int diagonal) {
     unsigned from = line + 4 * (diagonal + 1);
     float sum = 0;
-#pragma unroll
-    for (int row = 0; row < 8; row++) {
+    NH_UNROLL for (int row = 0; row < 8; row++) {
         float element;
         asm volatile("ld.shared.f32 %0, [%1];" : "=f"(element) : "r"(from + row * 4 * (ROW_FLOATS + 1)));
         sum += element;
@@ -130,19 +124,19 @@ __device__ __forceinline__ float diagonal_sum(unsigned line, int diagonal) {
 }
 
 /* This block's table for a head. */
-__device__ __forceinline__ float *bias_table(const nh_tiled_args &args, int head) {
+NH_DEVICE float *bias_table(const nh_tiled_args &args, int head) {
     const nh_cuda_tensor &tables = args.tensor[NH_D_S];
     return (float *)tables.data + head * tables.head + NH_OWN_BLOCK / C.head_parts * bias_entries(args);
 }
 
 /* Synchronizes all helpers; n: how often this was done before. */
-__device__ __forceinline__ void sync_helpers(const layout &s, unsigned n) {
+NH_DEVICE void sync_helpers(const layout &s, unsigned n) {
     nh_barrier_arrive(s.met);
     nh_barrier_wait(s.met, n & 1);
 }
 
 /* Clears all tables of this block, and the lines, before the first tile. */
-__device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const layout &s) {
+NH_DEVICE void clear_sums(const nh_tiled_args &args, const layout &s) {
     int heads = (int)args.heads / C.head_parts, first = NH_OWN_BLOCK % C.head_parts * heads;
     for (int head = first; head < first + heads; head++)
         for (long long i = (int)threadIdx.x - 32; i < bias_entries(args); i += BIAS_LANES)
@@ -154,7 +148,7 @@ __device__ __forceinline__ void clear_sums(const nh_tiled_args &args, const layo
 
 /* Adds the m-th tile to the table. No two threads add to the same entry, and all have synchronized since the last tile,
  * so that the order is always the same. */
-__device__ __forceinline__ void add_tile(const nh_tiled_args &args, const layout &s, const bias_box &box, unsigned m) {
+NH_DEVICE void add_tile(const nh_tiled_args &args, const layout &s, const bias_box &box, unsigned m) {
     enum { AT_ONCE = bias_batch(3) };
     unsigned lines = s.lines + m % 2 * LINES_BYTES;
     float *table = bias_table(args, box.head);
@@ -162,17 +156,14 @@ __device__ __forceinline__ void add_tile(const nh_tiled_args &args, const layout
     add_parts(s, lines);
     nh_barrier_arrive(s.parts_free);
     sync_helpers(s, m + 1);
-#pragma unroll
-    for (int round = 0; round < BIAS_ROUNDS; round += AT_ONCE) {
+    NH_UNROLL for (int round = 0; round < BIAS_ROUNDS; round += AT_ONCE) {
         int first = (int)threadIdx.x - 32 + round * BIAS_LANES;
         float sum[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
+        NH_UNROLL for (int i = 0; i < AT_ONCE; i++) {
             int place = nh_min(first + i * BIAS_LANES, BIAS_ENTRIES - 1);
             sum[i] = diagonal_sum(lines + place / BIAS_Z * LINE_BYTES, place % BIAS_Z);
         }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
+        NH_UNROLL for (int i = 0; i < AT_ONCE; i++) {
             int place = first + i * BIAS_LANES, entry = bias_entry(args, box, place);
             if (entry >= 0 && place < BIAS_ENTRIES) atomicAdd(table + entry, sum[i]);
         }
@@ -180,7 +171,7 @@ __device__ __forceinline__ void add_tile(const nh_tiled_args &args, const layout
 }
 
 /* The loop of the helpers: they copy bias boxes of coming tiles and, one tile later, add up their gradients. */
-__device__ __forceinline__ void lay_biases_and_differentiate(const nh_tiled_args &args, const layout &s) {
+NH_DEVICE void lay_biases_and_differentiate(const nh_tiled_args &args, const layout &s) {
     unsigned m = 0;
     bool pending = false;
     bias_box last;

@@ -31,23 +31,23 @@ constexpr bool QUEUED = wgmma90_queued(&C);
 
 /* The block's work tile of a round, for the thread that fetches and for those that multiply. In three dimensions, where
  * most registers depend on it, a shuffle tells the compiler that it is the same for all lanes of a warp. */
-__device__ __forceinline__ int claimed_tile(const nh_tiled_args &args, const layout &s, int round) {
+NH_DEVICE int claimed_tile(const nh_tiled_args &args, const layout &s, int round) {
     return QUEUED ? claim_work_tile(args, s, round) : nh_work_tile_index<T>(round);
 }
 
-__device__ __forceinline__ int told_tile(const layout &s, int round) {
+NH_DEVICE int told_tile(const layout &s, int round) {
     if (!QUEUED) return nh_work_tile_index<T>(round);
     const int index = next_work_tile(s, round);
     return C.rank == 3 ? __shfl_sync(~0u, index, 0) : index;
 }
 
-__device__ __forceinline__ void init_barriers(const layout &s) {
+NH_DEVICE void init_barriers(const layout &s) {
     init_ring(s.own_full, s.own_free, 1);
     init_rings(s);
     if (QUEUED) init_queue(s, 128 * C.warpgroups);
 }
 
-__device__ __forceinline__ void clear_padding(const layout &s) {
+NH_DEVICE void clear_padding(const layout &s) {
     clear_padding_rows(s.q, C.dim);
     if (!MASK_STEP) return;
     clear_rest(s.k, LOOP_COLUMNS, C.dim);
@@ -57,7 +57,7 @@ __device__ __forceinline__ void clear_padding(const layout &s) {
 
 /* ---- producer ---- */
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
+NH_DEVICE void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
     nh_work_tile work_tile;
     for (int round = 0, index; (index = claimed_tile(args, s, round)) < args.tiling.work_tiles; round++) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
     }
 }
 
-__device__ __forceinline__ void help(const nh_tiled_args &args, const layout &s) {
+NH_DEVICE void help(const nh_tiled_args &args, const layout &s) {
     lay_biases(args, s, [](const bias_box &, bool) {});
 }
 
@@ -86,12 +86,11 @@ struct queries {
 };
 
 /* Loads queries. Lane l addresses row l % 8 of the 8x8 matrix l / 8: rows 0-7 and 8-15 of 8 columns, twice. */
-__device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warpgroup) {
+NH_DEVICE void hold_queries(queries &q, unsigned tile, int warpgroup) {
     int lane = threadIdx.x & 31, row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
     int turn = chunk_bytes(C.dim) == 128 ? row & 7 : row >> 1 & 3; /* of the swizzle */
     const int per_chunk = chunk_columns(C.dim) / 16;
-#pragma unroll
-    for (int i = 0; i < C.dim / 16; i++) {
+    NH_UNROLL for (int i = 0; i < C.dim / 16; i++) {
         int part = (i % per_chunk) * 2 + lane / 16;
         unsigned chunk = tile + (i / per_chunk) * (OWN_ROWS * chunk_bytes(C.dim));
         nh_load_matrices_at(q.held + 4 * i, chunk + row * chunk_bytes(C.dim) + ((part ^ turn) << 4));
@@ -99,13 +98,11 @@ __device__ __forceinline__ void hold_queries(queries &q, unsigned tile, int warp
 }
 
 /* S = Q K^T, 64 x LOOP_COLUMNS, and masks, if a step of the product makes them. */
-__device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned long long k, mask_step &masks,
-                                             const kv_loop &loop) {
+NH_DEVICE void issue_scores(float *score, queries &q, unsigned long long k, mask_step &masks, const kv_loop &loop) {
     issue_masks(score, masks, loop);
     if constexpr (C.q_in_registers) {
         const int per_chunk = chunk_columns(C.dim) / 16;
-#pragma unroll
-        for (int i = 0; i < C.dim / 16; i++) {
+        NH_UNROLL for (int i = 0; i < C.dim / 16; i++) {
             unsigned long long ki =
                 k + (i / per_chunk) * (LOOP_COLUMNS * chunk_bytes(C.dim) >> 4) + (i % per_chunk) * 2;
             if (i == 0) {
@@ -121,34 +118,33 @@ __device__ __forceinline__ void issue_scores(float *score, queries &q, unsigned 
 }
 
 /* O += P V. */
-__device__ __forceinline__ void issue_values(float *out, unsigned *weight, unsigned long long v) {
-#pragma unroll
-    for (int i = 0; i < LOOP_DEPTH / 16; i++)
+NH_DEVICE void issue_values(float *out, unsigned *weight, unsigned long long v) {
+    NH_UNROLL for (int i = 0; i < LOOP_DEPTH / 16; i++)
         nh_wgmma_held<C.dim_v, 1, 1>(out, weight + 4 * i, v + i * (16 * chunk_bytes(C.dim_v) >> 4));
     nh_wgmma_commit();
 }
 
 /* The factor from a row's sums to its outputs; for a part of a grid, 0 for a row without a key. Infinite, so that the
  * row is repaired, if scores are so large that their rounding outweighs all weights, whose sum may then be 0. */
-__device__ __forceinline__ float factor_of_sum(float shift, float sum) {
+NH_DEVICE float factor_of_sum(float shift, float sum) {
     if (NH_REGIONS && shift == UNSET) return 0;
     return fabsf(shift) > NH_FAR_SCORE ? NH_INFINITY : 1.0f / sum;
 }
 
 /* Zero, or NaN if a row is to be repaired of which this is the largest magnitude; NaN for NaN. */
-__device__ __forceinline__ float doubt_of(float largest) {
+NH_DEVICE float doubt_of(float largest) {
     return largest < NH_BEYOND_STORAGE ? 0 : __int_as_float(0x7fffffff);
 }
 
-__device__ __forceinline__ void store_lse(const nh_tiled_args &args, const nh_work_tile &work_tile,
-                                          const long long token[3], int head, float shift, float sum) {
+NH_DEVICE void store_lse(const nh_tiled_args &args, const nh_work_tile &work_tile, const long long token[3], int head,
+                         float shift, float sum) {
     if (args.tensor[NH_LSE].data)
         *nh_scalar(args.tensor[NH_LSE], work_tile.batch, token, head) = logf(sum) - shift * (float)NH_LN2;
 }
 
 /* Returns zero, or NaN if the row is to be repaired. */
-__device__ __forceinline__ float finish_row(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
-                                            const float *out, int half, float shift, float sum) {
+NH_DEVICE float finish_row(const nh_tiled_args &args, const nh_work_tile &work_tile, int row, const float *out,
+                           int half, float shift, float sum) {
     long long token[3];
     bool inside = row_token(args, work_tile, row, token);
     int head = work_tile.head + row % C.own_heads;
@@ -157,22 +153,19 @@ __device__ __forceinline__ float finish_row(const nh_tiled_args &args, const nh_
     store_row<C.dim_v>(nh_row(args.tensor[NH_O], work_tile.batch, token, head), inside, out, half, factor);
     if (inside && (threadIdx.x & 3) == 0) store_lse(args, work_tile, token, head, shift, sum);
     float largest = 0;
-#pragma unroll
-    for (int i = 0; i < OUTS / 2; i++)
+    NH_UNROLL for (int i = 0; i < OUTS / 2; i++)
         largest = nh_larger(largest, out[i / 2 * 4 + 2 * half + i % 2]);
     return inside ? doubt_of(largest * factor) : 0;
 }
 
 /* Sets the factors that bring a row's sums of all blocks to the least shift. Returns it and the sum of weights. */
-__device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor[C.cluster]) {
+NH_DEVICE float2 level_row(unsigned sums, int row, float factor[C.cluster]) {
     float2 part[C.cluster], all = {UNSET, 0};
-#pragma unroll
-    for (int rank = 0; rank < C.cluster; rank++) {
+    NH_UNROLL for (int rank = 0; rank < C.cluster; rank++) {
         part[rank] = load_two(address_in(sums + row * wgmma90_sums_pitch(C.dim_v) + 4 * C.dim_v, rank));
         all.x = fminf(all.x, part[rank].x);
     }
-#pragma unroll
-    for (int rank = 0; rank < C.cluster; rank++) {
+    NH_UNROLL for (int rank = 0; rank < C.cluster; rank++) {
         factor[rank] = exp2_of(all.x - part[rank].x);
         all.y += factor[rank] * part[rank].y;
     }
@@ -180,8 +173,8 @@ __device__ __forceinline__ float2 level_row(unsigned sums, int row, float factor
 }
 
 /* Stores four columns of a row of the cluster's work tile. Returns zero, or NaN if one is not finite. */
-__device__ __forceinline__ float store_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
-                                              int row, int column) {
+NH_DEVICE float store_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums, int row,
+                             int column) {
     float factor[C.cluster];
     float2 all = level_row(sums, row, factor);
     float4 out = add_up<C.dim_v>(sums, row, column, factor);
@@ -194,12 +187,11 @@ __device__ __forceinline__ float store_shared(const nh_tiled_args &args, const n
     return doubt_of(nh_larger(nh_larger(nh_larger(fabsf(out.x), out.y), out.z), out.w) * all_factor);
 }
 
-__device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums,
-                                               int row, const float *out, const rows &r, bool counts) {
+NH_DEVICE float finish_shared(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums, int row,
+                              const float *out, const rows &r, bool counts) {
     float zero = 0;
     lay_down<C.dim_v>(sums, row, out, counts);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         float sum = nh_quad_sum(r.sum[half]);
         if ((threadIdx.x & 3) == 0)
             store_two(sums + (row + 8 * half) * wgmma90_sums_pitch(C.dim_v) + 4 * C.dim_v,
@@ -211,15 +203,15 @@ __device__ __forceinline__ float finish_shared(const nh_tiled_args &args, const 
     return zero;
 }
 
-__device__ __forceinline__ bool o_needs_repair(const nh_cuda_args &args, const nh_query &query) {
+NH_DEVICE bool o_needs_repair(const nh_cuda_args &args, const nh_query &query) {
     return needs_repair<C.dim_v>(args, NH_O, query);
 }
 
-__device__ __forceinline__ unsigned long long k_tile_at(const layout &s, unsigned n) {
+NH_DEVICE unsigned long long k_tile_at(const layout &s, unsigned n) {
     return nh_descriptor(s.k + slot(n) * K_BYTES, chunk_bytes(C.dim), 16);
 }
 
-__device__ __forceinline__ unsigned long long v_tile_at(const layout &s, unsigned n) {
+NH_DEVICE unsigned long long v_tile_at(const layout &s, unsigned n) {
     return nh_descriptor(s.v + slot(n) * V_BYTES, chunk_bytes(C.dim_v), LOOP_DEPTH * chunk_bytes(C.dim_v));
 }
 
@@ -249,21 +241,20 @@ struct accumulators {
     rows r;
 };
 
-__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
+NH_DEVICE void pass_over(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
     release_pair(s, at.n);
     pass_over_bias(s, at.n);
     at.n = next(at.n);
     advance(at.loop, work_tile);
 }
 
-__device__ __forceinline__ void begin_work_tile(const nh_tiled_args &args, const nh_work_tile &work_tile, consumer &my,
-                                                place_in_loop &at, accumulators &a) {
+NH_DEVICE void begin_work_tile(const nh_tiled_args &args, const nh_work_tile &work_tile, consumer &my,
+                               place_in_loop &at, accumulators &a) {
     kv_loop_begin(args, work_tile, my.warpgroup, my.row, at.loop);
     take_share(work_tile, at.loop);
     if (SKIPS_PLANES) {
         /* A warp's rows lie in one plane or, in 2-D, in a line for each half: shuffles tell the compiler so. */
-#pragma unroll
-        for (int half = 0; half <= ROWS_APART; half++) {
+        NH_UNROLL for (int half = 0; half <= ROWS_APART; half++) {
             nh_visible_box &visible = at.loop.visible[half];
             visible.begin[C.stack] = __shfl_sync(~0u, visible.begin[C.stack], 0);
             visible.end[C.stack] = __shfl_sync(~0u, visible.end[C.stack], 0);
@@ -271,8 +262,7 @@ __device__ __forceinline__ void begin_work_tile(const nh_tiled_args &args, const
     }
     part_begin(args, work_tile, my.warpgroup, at.loop, at.mine);
     set_starts(my.masks, at.loop);
-#pragma unroll
-    for (int i = 0; i < OUTS; i++)
+    NH_UNROLL for (int i = 0; i < OUTS; i++)
         a.out[i] = 0;
     a.r.shift[0] = a.r.shift[1] = UNSET;
     a.r.set = false;
@@ -280,7 +270,7 @@ __device__ __forceinline__ void begin_work_tile(const nh_tiled_args &args, const
 }
 
 /* Issues the scores of a tile, which must have landed. */
-__device__ __forceinline__ void issue_tile(const layout &s, consumer &my, const place_in_loop &at, accumulators &a) {
+NH_DEVICE void issue_tile(const layout &s, consumer &my, const place_in_loop &at, accumulators &a) {
     set_lines(my.masks, at.loop);
     nh_barrier_wait(s.k_full + 8 * slot(at.n), phase(at.n));
     nh_wgmma_fence();
@@ -289,8 +279,8 @@ __device__ __forceinline__ void issue_tile(const layout &s, consumer &my, const 
 
 /* Turns the scores of a tile into weights, while the values of the tile before are multiplied, and goes to the next
  * tile. Returns whether that is in the same line. */
-__device__ __forceinline__ bool weigh_tile(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
-                                           const consumer &my, place_in_loop &at, accumulators &a) {
+NH_DEVICE bool weigh_tile(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, const consumer &my,
+                          place_in_loop &at, accumulators &a) {
     const unsigned n = at.n, before = at.before;
     release(s.k_free + 8 * slot(n));
     bias_scores(args, s, at.loop, n, my.bias_place, a.score);
@@ -306,8 +296,8 @@ __device__ __forceinline__ bool weigh_tile(const nh_tiled_args &args, const layo
 }
 
 /* The same where warps skip planes. */
-__device__ __forceinline__ bool weigh_plane(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
-                                            const consumer &my, place_in_loop &at, accumulators &a) {
+NH_DEVICE bool weigh_plane(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                           const consumer &my, place_in_loop &at, accumulators &a) {
     const unsigned n = at.n, before = at.before;
     float sum[2] = {0, 0};
     const bool sees = see_tile(args, at.loop, at.loop.tile[C.stack] == at.mine.begin, a.seen);
@@ -328,22 +318,21 @@ __device__ __forceinline__ bool weigh_plane(const nh_tiled_args &args, const lay
 
 /* Passes over tiles behind the end of a line. Values that are not multiplied yet hold a stage, so this must not go
  * further than the other stages. Returns whether the warpgroup multiplies the tile at which it then is. */
-__device__ __forceinline__ bool begin_line(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
-#pragma unroll 1
-    while (tiles_ahead(at.n, at.before) < C.stages && outside_part(at.loop, at.mine))
+NH_DEVICE bool begin_line(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
+    NH_UNROLL_1 while (tiles_ahead(at.n, at.before) < C.stages && outside_part(at.loop, at.mine))
         pass_over(s, work_tile, at);
     return at.loop.t <= at.mine.last && !outside_part(at.loop, at.mine);
 }
 
 /* O += P V of the tile before. */
-__device__ __forceinline__ void issue_values_before(const layout &s, const place_in_loop &at, accumulators &a) {
+NH_DEVICE void issue_values_before(const layout &s, const place_in_loop &at, accumulators &a) {
     issue_values(a.out, a.weight, v_tile_at(s, at.before));
 }
 
 /* Multiplies tiles up to the end of the loop, or of a line behind which more tiles are to be passed over than there are
  * stages (begin_line). First scores and last values are outside the loop. */
-__device__ __forceinline__ void take_tiles(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
-                                           consumer &my, place_in_loop &at, accumulators &a) {
+NH_DEVICE void take_tiles(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, consumer &my,
+                          place_in_loop &at, accumulators &a) {
     while (outside_part(at.loop, at.mine))
         pass_over(s, work_tile, at);
     issue_tile(s, my, at, a);
@@ -367,9 +356,8 @@ __device__ __forceinline__ void take_tiles(const nh_tiled_args &args, const layo
 }
 
 /* Stores a work tile's outputs. Returns zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, const layout &s,
-                                                  const nh_work_tile &work_tile, int row, const accumulators &a,
-                                                  bool counts) {
+NH_DEVICE float finish_work_tile(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, int row,
+                                 const accumulators &a, bool counts) {
     if constexpr (C.cluster > 1) {
         return finish_shared(args, work_tile, s.q, row, a.out, a.r, counts);
     } else {
@@ -378,7 +366,7 @@ __device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, con
     }
 }
 
-__device__ __forceinline__ void repair(const nh_tiled_args &args, int row, float zero) {
+NH_DEVICE void repair(const nh_tiled_args &args, int row, float zero) {
     if (C.repair_apart) {
         if (zero != 0) note_repair(args);
     } else if (__any_sync(~0u, zero != 0)) {
@@ -386,7 +374,7 @@ __device__ __forceinline__ void repair(const nh_tiled_args &args, int row, float
     }
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
+NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     const int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float zero = 0;
     nh_work_tile work_tile;
@@ -400,8 +388,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
     my.row = row;
     mask_step_begin(my.masks, s.masks);
     at.n = 0;
-#pragma unroll
-    for (int i = LOOP_COLUMNS / 4; i < LOOP_DEPTH / 4; i++)
+    NH_UNROLL for (int i = LOOP_COLUMNS / 4; i < LOOP_DEPTH / 4; i++)
         a.weight[i] = 0; /* of rows of V that are zeros, which no tile changes */
     for (int round = 0, index; (index = told_tile(s, round)) < args.tiling.work_tiles; round++) {
         nh_work_tile_at<T>(args, index, work_tile);
@@ -425,8 +412,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
 
 using namespace nh_wgmma90;
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    fused90_forward(NH_PARAMETERS(nh_tiled_args, struct maps)) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) fused90_forward(NH_PARAMETERS(nh_tiled_args, struct maps)) {
     NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, struct maps)
     run_block<1, C.biased>(args, maps);
 }

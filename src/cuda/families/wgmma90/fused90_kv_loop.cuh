@@ -12,28 +12,25 @@ static_assert(C.mask == WGMMA90_MASK_PRODUCT || ((C.loop[2] % 8 == 0 || (C.loop[
 static_assert(C.loop_boxes == 1 || (C.rank == 3 && C.cluster == 1), "lines that share tiles fill a plane of one block");
 
 /* The place in shared memory of a block's n-th owned tile, and the parity of how often it was used before. */
-__device__ __forceinline__ unsigned own_place(unsigned work_tiles) {
+NH_DEVICE unsigned own_place(unsigned work_tiles) {
     return work_tiles % C.own_places;
 }
 
-__device__ __forceinline__ unsigned own_phase(unsigned work_tiles) {
+NH_DEVICE unsigned own_phase(unsigned work_tiles) {
     return work_tiles / C.own_places & 1;
 }
 
 /* Position, and token in the maps, at which a box of the work tile's halo starts. */
-__device__ __forceinline__ void loop_position(const nh_work_tile &work_tile, const int tile[3], int position[3]) {
+NH_DEVICE void loop_position(const nh_work_tile &work_tile, const int tile[3], int position[3]) {
     const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         position[a] = work_tile.halo[a] + tile[a] * extent[a];
 }
 
-__device__ __forceinline__ void loop_token(const nh_tiled_args &args, const nh_work_tile &work_tile, const int tile[3],
-                                           int token[3]) {
+NH_DEVICE void loop_token(const nh_tiled_args &args, const nh_work_tile &work_tile, const int tile[3], int token[3]) {
     int position[3];
     loop_position(work_tile, tile, position);
-#pragma unroll
-    for (int a = FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int a = FIRST_AXIS; a < 3; a++)
         position[a] = nh_wrapped(work_tile, a, tile[a], position[a]);
     token_of<false>(args, work_tile, position, token);
 }
@@ -45,29 +42,28 @@ constexpr int LOOP_FIRST = GOES_ALONG_STACK ? C.stack : 2, LOOP_SECOND = LOOP_FI
               LOOP_LAST = 3 - LOOP_FIRST - LOOP_SECOND;
 
 /* Moves to the box beside, in the next line; lines: per plane. */
-__device__ __forceinline__ void next_line(int lines, int box[3]) {
+NH_DEVICE void next_line(int lines, int box[3]) {
     if (++box[LOOP_SECOND] < lines) return;
     box[LOOP_SECOND] = 0;
     box[LOOP_LAST]++;
 }
 
 /* Moves from behind the last tile of a line to the next line. */
-__device__ __forceinline__ void end_line(const nh_work_tile &work_tile, int tile[3]) {
+NH_DEVICE void end_line(const nh_work_tile &work_tile, int tile[3]) {
     if (tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]) return;
     tile[LOOP_FIRST] = 0;
-#pragma unroll
-    for (int i = 0; i < C.loop_boxes; i++)
+    NH_UNROLL for (int i = 0; i < C.loop_boxes; i++)
         next_line(work_tile.tiles[LOOP_SECOND], tile);
 }
 
 /* Moves to the next tile: a box of each of C.loop_boxes lines, the first of which identifies it. Several small boxes
  * make up a tile where a large one would mostly be outside the window. After the last line no row sees anything. */
-__device__ __forceinline__ void next_tile(const nh_work_tile &work_tile, int tile[3]) {
+NH_DEVICE void next_tile(const nh_work_tile &work_tile, int tile[3]) {
     tile[LOOP_FIRST]++;
     end_line(work_tile, tile);
 }
 
-__device__ __forceinline__ int window_tiles_of(const nh_work_tile &work_tile) {
+NH_DEVICE int window_tiles_of(const nh_work_tile &work_tile) {
     int lines = work_tile.tiles[LOOP_SECOND] * work_tile.tiles[LOOP_LAST];
     return work_tile.tiles[LOOP_FIRST] * ((lines + C.loop_boxes - 1) / C.loop_boxes);
 }
@@ -79,7 +75,7 @@ struct share {
     bool counts;
 };
 
-__device__ __forceinline__ share share_of(int tiles) {
+NH_DEVICE share share_of(int tiles) {
     if (C.cluster == 1) return {0, tiles, true};
     int rank = (int)NH_OWN_BLOCK % C.cluster;
     share s = {tiles * rank / C.cluster, tiles * (rank + 1) / C.cluster, true};
@@ -89,7 +85,7 @@ __device__ __forceinline__ share share_of(int tiles) {
 }
 
 /* The coordinates of the n-th tile of a loop. */
-__device__ __forceinline__ void tile_at(const nh_work_tile &work_tile, int n, int tile[3]) {
+NH_DEVICE void tile_at(const nh_work_tile &work_tile, int n, int tile[3]) {
     unsigned rest = (unsigned)n;
     tile[LOOP_FIRST] = tile[LOOP_SECOND] = 0;
     if (C.cluster > 1) tile[LOOP_FIRST] = nh_digit(&rest, work_tile.tiles[LOOP_FIRST]);
@@ -106,12 +102,12 @@ struct kv_loop {
     nh_visible_box visible[2];
 };
 
-__device__ __forceinline__ void advance(kv_loop &loop, const nh_work_tile &work_tile) {
+NH_DEVICE void advance(kv_loop &loop, const nh_work_tile &work_tile) {
     loop.t++;
     next_tile(work_tile, loop.tile);
 }
 
-__device__ __forceinline__ void kv_loop_restart(kv_loop &loop) {
+NH_DEVICE void kv_loop_restart(kv_loop &loop) {
     loop.t = 0;
     loop.tile[0] = loop.tile[1] = loop.tile[2] = 0;
 }
@@ -120,54 +116,47 @@ struct tile_boxes {
     int box[C.loop_boxes][3];
 };
 
-__device__ __forceinline__ tile_boxes boxes_of(int lines, const int tile[3]) {
+NH_DEVICE tile_boxes boxes_of(int lines, const int tile[3]) {
     tile_boxes boxes;
     int box[3] = {tile[0], tile[1], tile[2]};
-#pragma unroll
-    for (int i = 0; i < C.loop_boxes; i++) {
+    NH_UNROLL for (int i = 0; i < C.loop_boxes; i++) {
         if (i) next_line(lines, box);
-#pragma unroll
-        for (int a = 0; a < 3; a++)
+        NH_UNROLL for (int a = 0; a < 3; a++)
             boxes.box[i][a] = box[a];
     }
     return boxes;
 }
 
 /* Whether every row of the warpgroup sees all of the tile, as far as axes in [first, end) are concerned. */
-__device__ __forceinline__ bool seen_whole(const kv_loop &loop, int first = FIRST_AXIS, int end = 3) {
+NH_DEVICE bool seen_whole(const kv_loop &loop, int first = FIRST_AXIS, int end = 3) {
     bool whole = true;
     const tile_boxes boxes = boxes_of(loop.lines, loop.tile);
-#pragma unroll
-    for (int i = 0; i < C.loop_boxes; i++)
-#pragma unroll
-        for (int a = FIRST_AXIS; a < 3; a++)
+    NH_UNROLL for (int i = 0; i < C.loop_boxes; i++)
+        NH_UNROLL for (int a = FIRST_AXIS; a < 3; a++)
             if (a >= first && a < end)
                 whole = whole && boxes.box[i][a] >= loop.full.begin[a] && boxes.box[i][a] < loop.full.end[a];
     return whole;
 }
 
 /* Whether the tile is not one of extra tokens. */
-__device__ __forceinline__ bool of_window(const kv_loop &loop) {
+NH_DEVICE bool of_window(const kv_loop &loop) {
     return !C.extra || loop.t < loop.window_tiles;
 }
 
 /* Where the tile's boxes start, relative to the halo. */
-__device__ __forceinline__ tile_boxes starts_of(const kv_loop &loop) {
+NH_DEVICE tile_boxes starts_of(const kv_loop &loop) {
     const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     tile_boxes start = boxes_of(loop.lines, loop.tile);
-#pragma unroll
-    for (int i = 0; i < C.loop_boxes; i++)
-#pragma unroll
-        for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int i = 0; i < C.loop_boxes; i++)
+        NH_UNROLL for (int a = 0; a < 3; a++)
             start.box[i][a] *= extent[a];
     return start;
 }
 
 /* The columns of a tile that a row sees: bit j is that of column 8 j + c. */
-__device__ __forceinline__ unsigned tile_bits(const nh_visible_box &visible, const tile_boxes &start, int c) {
+NH_DEVICE unsigned tile_bits(const nh_visible_box &visible, const tile_boxes &start, int c) {
     unsigned bits = 0;
-#pragma unroll
-    for (int i = 0; i < C.loop_boxes; i++)
+    NH_UNROLL for (int i = 0; i < C.loop_boxes; i++)
         bits |= nh_visible_bits<T>(visible, start.box[i], c) << i * (BOX_ROWS / 8);
     return bits;
 }
@@ -175,7 +164,7 @@ __device__ __forceinline__ unsigned tile_bits(const nh_visible_box &visible, con
 /* If warpgroups skip tiles, each of them notes which ones it multiplies. */
 constexpr int NOTED_PARTS = GOES_ALONG_STACK ? C.warpgroups : 1;
 
-__device__ __forceinline__ void note_tile(const nh_tiled_args &args, const kv_loop &loop) {
+NH_DEVICE void note_tile(const nh_tiled_args &args, const kv_loop &loop) {
     int part = ((int)threadIdx.x / 128 - 1) % NOTED_PARTS;
     if (NH_NOTED && threadIdx.x % 128 == 0 && loop.counts)
         nh_note_tile(args, loop.work_tile, loop.t * NOTED_PARTS + part, NOTED_PARTS > 1 || threadIdx.x == 128,
@@ -183,16 +172,14 @@ __device__ __forceinline__ void note_tile(const nh_tiled_args &args, const kv_lo
 }
 
 /* Masks scores, one word of bits after the other: the compiler then turns seven bits at a time into predicates. */
-__device__ __forceinline__ void mask(float *score, unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
+NH_DEVICE void mask(float *score, unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
     const unsigned bits[4] = {a0, a1, b0, b1};
-#pragma unroll
-    for (int part = 0; part < 4; part++)
-#pragma unroll
-        for (int j = 0; j < LOOP_ROWS / 8; j++)
+    NH_UNROLL for (int part = 0; part < 4; part++)
+        NH_UNROLL for (int j = 0; j < LOOP_ROWS / 8; j++)
             score[4 * j + part] = bits[part] & 1u << j ? score[4 * j + part] : NH_MINUS_INFINITY;
 }
 
-__device__ __forceinline__ void mask_tile(const nh_tiled_args &args, const kv_loop &loop, float *score) {
+NH_DEVICE void mask_tile(const nh_tiled_args &args, const kv_loop &loop, float *score) {
     int c = 2 * (threadIdx.x & 3);
     note_tile(args, loop);
     if (C.extra && loop.t >= loop.window_tiles) {
@@ -208,8 +195,8 @@ __device__ __forceinline__ void mask_tile(const nh_tiled_args &args, const kv_lo
          tile_bits(loop.visible[1], start, c), tile_bits(loop.visible[1], start, c + 1));
 }
 
-__device__ __forceinline__ void kv_loop_begin(const nh_tiled_args &args, const nh_work_tile &work_tile, int warpgroup,
-                                              int row, kv_loop &loop) {
+NH_DEVICE void kv_loop_begin(const nh_tiled_args &args, const nh_work_tile &work_tile, int warpgroup, int row,
+                             kv_loop &loop) {
     const int extent[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z};
     int first[3];
     nh_row_position<T>(64 * warpgroup, first);
@@ -233,7 +220,7 @@ __device__ __forceinline__ void kv_loop_begin(const nh_tiled_args &args, const n
     loop.last = loop.window_tiles + (C.extra ? args.tiling.extra_tiles : 0) - 1;
 }
 
-__device__ __forceinline__ void take_share(const nh_work_tile &work_tile, kv_loop &loop) {
+NH_DEVICE void take_share(const nh_work_tile &work_tile, kv_loop &loop) {
     share mine = share_of(loop.last + 1);
     loop.t = mine.begin;
     loop.last = mine.end - 1;

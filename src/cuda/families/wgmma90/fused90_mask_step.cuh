@@ -35,7 +35,7 @@ struct mask_step {
 constexpr unsigned BF16_ONE = 0x3f80, BF16_LEAST = 0xff7f; /* 1 and -3.39e38 */
 
 /* B for a column of the n-th tile of a plane: one of its 16 elements. */
-__device__ __forceinline__ unsigned mask_element(int column, int n, int element) {
+NH_DEVICE unsigned mask_element(int column, int n, int element) {
     const bool along_z = element >= PLACES_ALONG;
     const int begin = element % PLACES_ALONG, line = column / C.loop[2];
     if (element >= 2 * PLACES_ALONG || (C.rank == 2 && n > 0)) return 0;
@@ -46,7 +46,7 @@ __device__ __forceinline__ unsigned mask_element(int column, int n, int element)
 }
 
 /* All threads of a block lay B into shared memory, swizzled. */
-__device__ __forceinline__ void lay_masks(unsigned masks) {
+NH_DEVICE void lay_masks(unsigned masks) {
     const int words = WGMMA90_MASK_ROW_BYTES / 4;
     for (int i = (int)threadIdx.x; i < LOOP_COLUMNS * words; i += THREADS) {
         const int column = i / words, word = i % words, element = word % 8 * 2;
@@ -58,24 +58,23 @@ __device__ __forceinline__ void lay_masks(unsigned masks) {
 }
 
 /* Clears the rows behind the keys of a tile, in all stages. */
-__device__ __forceinline__ void clear_rest(unsigned tiles, int rows, int dim) {
+NH_DEVICE void clear_rest(unsigned tiles, int rows, int dim) {
     clear_last_rows(tiles, C.stages * chunks(dim), rows, rows - LOOP_ROWS, chunk_bytes(dim));
 }
 
-__device__ __forceinline__ void mask_step_begin(mask_step &masks, unsigned columns) {
+NH_DEVICE void mask_step_begin(mask_step &masks, unsigned columns) {
     if (MASK_STEP) masks.column = nh_descriptor(columns, WGMMA90_MASK_ROW_BYTES, 16);
 }
 
 /* Two elements of A, ones where told. */
-__device__ __forceinline__ unsigned mask_ones(bool low, bool high) {
+NH_DEVICE unsigned mask_ones(bool low, bool high) {
     return (low ? BF16_ONE : 0) | (high ? BF16_ONE << 16 : 0);
 }
 
 /* Sets A for a work tile; in 2-D all but what set_lines() sets. */
-__device__ __forceinline__ void set_starts(mask_step &masks, const kv_loop &loop) {
+NH_DEVICE void set_starts(mask_step &masks, const kv_loop &loop) {
     const int element = 2 * (threadIdx.x & 3);
-#pragma unroll
-    for (int half = 0; MASK_STEP && half < 2; half++) {
+    NH_UNROLL for (int half = 0; MASK_STEP && half < 2; half++) {
         const int y = loop.visible[half].begin[1], z = loop.visible[half].begin[2];
         if (C.rank == 3) {
             const int in_z = z + PLACES_ALONG;
@@ -88,17 +87,16 @@ __device__ __forceinline__ void set_starts(mask_step &masks, const kv_loop &loop
 }
 
 /* Sets the part of A that changes from tile to tile: in 2-D the lines of the loop's tile that rows do not see. */
-__device__ __forceinline__ void set_lines(mask_step &masks, const kv_loop &loop) {
+NH_DEVICE void set_lines(mask_step &masks, const kv_loop &loop) {
     const int line = loop.tile[1] * C.loop[1] + 2 * (threadIdx.x & 3);
-#pragma unroll
-    for (int half = 0; MASK_STEP && C.rank == 2 && half < 2; half++) {
+    NH_UNROLL for (int half = 0; MASK_STEP && C.rank == 2 && half < 2; half++) {
         const int begin = loop.visible[half].begin[1], end = loop.visible[half].end[1];
         masks.start[half] = mask_ones(line < begin || line >= end, line + 1 < begin || line + 1 >= end);
     }
 }
 
 /* S = A B^T for the loop's tile. The product of queries and keys that follows adds to it. */
-__device__ __forceinline__ void issue_masks(float *score, mask_step &masks, const kv_loop &loop) {
+NH_DEVICE void issue_masks(float *score, mask_step &masks, const kv_loop &loop) {
     const int tile_of_plane = C.rank == 3 ? loop.tile[1] : 0;
     if (MASK_STEP) nh_wgmma_held_bf16<LOOP_COLUMNS>(score, masks.start, masks.column + 2 * tile_of_plane);
 }

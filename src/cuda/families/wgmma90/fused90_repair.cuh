@@ -9,8 +9,7 @@
 namespace nh_wgmma90 {
 
 /* Whether a row that this warp has stored needs repair; false if the tensor is not asked for. */
-template <int DIM>
-__device__ __forceinline__ bool needs_repair(const nh_cuda_args &args, int slot, const nh_query &at) {
+template <int DIM> NH_DEVICE bool needs_repair(const nh_cuda_args &args, int slot, const nh_query &at) {
     const nh_cuda_tensor &t = args.tensor[slot];
     float part[ROW_ELEMENTS];
     if (!t.data) return false;
@@ -20,7 +19,7 @@ __device__ __forceinline__ bool needs_repair(const nh_cuda_args &args, int slot,
 
 /* Repairs `rows` rows of each tile from first_row on. Called by a whole warp. */
 template <bool (*needs)(const nh_cuda_args &, const nh_query &), void (*make)(const nh_cuda_args &, const nh_query &)>
-__device__ __forceinline__ void repair_rows(const nh_tiled_args &args, int first_row, int rows = 16) {
+NH_DEVICE void repair_rows(const nh_tiled_args &args, int first_row, int rows = 16) {
     /* The shuffle tells the compiler that the value is the same for all lanes: otherwise ptxas keeps addresses of the
      * loop over tiles out of uniform registers, too. */
     first_row = __shfl_sync(~0u, first_row, 0);

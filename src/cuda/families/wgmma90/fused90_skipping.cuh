@@ -16,8 +16,8 @@ struct part {
     int begin, end, last;
 };
 
-__device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_work_tile &work_tile, int warpgroup,
-                                           const kv_loop &loop, part &p) {
+NH_DEVICE void part_begin(const nh_tiled_args &args, const nh_work_tile &work_tile, int warpgroup, const kv_loop &loop,
+                          part &p) {
     const int warpgroup_tile[3] = {WARPGROUP_X, WARPGROUP_Y, WARPGROUP_Z}, tile[3] = {C.loop[0], C.loop[1], C.loop[2]};
     const int a = C.stack, extent = tile[a];
     int first = work_tile.own[a] + warpgroup * warpgroup_tile[a], last_row = work_tile.length[a] - 1;
@@ -36,25 +36,25 @@ __device__ __forceinline__ void part_begin(const nh_tiled_args &args, const nh_w
 }
 
 /* Whether no query of the warpgroup sees any of the tile. */
-__device__ __forceinline__ bool outside_part(const kv_loop &loop, const part &p) {
+NH_DEVICE bool outside_part(const kv_loop &loop, const part &p) {
     bool inside = loop.tile[C.stack] >= p.begin && loop.tile[C.stack] < p.end;
     return PASSES_OVER && !inside && loop.t < loop.window_tiles;
 }
 
 /* next_of_line() in two steps: to the next tile, and, if that is behind the part's line, to the next line. */
-__device__ __forceinline__ void step(kv_loop &loop) {
+NH_DEVICE void step(kv_loop &loop) {
     loop.t++;
     loop.tile[C.stack]++;
 }
 
-__device__ __forceinline__ bool stays_in_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
+NH_DEVICE bool stays_in_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
     if (PASSES_OVER && loop.tile[C.stack] < p.end) return true;
     end_line(work_tile, loop.tile);
     return false;
 }
 
 /* Moves to the next tile. True if it is in the same line of the warpgroup's tiles: nothing is skipped. */
-__device__ __forceinline__ bool next_of_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
+NH_DEVICE bool next_of_line(kv_loop &loop, const nh_work_tile &work_tile, const part &p) {
     if (PASSES_OVER && loop.tile[C.stack] + 1 < p.end && of_window(loop)) {
         step(loop);
         return true;

@@ -46,34 +46,29 @@ struct seen_bits {
     unsigned bits, line, plane[2];
 };
 
-__device__ __forceinline__ bool sees(const seen_bits &seen, int half, int odd, int place) {
+NH_DEVICE bool sees(const seen_bits &seen, int half, int odd, int place) {
     return MASK_STEP || (seen.bits >> (2 * half + odd) * PLACES + place & 1u);
 }
 
-__device__ __forceinline__ unsigned place_bits(const kv_loop &loop, const tile_boxes &start) {
+NH_DEVICE unsigned place_bits(const kv_loop &loop, const tile_boxes &start) {
     unsigned bits = 0;
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int odd = 0; odd < 2; odd++)
-#pragma unroll
-            for (int box = 0; box < C.loop_boxes; box++)
+    NH_UNROLL for (int half = 0; half < 2; half++)
+        NH_UNROLL for (int odd = 0; odd < 2; odd++)
+            NH_UNROLL for (int box = 0; box < C.loop_boxes; box++)
                 bits |= nh_run_bits<T>(loop.visible[half], start.box[box], 2 * (threadIdx.x & 3) + odd)
                         << (2 * half + odd) * PLACES + box * RUNS;
     return bits;
 }
 
-__device__ __forceinline__ unsigned line_bits(const kv_loop &loop, const tile_boxes &start, const seen_bits &seen,
-                                              int half, int box) {
+NH_DEVICE unsigned line_bits(const kv_loop &loop, const tile_boxes &start, const seen_bits &seen, int half, int box) {
     return SKIPS_PLANES ? seen.plane[half] : nh_line_bits<T>(loop.visible[half], start.box[box], nh_ones(RUNS));
 }
 
 /* Sets what rows see of the places of a tile; first: whether it is the first of a line of tiles. */
-__device__ __forceinline__ void see_places(const kv_loop &loop, bool first, seen_bits &seen) {
+NH_DEVICE void see_places(const kv_loop &loop, bool first, seen_bits &seen) {
     const tile_boxes start = starts_of(loop);
     if (first || !SAME_PLACES) seen.line = seen_whole(loop, T.run_axis) ? ~0u : place_bits(loop, start);
-#pragma unroll
-    for (int half = 0; SKIPS_PLANES && first && half < 2; half++) {
+    NH_UNROLL for (int half = 0; SKIPS_PLANES && first && half < 2; half++) {
         nh_range y = nh_seen_of_tile<T>(loop.visible[half], 1, start.box[0][1]);
         seen.plane[half] = nh_ones(RUNS * y.end) & ~nh_ones(RUNS * y.begin);
     }
@@ -82,33 +77,28 @@ __device__ __forceinline__ void see_places(const kv_loop &loop, bool first, seen
 
 /* Notes what rows see of a tile of short lines; first: whether it is the first of a line of tiles. False: the warp sees
  * nothing of it and computes no weights. */
-__device__ __forceinline__ bool see_tile(const nh_tiled_args &args, const kv_loop &loop, bool first, seen_bits &seen) {
+NH_DEVICE bool see_tile(const nh_tiled_args &args, const kv_loop &loop, bool first, seen_bits &seen) {
     note_tile(args, loop);
     if (!MASK_STEP) see_places(loop, first, seen);
     const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]}, a = C.stack, begin = loop.tile[a] * extent[a];
-    return !SKIPS_PLANES ||
-           (begin + extent[a] > loop.visible[0].begin[a] && begin < loop.visible[ROWS_APART].end[a]);
+    return !SKIPS_PLANES || (begin + extent[a] > loop.visible[0].begin[a] && begin < loop.visible[ROWS_APART].end[a]);
 }
 
 /* Masks what rows do not see of a tile of short lines, except what the softmax masks. */
-__device__ __forceinline__ void mask_lines(const kv_loop &loop, float *score, seen_bits &seen) {
+NH_DEVICE void mask_lines(const kv_loop &loop, float *score, seen_bits &seen) {
     if (MASK_STEP || LOOP_ROWS == C.loop[2]) return;
     if (!SKIPS_PLANES && seen_whole(loop, FIRST_AXIS, T.run_axis)) return;
     const tile_boxes start = starts_of(loop);
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int box = 0; box < C.loop_boxes; box++) {
+    NH_UNROLL for (int half = 0; half < 2; half++)
+        NH_UNROLL for (int box = 0; box < C.loop_boxes; box++) {
             unsigned lines = line_bits(loop, start, seen, half, box);
             if (ONE_LINE) {
                 unsigned unseen = ~lines & nh_ones(RUNS);
                 seen.bits &= ~((unseen | unseen << PLACES) << 2 * half * PLACES + box * RUNS);
                 continue;
             }
-#pragma unroll
-            for (int j = 0; j < BOX_ROWS / 8; j++)
-#pragma unroll
-                for (int odd = 0; odd < 2; odd++) {
+            NH_UNROLL for (int j = 0; j < BOX_ROWS / 8; j++)
+                NH_UNROLL for (int odd = 0; odd < 2; odd++) {
                     if (line_is_whole(j)) continue;
                     float &s = score[4 * (box * (BOX_ROWS / 8) + j) + 2 * half + odd];
                     s = lines & 1u << j ? s : NH_MINUS_INFINITY;
@@ -117,8 +107,7 @@ __device__ __forceinline__ void mask_lines(const kv_loop &loop, float *score, se
 }
 
 /* Masks what rows do not see of any tile, except what the softmax masks. */
-__device__ __forceinline__ void mask_scores(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
-                                            seen_bits &seen) {
+NH_DEVICE void mask_scores(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score, seen_bits &seen) {
     if (!BY_PLACES || (C.extra && loop.t >= loop.window_tiles)) {
         seen.bits = ~0u;
         mask_tile(args, loop, score);
@@ -142,14 +131,11 @@ constexpr float UNSET = MASK_STEP && C.rank == 2 ? 1e19f : 3e38f;
 constexpr int GROUPS = LOOP_COLUMNS / 8;
 
 /* Sets the shifts of rows that see their first keys in this tile. */
-__device__ __forceinline__ void set_rows(const float *score, const seen_bits &seen, rows &r, float scale) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+NH_DEVICE void set_rows(const float *score, const seen_bits &seen, rows &r, float scale) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         float most = NH_MINUS_INFINITY;
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int odd = 0; odd < 2; odd++)
+        NH_UNROLL for (int j = 0; j < GROUPS; j++)
+            NH_UNROLL for (int odd = 0; odd < 2; odd++)
                 if (sees(seen, half, odd, place_of(j))) most = fmaxf(most, score[4 * j + 2 * half + odd]);
         most = nh_quad_max(most);
         /* A row whose largest score is no more than this sees nothing of the tile. */
@@ -161,9 +147,8 @@ __device__ __forceinline__ void set_rows(const float *score, const seen_bits &se
 
 /* Shifts rows whose weights of a tile, summed by some lane, exceed MOST: rescales weights and sums, and sets `shrink`
  * for the outputs so far. The tile's sum is computed again, since weights may be finite where their sum is not. */
-__device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+NH_DEVICE void shift_rows(float *weight, float sum[2], rows &r) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         float largest = nh_quad_max(sum[half]);
         int power = largest > MOST ? nh_min((__float_as_int(largest) >> 23) - 127, 126) : 0;
         float factor = __int_as_float((127 - power) << 23);
@@ -171,8 +156,7 @@ __device__ __forceinline__ void shift_rows(float *weight, float sum[2], rows &r)
         r.shift[half] -= (float)power;
         r.sum[half] *= factor;
         sum[half] = 0;
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++) {
+        NH_UNROLL for (int j = 0; j < GROUPS; j++) {
             float *w = weight + 4 * j + 2 * half;
             w[0] *= factor;
             w[1] *= factor;
@@ -188,18 +172,15 @@ __device__ constexpr int group_of(int n) {
 
 /* Turns the scores of groups [begin, end) into weights. ALL: every row of the warp sees all places. */
 template <bool ALL>
-__device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const rows &r, float scale, float sum[2],
-                                      int begin = 0, int end = GROUPS) {
+NH_DEVICE void weigh(float *score, const seen_bits &seen, const rows &r, float scale, float sum[2], int begin = 0,
+                     int end = GROUPS) {
     float shift[2][2][PLACES];
-#pragma unroll
-    for (int i = 0; i < 4 * PLACES; i++) {
+    NH_UNROLL for (int i = 0; i < 4 * PLACES; i++) {
         int half = i / 2 % 2, odd = i % 2, place = i / 4;
         shift[half][odd][place] = ALL || sees(seen, half, odd, place) ? r.shift[half] : NH_MINUS_INFINITY;
     }
-#pragma unroll
-    for (int n = begin; n < end; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int n = begin; n < end; n++)
+        NH_UNROLL for (int half = 0; half < 2; half++) {
             const int j = group_of(n);
             float *s = score + 4 * j + 2 * half;
             s[0] = exp2_of(fmaf(s[0], scale, shift[half][0][place_of(j)]));
@@ -209,7 +190,7 @@ __device__ __forceinline__ void weigh(float *score, const seen_bits &seen, const
 }
 
 /* Online softmax: turns scores into weights, and updates the rows' sums. */
-__device__ __forceinline__ void soften(float *score, const seen_bits &seen, rows &r, float scale) {
+NH_DEVICE void soften(float *score, const seen_bits &seen, rows &r, float scale) {
     float sum[2] = {0, 0};
     if (!r.set) set_rows(score, seen, r, scale);
     if (__all_sync(~0u, seen.bits == ~0u)) {
@@ -224,10 +205,9 @@ __device__ __forceinline__ void soften(float *score, const seen_bits &seen, rows
 }
 
 /* Rescales the outputs of rows that moved. */
-__device__ __forceinline__ void shrink(float *out, const rows &r) {
+NH_DEVICE void shrink(float *out, const rows &r) {
     if (!r.moved) return;
-#pragma unroll
-    for (int j = 0; j < OUTS / 4; j++) {
+    NH_UNROLL for (int j = 0; j < OUTS / 4; j++) {
         out[4 * j + 0] *= r.shrink[0];
         out[4 * j + 1] *= r.shrink[0];
         out[4 * j + 2] *= r.shrink[1];
@@ -241,8 +221,7 @@ __device__ __forceinline__ void shrink(float *out, const rows &r) {
  * hardly any time. The first is a third: less would wait for those values, more leave weights to pack. */
 constexpr int GROUPS_FIRST = (GROUPS + 2) / 3;
 
-__device__ __forceinline__ void soften_first(const kv_loop &loop, float *score, seen_bits &seen, rows &r, float scale,
-                                             float sum[2]) {
+NH_DEVICE void soften_first(const kv_loop &loop, float *score, seen_bits &seen, rows &r, float scale, float sum[2]) {
     if (!r.set) { /* masks apart, for the first tile alone: those below are to stand between exponentials */
         mask_lines(loop, score, seen);
         set_rows(score, seen, r, scale);
@@ -251,8 +230,8 @@ __device__ __forceinline__ void soften_first(const kv_loop &loop, float *score, 
     weigh<false>(score, seen, r, scale, sum, 0, GROUPS_FIRST);
 }
 
-__device__ __forceinline__ void soften_last(float *score, float *out, unsigned *weight, const seen_bits &seen, rows &r,
-                                            float scale, float sum[2]) {
+NH_DEVICE void soften_last(float *score, float *out, unsigned *weight, const seen_bits &seen, rows &r, float scale,
+                           float sum[2]) {
     weigh<false>(score, seen, r, scale, sum, GROUPS_FIRST);
     pack_weights(weight, score);
     r.moved = __any_sync(~0u, !(sum[0] <= MOST && sum[1] <= MOST));
@@ -266,9 +245,8 @@ __device__ __forceinline__ void soften_last(float *score, float *out, unsigned *
 }
 
 /* Weights of zero, by additions hidden from the compiler: it would make the zeros early, and for all warps. */
-__device__ __forceinline__ void clear_weights(unsigned *weight) {
-#pragma unroll
-    for (int i = 0; i < LOOP_COLUMNS / 4; i++)
+NH_DEVICE void clear_weights(unsigned *weight) {
+    NH_UNROLL for (int i = 0; i < LOOP_COLUMNS / 4; i++)
         asm volatile("add.u32 %0, %1, %2;" : "=r"(weight[i]) : "r"(0), "r"(0));
 }
 

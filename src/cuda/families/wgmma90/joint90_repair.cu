@@ -5,7 +5,7 @@
 #include "naive_backward_query.cuh"
 #include "repair_noted.cuh"
 
-__device__ __forceinline__ void make_query(const nh_cuda_args &args, const nh_query &query) {
+NH_DEVICE void make_query(const nh_cuda_args &args, const nh_query &query) {
     nh_operand d_o;
     nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), args.dim_v);
     real delta = nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[ROW.delta_at];

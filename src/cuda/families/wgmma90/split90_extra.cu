@@ -13,7 +13,7 @@ struct maps {
     nh_tensor_map map[KEY_MAPS];
 };
 
-__device__ __forceinline__ void init_barriers(const layout &s) {
+NH_DEVICE void init_barriers(const layout &s) {
     init_key_barriers(s);
 }
 
@@ -22,11 +22,11 @@ struct extra_work_tile {
     long long first, end; /* steps of the loop over the tiles of the grid, for one query head after the other */
 };
 
-__device__ __forceinline__ int grid_tiles(const nh_tiled_args &args) {
+NH_DEVICE int grid_tiles(const nh_tiled_args &args) {
     return args.tiling.tiles[0] * args.tiling.tiles[1] * args.tiling.tiles[2];
 }
 
-__device__ __forceinline__ extra_work_tile extra_work_tile_at(const nh_tiled_args &args, int index) {
+NH_DEVICE extra_work_tile extra_work_tile_at(const nh_tiled_args &args, int index) {
     int kv_heads = (int)args.kv_heads, tiles = args.tiling.extra_tiles;
     int shares = args.tiling.work_tiles / ((int)args.batch * kv_heads * tiles);
     long long steps = (long long)grid_tiles(args) * (int)(args.heads / args.kv_heads);
@@ -42,18 +42,16 @@ __device__ __forceinline__ extra_work_tile extra_work_tile_at(const nh_tiled_arg
 }
 
 /* Sets the token of a step of the loop; returns the query head. */
-__device__ __forceinline__ int step_token(const nh_tiled_args &args, const extra_work_tile &work_tile, long long step,
-                                          int token[3]) {
+NH_DEVICE int step_token(const nh_tiled_args &args, const extra_work_tile &work_tile, long long step, int token[3]) {
     const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     int tiles = grid_tiles(args), head = (int)(step / tiles);
     unsigned rest = (unsigned)(step - (long long)head * tiles);
-#pragma unroll
-    for (int a = 2; a >= 0; a--)
+    NH_UNROLL for (int a = 2; a >= 0; a--)
         token[a] = nh_digit(&rest, args.tiling.tiles[a]) * extent[a];
     return work_tile.head * (int)(args.heads / args.kv_heads) + head;
 }
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
+NH_DEVICE void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
     for (int index = NH_OWN_BLOCK; index < args.tiling.work_tiles; index += NH_OWN_BLOCKS, work_tiles++) {
         extra_work_tile work_tile = extra_work_tile_at(args, index);
@@ -73,22 +71,20 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
 
 /* Stores this thread's two rows of a share's sums. */
 template <int DIM>
-__device__ __forceinline__ void store_share(const nh_tiled_args &args, const extra_work_tile &work_tile, int slot,
-                                            int row, const float *sum) {
+NH_DEVICE void store_share(const nh_tiled_args &args, const extra_work_tile &work_tile, int slot, int row,
+                           const float *sum) {
     const nh_cuda_tensor &t = args.tensor[slot];
     float *to = (float *)t.data + work_tile.share * t.axis[0] + work_tile.batch * t.batch + work_tile.head * t.head +
                 2 * (threadIdx.x & 3);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         int token = work_tile.row + row + 8 * half;
         if (token >= args.extra_tokens) continue;
-#pragma unroll
-        for (int j = 0; j < DIM / 8; j++)
+        NH_UNROLL for (int j = 0; j < DIM / 8; j++)
             *(float2 *)(to + token * t.axis[2] + 8 * j) = make_float2(sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1]);
     }
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
+NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     float scale = (float)(args.scale * NH_LOG2E);
     unsigned n = 0, work_tiles = 0;
@@ -111,8 +107,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
 
 using namespace nh_wgmma90;
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_extra(NH_PARAMETERS(nh_tiled_args, struct maps)) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) split90_extra(NH_PARAMETERS(nh_tiled_args, struct maps)) {
     NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, struct maps)
     nh_let_next_begin();
     run_block(args, maps);

@@ -22,25 +22,23 @@ struct maps {
     nh_tensor_map map[MAPS * MAP_VARIANTS];
 };
 
-__device__ __forceinline__ void init_barriers(const layout &s) {
+NH_DEVICE void init_barriers(const layout &s) {
     init_ring(s.own_full, s.own_free, C.own_places);
     init_rings(s);
     if (C.biased) init_gradient_barriers(s);
 }
 
-__device__ __forceinline__ void clear_padding(const layout &s) {
+NH_DEVICE void clear_padding(const layout &s) {
     clear_padding_rows(s.q, C.dim);
     clear_padding_rows(s.d_o, C.dim_v);
 }
 
 /* Fetches Q and dO of the block's next work tile once their place is free. work_tiles: how many it had before;
  * incremented. Returns the maps of the tile's loop. */
-__device__ __forceinline__ const nh_tensor_map *fetch_own_rows(const nh_tiled_args &args, const maps &maps,
-                                                               const layout &s, const nh_work_tile &work_tile,
-                                                               unsigned &work_tiles, int heads) {
+NH_DEVICE const nh_tensor_map *fetch_own_rows(const nh_tiled_args &args, const maps &maps, const layout &s,
+                                              const nh_work_tile &work_tile, unsigned &work_tiles, int heads) {
     const unsigned place = own_place(work_tiles), own_full = s.own_full + 8 * place;
-    if (work_tiles >= C.own_places)
-        nh_barrier_wait(s.own_free + 8 * place, own_phase(work_tiles - C.own_places));
+    if (work_tiles >= C.own_places) nh_barrier_wait(s.own_free + 8 * place, own_phase(work_tiles - C.own_places));
     work_tiles++;
     if (PASSES_OVER) work_tile_at(place) = work_tile;
     nh_barrier_expect(own_full, own_bytes(C.dim) + own_bytes(C.dim_v));
@@ -53,8 +51,7 @@ __device__ __forceinline__ const nh_tensor_map *fetch_own_rows(const nh_tiled_ar
 }
 
 /* The producer where warpgroups skip tiles: line after line. */
-__device__ __forceinline__ void fetch_work_tiles_by_lines(const nh_tiled_args &args, const maps &maps,
-                                                          const layout &s) {
+NH_DEVICE void fetch_work_tiles_by_lines(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
     int heads = (int)args.heads;
     nh_work_tile work_tile;
@@ -69,7 +66,7 @@ __device__ __forceinline__ void fetch_work_tiles_by_lines(const nh_tiled_args &a
     }
 }
 
-__device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, const maps &maps, const layout &s) {
+NH_DEVICE void fetch_work_tiles(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
     int heads = (int)args.heads;
     nh_work_tile work_tile;
@@ -80,7 +77,7 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
     }
 }
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
+NH_DEVICE void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     if constexpr (PASSES_OVER) {
         fetch_work_tiles_by_lines(args, maps, s);
     } else {
@@ -88,24 +85,23 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
     }
 }
 
-__device__ __forceinline__ void help(const nh_tiled_args &args, const layout &s) {
+NH_DEVICE void help(const nh_tiled_args &args, const layout &s) {
     lay_biases_and_differentiate(args, s);
 }
 
 /* dQ += dS K: 64 x C.dim. */
-__device__ __forceinline__ void issue_d_q(float *d_q, unsigned *d_s, unsigned long long k) {
-#pragma unroll
-    for (int i = 0; i < LOOP_ROWS / 16; i++)
+NH_DEVICE void issue_d_q(float *d_q, unsigned *d_s, unsigned long long k) {
+    NH_UNROLL for (int i = 0; i < LOOP_ROWS / 16; i++)
         nh_wgmma_held<C.dim, 1, 1>(d_q, d_s + 4 * i, k + i * (16 * chunk_bytes(C.dim) >> 4));
     nh_wgmma_commit();
 }
 
-__device__ __forceinline__ unsigned long long k_across_at(const layout &s, unsigned n) {
+NH_DEVICE unsigned long long k_across_at(const layout &s, unsigned n) {
     return nh_descriptor(s.k + slot(n) * K_BYTES, chunk_bytes(C.dim), LOOP_ROWS * chunk_bytes(C.dim));
 }
 
 /* LSE (in base 2) and delta of one row; zeros for a row outside the grid. */
-__device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int row) {
+NH_DEVICE float2 stats_of(const nh_tiled_args &args, const nh_work_tile &work_tile, int row) {
     long long token[3];
     if (!row_token(args, work_tile, row, token)) return make_float2(0, 0);
     const nh_cuda_tensor &t = args.tensor[NH_DELTA];
@@ -113,9 +109,8 @@ __device__ __forceinline__ float2 stats_of(const nh_tiled_args &args, const nh_w
                              token[0] * t.axis[0] + token[1] * t.axis[1] + token[2] * t.axis[2]);
 }
 
-__device__ __forceinline__ void weigh(float *score, float scale, float lse, float lse_below) {
-#pragma unroll
-    for (int j = 0; j < LOOP_ROWS / 8; j++) {
+NH_DEVICE void weigh(float *score, float scale, float lse, float lse_below) {
+    NH_UNROLL for (int j = 0; j < LOOP_ROWS / 8; j++) {
         score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -lse));
         score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -lse));
         score[4 * j + 2] = exp2_of(fmaf(score[4 * j + 2], scale, -lse_below));
@@ -124,28 +119,26 @@ __device__ __forceinline__ void weigh(float *score, float scale, float lse, floa
 }
 
 /* Turns dP into dS; with a bias, 0 for masked pairs even if dP is not finite: a bias's gradient is not repaired. */
-__device__ __forceinline__ void differentiate(float *d_p, const float *weight, float delta, float delta_below) {
-#pragma unroll
-    for (int i = 0; i < SCORES; i++)
+NH_DEVICE void differentiate(float *d_p, const float *weight, float delta, float delta_below) {
+    NH_UNROLL for (int i = 0; i < SCORES; i++)
         d_p[i] = weight[i] * (d_p[i] - (i & 2 ? delta_below : delta));
     if (!C.biased || !__any_sync(~0u, doubt<SCORES>(d_p) != 0)) return;
-#pragma unroll
-    for (int i = 0; i < SCORES; i++)
+    NH_UNROLL for (int i = 0; i < SCORES; i++)
         if (weight[i] == 0) d_p[i] = 0;
 }
 
-__device__ __forceinline__ bool d_q_needs_repair(const nh_cuda_args &args, const nh_query &query) {
+NH_DEVICE bool d_q_needs_repair(const nh_cuda_args &args, const nh_query &query) {
     return needs_repair<C.dim>(args, NH_D_Q, query);
 }
 
-__device__ __forceinline__ void repair_d_q(const nh_cuda_args &args, const nh_query &query) {
+NH_DEVICE void repair_d_q(const nh_cuda_args &args, const nh_query &query) {
     nh_operand d_o;
     nh_operand_set(d_o, nh_row(args.tensor[NH_D_O], query.batch, query.at, query.head), C.dim_v);
     nh_differentiate_query(args, query, d_o,
                            nh_scalar(args.tensor[NH_DELTA], query.batch, query.at, query.head)[ROW.delta_at]);
 }
 
-__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop, unsigned &n) {
+NH_DEVICE void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop, unsigned &n) {
     release_pair(s, n);
     n = next(n);
     advance(loop, work_tile);
@@ -163,8 +156,8 @@ struct own_rows {
 /* Issues the products of tile n that only need what was fetched. Between them is dQ of the tile before, unless this is
  * the first of its line: it overlaps with this tile's exponentials. */
 template <bool FIRST>
-__device__ __forceinline__ void issue_tile(const layout &s, unsigned n, unsigned before, const own_rows &own,
-                                           float *score, float *d_p, unsigned *packed, float *d_q) {
+NH_DEVICE void issue_tile(const layout &s, unsigned n, unsigned before, const own_rows &own, float *score, float *d_p,
+                          unsigned *packed, float *d_q) {
     nh_barrier_wait(s.k_full + 8 * slot(n), phase(n));
     nh_barrier_wait(s.v_full + 8 * slot(n), phase(n));
     nh_wgmma_fence();
@@ -179,9 +172,8 @@ __device__ __forceinline__ void issue_tile(const layout &s, unsigned n, unsigned
 
 /* Processes the tiles of a line of which the warpgroup's queries see something; its own rows are released after the
  * last. No stage is held between lines, where tiles are skipped. */
-__device__ __forceinline__ void take_line(const nh_tiled_args &args, const layout &s,
-                                          const nh_work_tile &work_tile, const part &mine, const own_rows &own,
-                                          kv_loop &loop, unsigned &n, float *d_q) {
+NH_DEVICE void take_line(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, const part &mine,
+                         const own_rows &own, kv_loop &loop, unsigned &n, float *d_q) {
     unsigned before = n, packed[SCORES / 2];
     float score[SCORES], d_p[SCORES];
     plane_bits seen;
@@ -197,8 +189,7 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const layou
             differentiate(d_p, score, own.stats.y, own.stats_below.y);
             pack_weights(packed, d_p);
         } else {
-#pragma unroll
-            for (int i = 0; i < SCORES / 2; i++)
+            NH_UNROLL for (int i = 0; i < SCORES / 2; i++)
                 packed[i] = 0;
         }
         before = n;
@@ -214,9 +205,8 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const layou
 }
 
 /* Processes the loop over the work tile's keys. */
-__device__ __forceinline__ void take_keys(const nh_tiled_args &args, const layout &s,
-                                          const nh_work_tile &work_tile, const part &mine, const own_rows &own,
-                                          kv_loop &loop, unsigned &n, float *d_q) {
+NH_DEVICE void take_keys(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, const part &mine,
+                         const own_rows &own, kv_loop &loop, unsigned &n, float *d_q) {
     while (loop.t <= mine.last) {
         while (outside_part(loop, mine))
             pass_over(s, work_tile, loop, n);
@@ -227,8 +217,8 @@ __device__ __forceinline__ void take_keys(const nh_tiled_args &args, const layou
 }
 
 /* Processes tile n. m: tiles with a bias so far. */
-__device__ __forceinline__ void take_tile(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n,
-                                          const own_rows &own, const bias_places &bias_place, unsigned &m, float *d_q) {
+NH_DEVICE void take_tile(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n,
+                         const own_rows &own, const bias_places &bias_place, unsigned &m, float *d_q) {
     unsigned packed[SCORES / 2];
     float score[SCORES], d_p[SCORES];
     nh_barrier_wait(s.k_full + 8 * slot(n), phase(n));
@@ -253,9 +243,8 @@ __device__ __forceinline__ void take_tile(const nh_tiled_args &args, const layou
 }
 
 /* Stores a work tile's dQ. Returns zero, or NaN if a sum is not finite. */
-__device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, const layout &s,
-                                                  const nh_work_tile &work_tile, int row, const float *d_q,
-                                                  bool counts) {
+NH_DEVICE float finish_work_tile(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, int row,
+                                 const float *d_q, bool counts) {
     float zero;
     if constexpr (C.cluster > 1) {
         zero = finish_shared_rows<C.dim>(args, work_tile, NH_D_Q, s.q, row, d_q, counts, (float)args.scale);
@@ -267,14 +256,13 @@ __device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, con
     return zero;
 }
 
-__device__ __forceinline__ void clear_d_q(float *d_q) {
-#pragma unroll
-    for (int i = 0; i < C.dim / 2; i++)
+NH_DEVICE void clear_d_q(float *d_q) {
+    NH_UNROLL for (int i = 0; i < C.dim / 2; i++)
         d_q[i] = 0;
 }
 
 /* This warpgroup's own rows at the first place, without statistics. */
-__device__ __forceinline__ own_rows own_rows_of(const nh_tiled_args &args, const layout &s, int warpgroup) {
+NH_DEVICE own_rows own_rows_of(const nh_tiled_args &args, const layout &s, int warpgroup) {
     own_rows own;
     own.q = nh_descriptor(s.q + warpgroup * 64 * chunk_bytes(C.dim), chunk_bytes(C.dim), 16);
     own.d_o = nh_descriptor(s.d_o + warpgroup * 64 * chunk_bytes(C.dim_v), chunk_bytes(C.dim_v), 16);
@@ -284,7 +272,7 @@ __device__ __forceinline__ own_rows own_rows_of(const nh_tiled_args &args, const
 }
 
 /* The consumers where warpgroups skip tiles; work tiles come from the producer. Returns zero, or NaN as above. */
-__device__ __forceinline__ float consume_lines(const nh_tiled_args &args, const layout &s, int warpgroup, int row) {
+NH_DEVICE float consume_lines(const nh_tiled_args &args, const layout &s, int warpgroup, int row) {
     const own_rows first = own_rows_of(args, s, warpgroup);
     unsigned n = 0, work_tiles = 0;
     float d_q[C.dim / 2], zero = 0;
@@ -312,7 +300,7 @@ __device__ __forceinline__ float consume_lines(const nh_tiled_args &args, const 
 }
 
 /* The consumers where they multiply all tiles, or those of the block's share of a loop. */
-__device__ __forceinline__ float consume_tiles(const nh_tiled_args &args, const layout &s, int warpgroup, int row) {
+NH_DEVICE float consume_tiles(const nh_tiled_args &args, const layout &s, int warpgroup, int row) {
     const bias_places bias_place = bias_places_of(row);
     own_rows own = own_rows_of(args, s, warpgroup);
     unsigned n = 0, m = 0, work_tiles = 0;
@@ -338,7 +326,7 @@ __device__ __forceinline__ float consume_tiles(const nh_tiled_args &args, const 
     return zero;
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
+NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     const int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     const float zero = PASSES_OVER ? consume_lines(args, s, warpgroup, row) : consume_tiles(args, s, warpgroup, row);
     if (__any_sync(~0u, zero != 0))
@@ -349,8 +337,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
 
 using namespace nh_wgmma90;
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    split90_query(NH_PARAMETERS(nh_tiled_args, struct maps)) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) split90_query(NH_PARAMETERS(nh_tiled_args, struct maps)) {
     NH_TAKE_MEMBER_AND_MAPS(nh_tiled_args, struct maps)
     nh_follow_launches();
     run_block<1, C.biased>(args, maps);

@@ -20,7 +20,7 @@ static_assert(!SKIPS_PLANES || (C.stack == 0 && C.loop[0] == 1 && WARPGROUP_Y * 
 
 /* The work tiles whose own rows are in shared memory. The producer writes an entry before it arrives at the barrier of
  * these rows, and consumers read it: computing it again would take a division for every coordinate. */
-__device__ __forceinline__ nh_work_tile &work_tile_at(unsigned place) {
+NH_DEVICE nh_work_tile &work_tile_at(unsigned place) {
     static_assert(!PASSES_OVER || sizeof(nh_work_tile) <= wgmma90_work_tile_bytes(&C), "the host has room for it");
     __shared__ nh_work_tile work_tile[C.own_places];
     return work_tile[place];
@@ -31,28 +31,26 @@ struct work_rounds {
     int first, place;
 };
 
-__device__ __forceinline__ work_rounds first_round() {
+NH_DEVICE work_rounds first_round() {
     return {0, (int)NH_OWN_BLOCK};
 }
 
-__device__ __forceinline__ int index_in(const work_rounds &r) {
+NH_DEVICE int index_in(const work_rounds &r) {
     return r.first + r.place;
 }
 
-__device__ __forceinline__ void next_round(work_rounds &r) {
+NH_DEVICE void next_round(work_rounds &r) {
     r.first += (int)NH_OWN_BLOCKS;
     if (++r.place == (int)NH_OWN_BLOCKS) r.place = 0;
 }
 
 /* Calls fetch(token) for every tile of a loop, line after line. */
 template <class Fetch>
-__device__ __forceinline__ void fetch_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, Fetch fetch) {
+NH_DEVICE void fetch_lines(const nh_tiled_args &args, const nh_work_tile &work_tile, Fetch fetch) {
     int tile[3] = {0, 0, 0}, token[3];
-#pragma unroll 1
-    for (; tile[LOOP_LAST] < work_tile.tiles[LOOP_LAST]; next_line(work_tile.tiles[LOOP_SECOND], tile)) {
+    NH_UNROLL_1 for (; tile[LOOP_LAST] < work_tile.tiles[LOOP_LAST]; next_line(work_tile.tiles[LOOP_SECOND], tile)) {
         if (nh_wraps(LOOP_FIRST)) { /* A line may go on at the other end of the axis. */
-#pragma unroll 1
-            for (; tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]; tile[LOOP_FIRST]++) {
+            NH_UNROLL_1 for (; tile[LOOP_FIRST] < work_tile.tiles[LOOP_FIRST]; tile[LOOP_FIRST]++) {
                 loop_token(args, work_tile, tile, token);
                 fetch(token);
             }
@@ -61,8 +59,7 @@ __device__ __forceinline__ void fetch_lines(const nh_tiled_args &args, const nh_
         }
         const int step = C.loop[LOOP_FIRST] * (is_far(LOOP_FIRST) ? 1 : (int)args.axis[LOOP_FIRST].dilation);
         loop_token(args, work_tile, tile, token);
-#pragma unroll 1
-        for (int left = work_tile.tiles[LOOP_FIRST]; left > 0; left--, token[LOOP_FIRST] += step)
+        NH_UNROLL_1 for (int left = work_tile.tiles[LOOP_FIRST]; left > 0; left--, token[LOOP_FIRST] += step)
             fetch(token);
     }
 }
@@ -76,30 +73,27 @@ struct plane_bits {
     bool whole;
 };
 
-__device__ __forceinline__ void plane_bits_of(const kv_loop &loop, plane_bits &seen) {
+NH_DEVICE void plane_bits_of(const kv_loop &loop, plane_bits &seen) {
     const tile_boxes start = starts_of(loop);
     seen.whole = seen_whole(loop, 1);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         nh_visible_box visible = loop.visible[half];
         visible.begin[0] = start.box[0][0];
         visible.end[0] = visible.begin[0] + 1;
-#pragma unroll
-        for (int odd = 0; odd < 2; odd++)
+        NH_UNROLL for (int odd = 0; odd < 2; odd++)
             seen.row[half][odd] = tile_bits(visible, start, 2 * (threadIdx.x & 3) + odd);
     }
 }
 
 /* If loop tiles are planes across the stacking axis, as a warp's 16 rows are: whether these see any of this one. */
-__device__ __forceinline__ bool sees_plane(const kv_loop &loop) {
+NH_DEVICE bool sees_plane(const kv_loop &loop) {
     const nh_visible_box &visible = loop.visible[0];
     return __any_sync(~0u, loop.tile[0] >= visible.begin[0] && loop.tile[0] < visible.end[0]);
 }
 
 /* Masks what rows do not see of a tile. first: whether it is the first of a line for this warpgroup. False, with
  * nothing masked: the warp's rows see nothing of it. */
-__device__ __forceinline__ bool mask_seen(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score,
-                                          plane_bits &seen) {
+NH_DEVICE bool mask_seen(const nh_tiled_args &args, const kv_loop &loop, bool first, float *score, plane_bits &seen) {
     if (!SKIPS_PLANES) {
         mask_tile(args, loop, score);
         return true;

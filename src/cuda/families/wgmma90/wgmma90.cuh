@@ -34,6 +34,11 @@ constexpr int WARPGROUP_X = nh_warpgroup_extent<T, 0>, WARPGROUP_Y = nh_warpgrou
 constexpr int BOX_ROWS = nh_rows_of_box<T>, LOOP_ROWS = nh_rows_of_loop<T>, LOOP_COLUMNS = wgmma90_loop_columns(&C),
               LOOP_DEPTH = wgmma90_loop_depth(&C);
 constexpr int OWN_ROWS = wgmma90_own_rows(&C), THREADS = 128 * (C.warpgroups + 1);
+/* A block starts with 65,536 registers divided among its threads, rounded down to a multiple of 8 for each: setmaxnreg
+ * would wait for more forever. */
+static_assert(wgmma90_producer_registers(&C) + C.warpgroups * wgmma90_consumer_registers(&C) <=
+                  65536 / THREADS / 8 * 8 * (C.warpgroups + 1),
+              "registers of a block");
 
 __device__ constexpr int chunk_columns(int dim) {
     return wgmma90_chunk(dim);

@@ -42,8 +42,7 @@ struct row_in_flight {
 
 NH_DEVICE row_in_flight fetch(const elem *row, long long dim) {
     row_in_flight fetched;
-#pragma unroll
-    for (int v = 0; v < ROW.vectors; v++) {
+    NH_UNROLL for (int v = 0; v < ROW.vectors; v++) {
         const int column = (v * ROW.group + nh_lane()) * ROW.vector;
         fetched.vector[v] = {};
         if (column < dim) fetched.vector[v] = *(const nh_vector<ROW.vector> *)(row + column);
@@ -53,10 +52,8 @@ NH_DEVICE row_in_flight fetch(const elem *row, long long dim) {
 
 NH_DEVICE real product(const row_in_flight &a, const row_in_flight &b) {
     real sum = 0;
-#pragma unroll
-    for (int v = 0; v < ROW.vectors; v++)
-#pragma unroll
-        for (int i = 0; i < ROW.vector; i++)
+    NH_UNROLL for (int v = 0; v < ROW.vectors; v++)
+        NH_UNROLL for (int i = 0; i < ROW.vector; i++)
             sum += nh_load(a.vector[v].at[i]) * nh_load(b.vector[v].at[i]);
     return sum;
 }
@@ -67,8 +64,7 @@ struct take {
         stats_rows rows = rows_of(args, query);
         row_in_flight o[COUNT], d_o[COUNT];
         float lse[COUNT], d_lse[COUNT], *stats[COUNT];
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
+        NH_UNROLL for (int i = 0; i < COUNT; i++) {
             o[i] = fetch(rows.o, args.dim_v);
             d_o[i] = fetch(rows.d_o, args.dim_v);
             lse[i] = *rows.lse;
@@ -78,8 +74,7 @@ struct take {
                 *(float4 *)(rows.sums + column) = make_float4(0, 0, 0, 0);
             move(args, rows);
         }
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
+        NH_UNROLL for (int i = 0; i < COUNT; i++) {
             const float delta = nh_group_sum(product(d_o[i], o[i])) - d_lse[i];
             /* A query without a key: with any finite number its masked scores have weights of zero. */
             if (NH_REGIONS && lse[i] == NH_MINUS_INFINITY) lse[i] = 0;
@@ -92,8 +87,7 @@ struct take {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(ROW.threads)
-    backward_stats(NH_PARAMETER(nh_cuda_args)) {
+extern "C" __global__ void __launch_bounds__(ROW.threads) backward_stats(NH_PARAMETER(nh_cuda_args)) {
     NH_TAKE_MEMBER(nh_cuda_args)
     nh_let_next_begin();
     unsigned *queue = (unsigned *)args.tensor[NH_QUEUE].data;

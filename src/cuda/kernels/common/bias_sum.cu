@@ -5,8 +5,7 @@
 
 __shared__ float part[NH_BIAS_SUM_WARPS][32];
 
-extern "C" __global__ void __launch_bounds__(32 * NH_BIAS_SUM_WARPS)
-    bias_sum(NH_PARAMETER(nh_cuda_args)) {
+extern "C" __global__ void __launch_bounds__(32 * NH_BIAS_SUM_WARPS) bias_sum(NH_PARAMETER(nh_cuda_args)) {
     NH_TAKE_MEMBER(nh_cuda_args)
     const nh_cuda_tensor &partial = args.tensor[NH_D_S];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);

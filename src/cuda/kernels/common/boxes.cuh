@@ -36,21 +36,16 @@ struct nh_tiles {
 };
 
 /* The problem's first axis. Axes before it have length 1, which lets the compiler drop them. */
-template <nh_tiles T>
-constexpr int nh_first_axis = 3 - T.rank;
+template <nh_tiles T> constexpr int nh_first_axis = 3 - T.rank;
 
-template <nh_tiles T>
-constexpr int nh_positions = T.own[0] * T.own[1] * T.own[2];
+template <nh_tiles T> constexpr int nh_positions = T.own[0] * T.own[1] * T.own[2];
 
-template <nh_tiles T>
-constexpr int nh_warpgroup_tiles = (nh_positions<T> * T.own_heads + 63) / 64;
+template <nh_tiles T> constexpr int nh_warpgroup_tiles = (nh_positions<T> * T.own_heads + 63) / 64;
 
 /* The positions of a warpgroup tile, its padding rows, and its extent along an axis. */
-template <nh_tiles T>
-constexpr int nh_warpgroup_positions = nh_positions<T> / nh_warpgroup_tiles<T>;
+template <nh_tiles T> constexpr int nh_warpgroup_positions = nh_positions<T> / nh_warpgroup_tiles<T>;
 
-template <nh_tiles T>
-constexpr int nh_padding_rows = 64 - nh_warpgroup_positions<T> * T.own_heads;
+template <nh_tiles T> constexpr int nh_padding_rows = 64 - nh_warpgroup_positions<T> *T.own_heads;
 
 template <nh_tiles T, int AXIS>
 constexpr int nh_warpgroup_extent = T.own[AXIS] / (T.stack == AXIS ? nh_warpgroup_tiles<T> : 1);
@@ -61,17 +56,15 @@ constexpr bool nh_tiles_are_cut = nh_positions<T> == nh_warpgroup_tiles<T> * nh_
                                                          nh_warpgroup_extent<T, 1> * nh_warpgroup_extent<T, 2>;
 
 /* Rows of a box, and of a tile, of the loop. */
-template <nh_tiles T>
-constexpr int nh_rows_of_box = T.loop[0] * T.loop[1] * T.loop[2];
+template <nh_tiles T> constexpr int nh_rows_of_box = T.loop[0] * T.loop[1] * T.loop[2];
 
-template <nh_tiles T>
-constexpr int nh_rows_of_loop = T.loop_boxes * nh_rows_of_box<T>;
+template <nh_tiles T> constexpr int nh_rows_of_loop = T.loop_boxes *nh_rows_of_box<T>;
 
-__device__ __forceinline__ int nh_min(int a, int b) {
+NH_DEVICE int nh_min(int a, int b) {
     return a < b ? a : b;
 }
 
-__device__ __forceinline__ int nh_max(int a, int b) {
+NH_DEVICE int nh_max(int a, int b) {
     return a > b ? a : b;
 }
 
@@ -104,15 +97,14 @@ struct nh_work_tile : nh_more_of_tile<NH_REGIONS, NH_PERIODIC != 0> {
 };
 
 /* Splits off the lowest digit of *index. Work tiles are numbered with 32 bits. */
-__device__ __forceinline__ int nh_digit(unsigned *index, int base) {
+NH_DEVICE int nh_digit(unsigned *index, int base) {
     unsigned quotient = *index / (unsigned)base;
     int digit = (int)(*index - quotient * (unsigned)base);
     *index = quotient;
     return digit;
 }
 
-template <nh_tiles T>
-__device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int length, int position) {
+template <nh_tiles T> NH_DEVICE nh_range nh_seen_from(const nh_cuda_axis &axis, int length, int position) {
     return nh_seen_range(length, (int)axis.window, (int)NH_STRIDE(axis), NH_IS_CAUSAL(axis), false, T.inverse,
                          position);
 }
@@ -120,8 +112,7 @@ __device__ __forceinline__ nh_range nh_seen_from(const nh_cuda_axis &axis, int l
 /* The work tile that this block takes in its n-th round; past the last one it is done. Blocks change places from round
  * to round: otherwise, if the number of blocks is a multiple of the tiles along an axis, a block would get tiles at the
  * border, or inner ones, again and again. A cluster of blocks has only one work tile. */
-template <nh_tiles T>
-__device__ __forceinline__ int nh_work_tile_index(int round) {
+template <nh_tiles T> NH_DEVICE int nh_work_tile_index(int round) {
     int blocks = (int)NH_OWN_BLOCKS;
     if (T.cluster > 1) return ((int)NH_OWN_BLOCK + round * blocks) / T.cluster;
     return round * blocks + ((int)NH_OWN_BLOCK + round) % blocks;
@@ -129,7 +120,7 @@ __device__ __forceinline__ int nh_work_tile_index(int round) {
 
 /* Moves a work tile to the rows that tensors have of its dilation group. */
 template <nh_tiles T, class Args, class WorkTile>
-__device__ __forceinline__ void nh_work_tile_place(const Args &args, int a, WorkTile &work_tile) {
+NH_DEVICE void nh_work_tile_place(const Args &args, int a, WorkTile &work_tile) {
     const nh_cuda_region &region = args.region[a];
     const int dilation = (int)NH_DILATION(args.axis[a]);
     if (!nh_is_cut(a)) {
@@ -148,8 +139,7 @@ __device__ __forceinline__ void nh_work_tile_place(const Args &args, int a, Work
 
 /* What the row at a position sees along an axis, of the loop's rows that tensors have. */
 template <nh_tiles T, class WorkTile>
-__device__ __forceinline__ nh_range nh_seen_by(const nh_cuda_axis &axis, const WorkTile &work_tile, int a,
-                                               int position) {
+NH_DEVICE nh_range nh_seen_by(const nh_cuda_axis &axis, const WorkTile &work_tile, int a, int position) {
     if constexpr (NH_REGIONS) {
         const nh_range columns = work_tile.columns[a];
         if (!nh_is_cut(a)) return nh_seen_from<T>(axis, work_tile.length[a], position);
@@ -164,8 +154,7 @@ __device__ __forceinline__ nh_range nh_seen_by(const nh_cuda_axis &axis, const W
 /* Aligns the loop to the seam. The copy engine's boxes cannot go around a periodic axis. So if a lap ends within a loop
  * up to `end`, the loop begins earlier, such that a tile ends there, and the next one begins with the first column that
  * tensors have. If a loop meets a second seam, the host makes sure that a tile ends there, too. */
-template <nh_tiles T, class WorkTile>
-__device__ __forceinline__ void nh_work_tile_align(int a, int end, WorkTile &work_tile) {
+template <nh_tiles T, class WorkTile> NH_DEVICE void nh_work_tile_align(int a, int end, WorkTile &work_tile) {
     const int extent[3] = {T.loop[0], T.loop[1], T.loop[2]};
     const int first = work_tile.columns[a].begin, length = work_tile.grid[a];
     work_tile.lap[a] = first;
@@ -179,8 +168,7 @@ __device__ __forceinline__ void nh_work_tile_align(int a, int end, WorkTile &wor
 }
 
 /* The position, in the lap that tensors have, at which the n-th tile of the loop along an axis begins. */
-template <class WorkTile>
-__device__ __forceinline__ int nh_wrapped(const WorkTile &work_tile, int a, int n, int position) {
+template <class WorkTile> NH_DEVICE int nh_wrapped(const WorkTile &work_tile, int a, int n, int position) {
     if constexpr (NH_PERIODIC) {
         if (!nh_wraps(a)) return position;
         position -= work_tile.lap[a];
@@ -195,20 +183,17 @@ __device__ __forceinline__ int nh_wrapped(const WorkTile &work_tile, int a, int 
  * and stores nothing. (Skipping it would put the products under a condition, see fused90_forward.cu.) A tile of a part
  * of a grid that sees nothing loops over one tile. */
 template <nh_tiles T, class WorkTile>
-__device__ __forceinline__ void nh_work_tile_at(const nh_tiled_args &args, int index, WorkTile &work_tile) {
+NH_DEVICE void nh_work_tile_at(const nh_tiled_args &args, int index, WorkTile &work_tile) {
     const int q_tile[3] = {T.own[0], T.own[1], T.own[2]}, k_tile[3] = {T.loop[0], T.loop[1], T.loop[2]};
     /* Every T.head_parts-th work tile of a round belongs to this block's part of the heads. */
     unsigned rest = (unsigned)index / T.head_parts;
     int tile[3] = {0, 0, 0};
-#pragma unroll
-    for (int i = 0; i < T.rank; i++) {
+    NH_UNROLL for (int i = 0; i < T.rank; i++) {
         int axis = args.tiling.order[i], digit = nh_digit(&rest, args.tiling.tiles[axis]);
-#pragma unroll
-        for (int a = nh_first_axis<T>; a < 3; a++)
+        NH_UNROLL for (int a = nh_first_axis<T>; a < 3; a++)
             if (a == axis) tile[a] = digit;
     }
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         const nh_cuda_axis &axis = args.axis[a];
         work_tile.group[a] = 0;
         work_tile.length[a] = 1;
@@ -241,12 +226,11 @@ struct nh_full {
 
 /* The same for the box of owned rows that starts at `first` (relative to the work tile) with this extent. */
 template <nh_tiles T>
-__device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const nh_work_tile &work_tile,
-                                                 const int first[3], const int extent[3]) {
+NH_DEVICE nh_full nh_full_tiles(const nh_cuda_args &args, const nh_work_tile &work_tile, const int first[3],
+                                const int extent[3]) {
     const int k_tile[3] = {T.loop[0], T.loop[1], T.loop[2]};
     nh_full full;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         full.begin[a] = 0;
         full.end[a] = 1;
         if (a < nh_first_axis<T>) continue;
@@ -263,8 +247,7 @@ __device__ __forceinline__ nh_full nh_full_tiles(const nh_cuda_args &args, const
 }
 
 /* Sets the position of a row relative to its work tile. */
-template <nh_tiles T>
-__device__ __forceinline__ void nh_row_position(int row, int at[3]) {
+template <nh_tiles T> NH_DEVICE void nh_row_position(int row, int at[3]) {
     constexpr int y = nh_warpgroup_extent<T, 1>, z = nh_warpgroup_extent<T, 2>;
     int position = row % 64 / T.own_heads;
     if (nh_padding_rows<T>) position = nh_min(position, nh_warpgroup_positions<T> - 1);
@@ -274,8 +257,7 @@ __device__ __forceinline__ void nh_row_position(int row, int at[3]) {
     at[T.stack] += row / 64 * nh_warpgroup_extent<T, T.stack>;
 }
 
-template <nh_tiles T>
-__device__ __forceinline__ bool nh_row_is_padding(int row) {
+template <nh_tiles T> NH_DEVICE bool nh_row_is_padding(int row) {
     return nh_padding_rows<T> && row % 64 >= 64 - nh_padding_rows<T>;
 }
 
@@ -285,13 +267,11 @@ struct nh_visible_box {
 };
 
 template <nh_tiles T>
-__device__ __forceinline__ nh_visible_box nh_visible_box_of(const nh_cuda_args &args, const nh_work_tile &work_tile,
-                                                            int row) {
+NH_DEVICE nh_visible_box nh_visible_box_of(const nh_cuda_args &args, const nh_work_tile &work_tile, int row) {
     nh_visible_box visible;
     int at[3];
     nh_row_position<T>(row, at);
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         visible.begin[a] = 0;
         visible.end[a] = 1;
         if (a < nh_first_axis<T>) continue;
@@ -305,22 +285,19 @@ __device__ __forceinline__ nh_visible_box nh_visible_box_of(const nh_cuda_args &
 }
 
 /* The low n bits, 0 <= n <= 31. */
-__device__ __forceinline__ unsigned nh_ones(int n) {
+NH_DEVICE unsigned nh_ones(int n) {
     return (1u << n) - 1u;
 }
 
 /* Eight consecutive columns of a box of the loop are a run: a part of a line along z or, if lines have 4 columns, two
  * lines. Runs repeat from line to line or, where the run axis is 1 instead of 2, from plane to plane; "line" below then
  * means a plane. */
-template <nh_tiles T>
-constexpr int nh_line_runs = T.loop[2] == 4 ? 1 : T.loop[2] / 8;
+template <nh_tiles T> constexpr int nh_line_runs = T.loop[2] == 4 ? 1 : T.loop[2] / 8;
 
-template <nh_tiles T>
-constexpr int nh_runs = T.run_axis == 1 ? T.loop[1] * T.loop[2] / 8 : nh_line_runs<T>;
+template <nh_tiles T> constexpr int nh_runs = T.run_axis == 1 ? T.loop[1] * T.loop[2] / 8 : nh_line_runs<T>;
 
 /* What the row sees of a box that starts at `start`, along one axis and relative to the box. */
-template <nh_tiles T>
-__device__ __forceinline__ nh_range nh_seen_of_tile(const nh_visible_box &visible, int axis, int start) {
+template <nh_tiles T> NH_DEVICE nh_range nh_seen_of_tile(const nh_visible_box &visible, int axis, int start) {
     const int extent[3] = {T.loop[0], T.loop[1], T.loop[2]};
     nh_range seen = {0, extent[axis]};
     if (axis < nh_first_axis<T>) return seen;
@@ -330,8 +307,7 @@ __device__ __forceinline__ nh_range nh_seen_of_tile(const nh_visible_box &visibl
 }
 
 /* The runs of a line that the row sees: bit i is that of column 8 i + c. */
-template <nh_tiles T>
-__device__ __forceinline__ unsigned nh_run_bits(const nh_visible_box &visible, const int start[3], int c) {
+template <nh_tiles T> NH_DEVICE unsigned nh_run_bits(const nh_visible_box &visible, const int start[3], int c) {
     if constexpr (T.run_axis != 1) {
         const nh_range z = nh_seen_of_tile<T>(visible, 2, start[2]);
         return nh_ones((z.end - c + 7) >> 3) & ~nh_ones((z.begin - c + 7) >> 3);
@@ -340,19 +316,16 @@ __device__ __forceinline__ unsigned nh_run_bits(const nh_visible_box &visible, c
     /* Even and odd column of a pair are in the same line: written so that the compiler compares once for both. */
     int y = start[1] + (pairs ? (int)threadIdx.x >> 1 & 1 : 0), z = start[2] + (pairs ? c & 3 : c);
     unsigned line = 0, runs = 0;
-#pragma unroll
-    for (int i = 0; i < nh_line_runs<T>; i++)
+    NH_UNROLL for (int i = 0; i < nh_line_runs<T>; i++)
         line |= (unsigned)(z + 8 * i >= visible.begin[2] && z + 8 * i < visible.end[2]) << i;
-#pragma unroll
-    for (int i = 0; i < nh_runs<T>; i += nh_line_runs<T>, y += pairs ? 2 : 1)
+    NH_UNROLL for (int i = 0; i < nh_runs<T>; i += nh_line_runs<T>, y += pairs ? 2 : 1)
         runs |= (y >= visible.begin[1] && y < visible.end[1] ? line : 0) << i;
     return runs;
 }
 
 /* The runs in lines of which the row sees something: bit j is that of the j-th group of 8 columns. run: which runs of
  * each line count. This is separable: lines are cut to a range in every plane, then planes. */
-template <nh_tiles T>
-__device__ __forceinline__ unsigned nh_line_bits(const nh_visible_box &visible, const int start[3], unsigned run) {
+template <nh_tiles T> NH_DEVICE unsigned nh_line_bits(const nh_visible_box &visible, const int start[3], unsigned run) {
     const int plane = T.run_axis == 1 ? nh_runs<T> : T.loop[1] * nh_runs<T>, all = nh_rows_of_box<T> / 8;
     const unsigned every_run = nh_ones(plane) / nh_ones(nh_runs<T>), every_plane = nh_ones(all) / nh_ones(plane);
     nh_range x = nh_seen_of_tile<T>(visible, 0, start[0]), y = nh_seen_of_tile<T>(visible, 1, start[1]);
@@ -361,13 +334,11 @@ __device__ __forceinline__ unsigned nh_line_bits(const nh_visible_box &visible, 
 }
 
 /* The columns of the box that the row sees: bit j is that of column 8 j + c. */
-template <nh_tiles T>
-__device__ __forceinline__ unsigned nh_visible_bits(const nh_visible_box &visible, const int start[3], int c) {
+template <nh_tiles T> NH_DEVICE unsigned nh_visible_bits(const nh_visible_box &visible, const int start[3], int c) {
     return nh_line_bits<T>(visible, start, nh_run_bits<T>(visible, start, c));
 }
 
 /* The columns below `count`: bit j is that of column 8 j + c. */
-template <nh_tiles T>
-__device__ __forceinline__ unsigned nh_count_bits(int count, int c) {
+template <nh_tiles T> NH_DEVICE unsigned nh_count_bits(int count, int c) {
     return nh_ones((nh_min(nh_max(count, 0), nh_rows_of_loop<T>) - c + 7) >> 3);
 }

@@ -7,7 +7,7 @@
 
 enum { THREADS = 128 };
 
-__device__ __forceinline__ void store_zeros(elem *to) {
+NH_DEVICE void store_zeros(elem *to) {
     if (NH_VECTOR * sizeof(elem) == 16) {
         const unsigned words[4] = {0, 0, 0, 0};
         nh_store_words(to, words); /* the compiler would make eight stores of a vector of zeros */
@@ -18,18 +18,16 @@ __device__ __forceinline__ void store_zeros(elem *to) {
 }
 
 /* Stores zeros to the vector at `to` of the keys [z, end) of a line, but for those of the attended ones. */
-__device__ __forceinline__ void clear_keys_of(elem *to, long long stride, long long z, long long end,
-                                              const nh_cuda_box &attended, bool crosses) {
-#pragma unroll
-    for (int i = 0; i < NH_KEYS; i++) {
+NH_DEVICE void clear_keys_of(elem *to, long long stride, long long z, long long end, const nh_cuda_box &attended,
+                             bool crosses) {
+    NH_UNROLL for (int i = 0; i < NH_KEYS; i++) {
         const long long at = z + i;
         const bool stored = crosses && at >= attended.offset && at < attended.offset + attended.length;
         if (at < end && !stored) store_zeros(to + i * stride);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    clear_keys(NH_PARAMETER(nh_clear_keys_args)) {
+extern "C" __global__ void __launch_bounds__(THREADS) clear_keys(NH_PARAMETER(nh_clear_keys_args)) {
     NH_TAKE_MEMBER(nh_clear_keys_args)
     const nh_cuda_tensor &tensor = args.tensor[blockIdx.y ? NH_D_V : NH_D_K];
     const nh_cuda_box *attended = args.attended.box;
@@ -44,8 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         long long rest = nh_split(&chunk, chunks), at[3];
         bool crosses = true;
         at[2] = args.region[2].key.offset + chunk * NH_KEYS;
-#pragma unroll
-        for (int a = 1; a >= 0; a--) {
+        NH_UNROLL for (int a = 1; a >= 0; a--) {
             at[a] = rest;
             rest = nh_split(&at[a], args.region[a].key.length);
             at[a] += args.region[a].key.offset;

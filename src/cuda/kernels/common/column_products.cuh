@@ -49,8 +49,7 @@ template <int WIDTH> NH_DEVICE nh_left nh_row_step(const nh_row_operand<WIDTH, f
 template <int WIDTH, bool KEPT, int STEPS>
 NH_DEVICE void nh_multiply_columns(float (*c)[4], const nh_row_operand<WIDTH, KEPT> &rows,
                                    const unsigned (&start)[STEPS], int ahead, bool both) {
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
+    NH_UNROLL for (int s = 0; s < STEPS; s++) {
         unsigned word[4] = {0, 0, 0, 0};
         nh_right columns;
         const unsigned from = start[s] + ahead * nh_row_bytes(WIDTH);
@@ -65,15 +64,110 @@ NH_DEVICE void nh_multiply_columns(float (*c)[4], const nh_row_operand<WIDTH, KE
     }
 }
 
-#if NH_DTYPE == NH_F32
-#include "column_products32.cuh"
+/* ---- products of weights with columns ---- */
+
+#if NH_DTYPE == NH_F32 /* each is three products of TF32 parts, or one with NH_TF32 */
+
+/* Addresses of the lane's columns in products that run over columns. No matrix load transposes 32-bit elements, so lane
+ * t reads columns 2t and 2t + 1 of each 8, whose weights it holds, and of each of them elements 4g .. 4g + 3 of 32, one
+ * for each of four accumulators, whose columns may stand for any elements. WIDTH of a column's ROW elements. */
+template <int WIDTH, int ROW = WIDTH> struct nh_across { unsigned start[2]; };
+
+/* The rows of the lane's columns of 16, relative to the start of the columns. */
+struct nh_pair_rows {
+    int at[4]; /* columns 2t, 2t + 1, 2t + 8, 2t + 9 */
+};
+
+/* The weights of 16 columns as the first operand of a product, eight columns per step. */
+struct nh_weights {
+    nh_left step[2];
+};
+
+NH_DEVICE void nh_pack_weights(nh_weights &operand, const float (*c)[4], bool both) {
+    NH_UNROLL for (int i = 0; i < (both ? 2 : 1); i++) {
+        const unsigned word[4] = {__float_as_uint(c[i][0]), __float_as_uint(c[i][2]), __float_as_uint(c[i][1]),
+                                  __float_as_uint(c[i][3])};
+        nh_left_set(&operand.step[i], word);
+    }
+}
+
+/* sum[0 .. 3] += weights of eight columns, the first or second of 16 by `step`, times elements 32 d .. 32 d + 31. */
+template <int WIDTH, int ROW>
+NH_DEVICE void nh_add_column_step(float (*sum)[4], const nh_weights &weights, const nh_across<WIDTH, ROW> &across,
+                                  const nh_pair_rows &rows, int step, int d) {
+    unsigned even[4], odd[4];
+    nh_load_words_at(even, across.start[0] + rows.at[2 * step] * nh_row_bytes(ROW) + 128 * d);
+    nh_load_words_at(odd, across.start[1] + rows.at[2 * step + 1] * nh_row_bytes(ROW) + 128 * d);
+    NH_UNROLL for (int n = 0; n < 4; n += 2) {
+        const unsigned word[4] = {even[n], odd[n], even[n + 1], odd[n + 1]};
+        nh_right columns;
+        nh_right_set(&columns, word);
+        nh_multiply(&sum[n], &weights.step[step], &columns);
+    }
+}
+
+/* sum += weights times the 16 columns' elements; of the first eight columns only unless `both`. Tensor cores truncate
+ * every sum towards zero, and these errors add up in a chain of products: with NH_LONG_SUMS the products start from
+ * zero, and are added to the sums by additions that round to nearest. */
+template <int WIDTH, int ROW, int SUMS>
+NH_DEVICE void nh_add_columns(float (&sum)[SUMS][4], const nh_weights &weights, const nh_across<WIDTH, ROW> &across,
+                              const nh_pair_rows &rows, bool both) {
+#if NH_LONG_SUMS
+    NH_UNROLL for (int d = 0; d < nh_units(WIDTH) / 8; d++) {
+        float part[4][4] = {};
+        NH_UNROLL for (int i = 0; i < (both ? 2 : 1); i++)
+            nh_add_column_step(part, weights, across, rows, i, d);
+        NH_UNROLL for (int n = 0; n < 16; n++)
+            sum[4 * d + n / 4][n % 4] += part[n / 4][n % 4];
+    }
 #else
-#include "column_products16.cuh"
+    NH_UNROLL for (int i = 0; i < (both ? 2 : 1); i++)
+        NH_UNROLL for (int d = 0; d < nh_units(WIDTH) / 8; d++)
+            nh_add_column_step(&sum[4 * d], weights, across, rows, i, d);
+#endif
+}
+
+#else
+
+/* Addresses of the lane's columns, for each step, in products that run over columns. */
+template <int WIDTH> struct nh_across { unsigned start[nh_units(WIDTH) / 2]; };
+
+/* The row of the lane's column of 16, relative to the start of the columns. */
+struct nh_pair_rows {
+    int at[1];
+};
+
+/* The weights of 16 columns as the first operand of a product. */
+struct nh_weights {
+    unsigned word[4];
+};
+
+NH_DEVICE void nh_pack_weights(nh_weights &operand, const float (*c)[4], bool both) {
+    operand.word[0] = nh_pack(c[0][0], c[0][1]);
+    operand.word[1] = nh_pack(c[0][2], c[0][3]);
+    operand.word[2] = both ? nh_pack(c[1][0], c[1][1]) : 0u;
+    operand.word[3] = both ? nh_pack(c[1][2], c[1][3]) : 0u;
+}
+
+/* sum += weights times the 16 columns' elements. */
+template <int WIDTH, int SUMS>
+NH_DEVICE void nh_add_columns(float (&sum)[SUMS][4], const nh_weights &weights, const nh_across<WIDTH> &across,
+                              const nh_pair_rows &rows, bool) {
+    nh_left own;
+    nh_left_set(&own, weights.word);
+    NH_UNROLL for (int s = 0; s < SUMS / 2; s++) {
+        unsigned word[4];
+        nh_right columns;
+        nh_load_matrices_transposed_at(word, across.start[s] + rows.at[0] * nh_row_bytes(WIDTH));
+        nh_right_set(&columns, word);
+        nh_multiply(sum + 2 * s, &own, &columns);
+    }
+}
+
 #endif
 
 template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
+    NH_UNROLL for (int i = 0; i < COUNT; i++)
         sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = 0.f;
 }
 
@@ -82,8 +176,7 @@ template <int COUNT> NH_DEVICE void nh_clear(float (&sum)[COUNT][4]) {
 /* Whether this thread's sums of row g (half 0) or g + 8 are not all finite. */
 template <int COUNT> NH_DEVICE bool nh_needs_repair(const float (&sum)[COUNT][4], int half) {
     float total = 0.f;
-#pragma unroll
-    for (int u = 0; u < COUNT; u++)
+    NH_UNROLL for (int u = 0; u < COUNT; u++)
         total += sum[u][2 * half] + sum[u][2 * half + 1];
     return total - total != 0.f;
 }

@@ -156,8 +156,7 @@ NH_DEVICE void nh_write_member(const nh_cuda_lengths &p, int member, const nh_be
     nh_read_member(p, member, own);
     for (int s = 0; s < p.steps; s++) {
         const nh_cuda_bounded_step &step = p.step[s];
-        if (lane == 0)
-            ((nh_cuda_member *)(p.workspace + step.to_member))[member] = {(unsigned)begin.block[s], member};
+        if (lane == 0) ((nh_cuda_member *)(p.workspace + step.to_member))[member] = {(unsigned)begin.block[s], member};
         if (lane < step.bases)
             ((long long *)(p.workspace + step.to_place))[(long long)member * step.bases + lane] =
                 begin.tokens * step.token_bytes[lane];
@@ -191,8 +190,7 @@ NH_DEVICE void nh_set_rest(const nh_cuda_lengths &p, const nh_cuda_rest &rest, l
     }
 }
 
-extern "C" __global__ void __launch_bounds__(NH_LENGTHS_THREADS)
-    lengths(const __grid_constant__ nh_cuda_lengths p) {
+extern "C" __global__ void __launch_bounds__(NH_LENGTHS_THREADS) lengths(const __grid_constant__ nh_cuda_lengths p) {
     __shared__ nh_begins begins;
     const bool writes = (int)blockIdx.x < p.table_blocks;
     const int first = (int)blockIdx.x * NH_LENGTHS_MEMBERS, behind = first + NH_LENGTHS_MEMBERS;

@@ -17,8 +17,7 @@ NH_DEVICE unsigned nh_shared_address(const void *shared) {
 
 /* Copies 16 bytes to shared memory, bypassing L1; if not `valid`, zeros. Both addresses are multiples of 16. */
 NH_DEVICE void nh_copy16_at(unsigned shared, const void *global, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-                 "r"(valid ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0)
                  : "memory");
 }
 NH_DEVICE void nh_copy16(void *shared, const void *global, bool valid) {
@@ -27,15 +26,15 @@ NH_DEVICE void nh_copy16(void *shared, const void *global, bool valid) {
 
 /* The same for 8 bytes, through L1. */
 NH_DEVICE void nh_copy8(void *shared, const void *global, bool valid) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(nh_shared_address(shared)),
-                 "l"(global), "r"(valid ? 8 : 0)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(nh_shared_address(shared)), "l"(global),
+                 "r"(valid ? 8 : 0)
                  : "memory");
 }
 
 /* The same for 4 bytes, through L1. */
 NH_DEVICE void nh_copy4(void *shared, const void *global, bool valid) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(nh_shared_address(shared)),
-                 "l"(global), "r"(valid ? 4 : 0)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(nh_shared_address(shared)), "l"(global),
+                 "r"(valid ? 4 : 0)
                  : "memory");
 }
 

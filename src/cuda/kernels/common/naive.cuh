@@ -40,8 +40,7 @@ template <class Args> NH_DEVICE const nh_cuda_box &nh_rows_box(const Args &args,
 template <class Args>
 NH_DEVICE nh_query nh_query_of(const Args &args, long long row, long long heads, bool keys = false) {
     nh_query query;
-#pragma unroll
-    for (int a = 2; a >= 0; a--) {
+    NH_UNROLL for (int a = 2; a >= 0; a--) {
         query.at[a] = row;
         if constexpr (NH_REGIONS) {
             const nh_cuda_box &box = nh_rows_box(args, a, keys);
@@ -60,8 +59,7 @@ NH_DEVICE nh_query nh_query_of(const Args &args, long long row, long long heads,
 
 template <class Args> NH_DEVICE long long nh_token_count(const Args &args, bool keys = false) {
     long long tokens = 1;
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         if constexpr (NH_REGIONS) {
             tokens *= nh_rows_box(args, a, keys).length;
         } else {
@@ -79,36 +77,31 @@ template <bool KEYS = false, class Visit> NH_DEVICE void nh_for_rows(const nh_cu
 
 /* Loads the columns of one chunk that this lane holds. */
 NH_DEVICE void nh_load_row(const elem *row, int first, int dim, real to[ROW_ELEMENTS]) {
-#pragma unroll
-    for (int v = 0; v < ROW.vectors; v++) {
+    NH_UNROLL for (int v = 0; v < ROW.vectors; v++) {
         int column = first + (v * ROW.group + nh_lane()) * ROW.vector;
         if (ROW.whole || column < dim) {
             nh_load_vector<ROW.vector>(row + column, to + v * ROW.vector);
         } else {
-#pragma unroll
-            for (int i = 0; i < ROW.vector; i++)
+            NH_UNROLL for (int i = 0; i < ROW.vector; i++)
                 to[v * ROW.vector + i] = 0;
         }
     }
 }
 
 NH_DEVICE void nh_store_row(elem *row, int first, int dim, const real from[ROW_ELEMENTS]) {
-#pragma unroll
-    for (int v = 0; v < ROW.vectors; v++) {
+    NH_UNROLL for (int v = 0; v < ROW.vectors; v++) {
         int column = first + (v * ROW.group + nh_lane()) * ROW.vector;
         if (ROW.whole || column < dim) nh_store_vector<ROW.vector>(row + column, from + v * ROW.vector);
     }
 }
 
 NH_DEVICE void nh_clear(real to[ROW_ELEMENTS]) {
-#pragma unroll
-    for (int i = 0; i < ROW_ELEMENTS; i++)
+    NH_UNROLL for (int i = 0; i < ROW_ELEMENTS; i++)
         to[i] = 0;
 }
 
 NH_DEVICE void nh_add_scaled(real to[ROW_ELEMENTS], real factor, const real row[ROW_ELEMENTS]) {
-#pragma unroll
-    for (int i = 0; i < ROW_ELEMENTS; i++)
+    NH_UNROLL for (int i = 0; i < ROW_ELEMENTS; i++)
         to[i] += factor * row[i];
 }
 
@@ -144,8 +137,7 @@ NH_DEVICE void nh_long_add(nh_long_row &row, real factor, const real term[ROW_EL
 }
 
 NH_DEVICE void nh_long_scale(nh_long_row &row, real factor) {
-#pragma unroll
-    for (int i = 0; i < ROW_ELEMENTS; i++) {
+    NH_UNROLL for (int i = 0; i < ROW_ELEMENTS; i++) {
         row.sum[i] *= factor;
         if (ROW_LEVELS) row.part[i] *= factor;
     }
@@ -159,8 +151,7 @@ NH_DEVICE real nh_group_sum(real x) {
 
 NH_DEVICE real nh_part(const real a[ROW_ELEMENTS], const real b[ROW_ELEMENTS]) {
     real sum = 0;
-#pragma unroll
-    for (int i = 0; i < ROW_ELEMENTS; i++)
+    NH_UNROLL for (int i = 0; i < ROW_ELEMENTS; i++)
         sum += a[i] * b[i];
     return sum;
 }
@@ -194,7 +185,7 @@ NH_DEVICE real nh_product_part(const nh_operand &operand, const elem *other) {
 }
 
 /* P of a score. LSE is rounded, an f32 of 1e10 by hundreds, but a weight is never more than 1. */
-__device__ __forceinline__ real nh_weight_of(real score, real lse) {
+NH_DEVICE real nh_weight_of(real score, real lse) {
     const real above = score - lse;
     return nh_exp(above > 0 ? 0 : above);
 }
@@ -226,8 +217,7 @@ constexpr int ROW_PIECES = NH_PERIODIC ? 8 : 1;
 /* What a row sees: the keys of a query or, with INVERSE, the queries of a key. */
 template <bool INVERSE, class Args> NH_DEVICE nh_box nh_seen_box(const Args &args, const long long at[3], int piece) {
     nh_box box;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         const nh_cuda_axis &axis = args.axis[a];
         long long group = at[a], position = at[a];
         nh_range part;
@@ -280,8 +270,7 @@ struct nh_box_rows {
 NH_DEVICE nh_box_rows nh_box_rows_of(const nh_cuda_tensor &t, const nh_box &box, long long batch, long long head) {
     nh_box_rows rows;
     rows.base = nh_row(t, batch, box.first, head);
-#pragma unroll
-    for (int a = 0; a < 3; a++)
+    NH_UNROLL for (int a = 0; a < 3; a++)
         rows.step[a] = t.axis[a] * box.step[a];
     return rows;
 }
@@ -307,8 +296,7 @@ NH_DEVICE nh_bias nh_bias_of(const nh_cuda_args &args, const nh_query &query, co
     nh_bias bias = {0};
     if (!ROW.biased) return bias;
     long long extent[3], entry[3];
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         extent[a] = 2 * args.axis[a].window - 1;
         entry[a] = box.position[a] - query.at[a] / args.axis[a].dilation + args.axis[a].window - 1;
     }

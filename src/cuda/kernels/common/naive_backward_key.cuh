@@ -25,8 +25,7 @@ NH_DEVICE real nh_key_bias(const nh_cuda_args &args, const nh_box &box, const lo
     if (!ROW.biased) return 0;
     const int at[3] = {x, y, z};
     long long entry = head;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         const nh_cuda_axis &axis = args.axis[a];
         entry = entry * (2 * axis.window - 1) + key[a] / axis.dilation - (box.position[a] + at[a]) + axis.window - 1;
     }

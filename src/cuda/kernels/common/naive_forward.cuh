@@ -21,11 +21,9 @@ struct nh_key_run {
 /* Processes up to ROW.keys keys of a run; those beyond count have a score of minus infinity. */
 NH_DEVICE void nh_take_keys(nh_sums &s, const nh_operand &q, const nh_key_run &run, real scale, int dim_v) {
     real score[ROW.keys], largest = s.largest;
-#pragma unroll
-    for (int i = 0; i < ROW.keys; i++)
+    NH_UNROLL for (int i = 0; i < ROW.keys; i++)
         score[i] = i < run.count ? nh_product_part(q, run.k + i * run.k_step) : 0;
-#pragma unroll
-    for (int i = 0; i < ROW.keys; i++) {
+    NH_UNROLL for (int i = 0; i < ROW.keys; i++) {
         score[i] = scale * nh_group_sum(score[i]);
         if (run.bias && i < run.count) score[i] += nh_load(run.bias[i]);
         if (i >= run.count) score[i] = NH_MINUS_INFINITY;
@@ -38,8 +36,7 @@ NH_DEVICE void nh_take_keys(nh_sums &s, const nh_operand &q, const nh_key_run &r
         s.lost *= shrink;
         nh_long_scale(s.out, shrink);
     }
-#pragma unroll
-    for (int i = 0; i < ROW.keys; i++) {
+    NH_UNROLL for (int i = 0; i < ROW.keys; i++) {
         if (i >= run.count) continue;
         real weight = nh_exp(score[i] - shift), row[ROW_ELEMENTS];
         if (NH_LONG_SUMS) {
@@ -101,8 +98,7 @@ NH_DEVICE void nh_take_window(const nh_cuda_args &args, const nh_query &query, c
 /* Whether some element of a query's row, of which a lane has these, is too large to be stored, or NaN. */
 NH_DEVICE bool nh_overflows(const real row[ROW_ELEMENTS]) {
     real beyond = 0;
-#pragma unroll
-    for (int i = 0; i < ROW_ELEMENTS; i++)
+    NH_UNROLL for (int i = 0; i < ROW_ELEMENTS; i++)
         if (!(fabs(row[i]) < NH_BEYOND_STORAGE)) beyond = 1;
     return nh_group_sum(beyond) != 0;
 }
@@ -140,8 +136,7 @@ NH_DEVICE bool nh_attend_by(const nh_cuda_args &args, const nh_query &query, rea
 /* Repairs a query. */
 NH_DEVICE void nh_attend(const nh_cuda_args &args, const nh_query &query) {
     real share = 1;
-#pragma unroll 1
-    while (nh_attend_by(args, query, share))
+    NH_UNROLL_1 while (nh_attend_by(args, query, share))
         share = nh_small_share(args);
 }
 
@@ -156,8 +151,7 @@ NH_DEVICE bool nh_stored_overflow(const nh_cuda_args &args, const nh_query &quer
 NH_DEVICE void nh_attend_rows(const nh_cuda_args &args) {
     real share = 1;
     bool again;
-#pragma unroll 1
-    do {
+    NH_UNROLL_1 do {
         again = false;
         nh_for_rows(args, [&](const nh_query &query) {
             if (share == 1 || nh_stored_overflow(args, query)) again |= nh_attend_by(args, query, share);

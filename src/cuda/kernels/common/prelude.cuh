@@ -25,6 +25,10 @@
 
 #define NH_DEVICE static __device__ __forceinline__
 
+/* Before a loop: whether the compiler unrolls it, entirely or not at all. */
+#define NH_UNROLL _Pragma("unroll")
+#define NH_UNROLL_1 _Pragma("unroll 1")
+
 #define NH_F64 1
 #define NH_F32 2
 #define NH_F16 3
@@ -75,7 +79,7 @@ typedef float real;
 #define NH_NAN __int_as_float(0x7fffffff)
 
 /* An LSE in base 2, or its negative, such that weights relative to one that is far from 0 are not finite. */
-__device__ __forceinline__ float nh_near_lse(float lse) {
+NH_DEVICE float nh_near_lse(float lse) {
     return fabsf(lse) > NH_FAR_LSE && fabsf(lse) < NH_INFINITY ? NH_NAN : lse;
 }
 
@@ -83,15 +87,15 @@ enum { NH_PER_UNIT = 16 / sizeof(elem) }; /* elements in 16 bytes */
 
 #if NH_DTYPE == NH_F64
 #define NH_MINUS_INFINITY __longlong_as_double(0xfff0000000000000ll)
-__device__ __forceinline__ real nh_exp(real x) { return exp(x); }
-__device__ __forceinline__ real nh_log(real x) { return log(x); }
+NH_DEVICE real nh_exp(real x) { return exp(x); }
+NH_DEVICE real nh_log(real x) { return log(x); }
 #else
 #define NH_MINUS_INFINITY __int_as_float(0xff800000)
-__device__ __forceinline__ real nh_exp(real x) { return NH_DTYPE == NH_F32 ? expf(x) : __expf(x); }
-__device__ __forceinline__ real nh_log(real x) { return logf(x); }
+NH_DEVICE real nh_exp(real x) { return NH_DTYPE == NH_F32 ? expf(x) : __expf(x); }
+NH_DEVICE real nh_log(real x) { return logf(x); }
 #endif
 
-__device__ __forceinline__ real nh_load(elem x) {
+NH_DEVICE real nh_load(elem x) {
 #if NH_DTYPE == NH_F16
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
@@ -103,7 +107,7 @@ __device__ __forceinline__ real nh_load(elem x) {
 #endif
 }
 
-__device__ __forceinline__ elem nh_store(real x) {
+NH_DEVICE elem nh_store(real x) {
 #if NH_DTYPE == NH_F16
     elem y;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
@@ -118,14 +122,14 @@ __device__ __forceinline__ elem nh_store(real x) {
 }
 
 /* Stores 16 bytes at once. From words in registers, the compiler would make four stores. */
-__device__ __forceinline__ void nh_store_words(elem *to, const unsigned word[4]) {
+NH_DEVICE void nh_store_words(elem *to, const unsigned word[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
                  "r"(word[3])
                  : "memory");
 }
 
 /* Packs two values of 16 bits, the first in the low half. */
-__device__ __forceinline__ unsigned nh_pack(float low, float high) {
+NH_DEVICE unsigned nh_pack(float low, float high) {
     unsigned both;
 #if NH_DTYPE == NH_F16
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -136,60 +140,51 @@ __device__ __forceinline__ unsigned nh_pack(float low, float high) {
 }
 
 /* Adds a term to a sum (Kahan summation). lost: the rounding error so far, to be subtracted from the next term. */
-__device__ __forceinline__ void nh_add_compensated(real &sum, real &lost, real term) {
+NH_DEVICE void nh_add_compensated(real &sum, real &lost, real term) {
     const real exact = term - lost, larger = sum + exact;
     lost = larger - sum - exact;
     sum = larger;
 }
 
 /* Rounds to the storage type, as P is rounded before P V. */
-__device__ __forceinline__ real nh_round(real x) {
+NH_DEVICE real nh_round(real x) {
     return nh_load(nh_store(x));
 }
 
 /* The larger of a magnitude and that of x; NaN if one of them is. */
-__device__ __forceinline__ float nh_larger(float magnitude, float x) {
+NH_DEVICE float nh_larger(float magnitude, float x) {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(magnitude), "f"(fabsf(x)));
     return y;
 }
 
 /* Up to 16 bytes that are moved by one instruction. */
-template <int COUNT> struct alignas(COUNT * sizeof(elem)) nh_vector {
-    elem at[COUNT];
-};
+template <int COUNT> struct alignas(COUNT * sizeof(elem)) nh_vector { elem at[COUNT]; };
 
-template <int COUNT> __device__ __forceinline__ void nh_load_vector(const elem *from, real to[COUNT]) {
+template <int COUNT> NH_DEVICE void nh_load_vector(const elem *from, real to[COUNT]) {
     nh_vector<COUNT> v = *(const nh_vector<COUNT> *)from;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
+    NH_UNROLL for (int i = 0; i < COUNT; i++)
         to[i] = nh_load(v.at[i]);
 }
 
-template <int COUNT>
-__device__ __forceinline__ void nh_store_vector(elem *to, const real from[COUNT]) {
+template <int COUNT> NH_DEVICE void nh_store_vector(elem *to, const real from[COUNT]) {
     nh_vector<COUNT> v;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
+    NH_UNROLL for (int i = 0; i < COUNT; i++)
         v.at[i] = nh_store(from[i]);
     *(nh_vector<COUNT> *)to = v;
 }
 
-__device__ __forceinline__ elem *nh_row(const nh_cuda_tensor &t, long long batch,
-                                        const long long at[3], long long head) {
-    return (elem *)t.data + batch * t.batch + at[0] * t.axis[0] + at[1] * t.axis[1] +
-           at[2] * t.axis[2] + head * t.head;
+NH_DEVICE elem *nh_row(const nh_cuda_tensor &t, long long batch, const long long at[3], long long head) {
+    return (elem *)t.data + batch * t.batch + at[0] * t.axis[0] + at[1] * t.axis[1] + at[2] * t.axis[2] + head * t.head;
 }
 
 /* An element of a tensor that holds one `real` per token and head: LSE, its gradient, delta. */
-__device__ __forceinline__ real *nh_scalar(const nh_cuda_tensor &t, long long batch,
-                                           const long long at[3], long long head) {
-    return (real *)t.data + batch * t.batch + at[0] * t.axis[0] + at[1] * t.axis[1] +
-           at[2] * t.axis[2] + head * t.head;
+NH_DEVICE real *nh_scalar(const nh_cuda_tensor &t, long long batch, const long long at[3], long long head) {
+    return (real *)t.data + batch * t.batch + at[0] * t.axis[0] + at[1] * t.axis[1] + at[2] * t.axis[2] + head * t.head;
 }
 
 /* Returns the quotient and leaves the remainder in *index. Most indices fit 32 bits, where division is cheap. */
-__device__ __forceinline__ long long nh_split(long long *index, long long divisor) {
+NH_DEVICE long long nh_split(long long *index, long long divisor) {
     long long quotient;
     if (((*index | divisor) >> 32) == 0) {
         quotient = (unsigned)*index / (unsigned)divisor;

@@ -6,8 +6,7 @@
 template <class Args> NH_DEVICE float *nh_sums_row(const Args &args, const nh_query &query) {
     const nh_cuda_tensor &t = args.tensor[NH_D_Q_SUMS];
     float *row = (float *)t.data + query.batch * t.batch + query.head * t.head;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         long long dilation = args.axis[a].dilation, at = query.at[a];
         nh_cuda_box box = {0, args.axis[a].length};
         if constexpr (NH_REGIONS) box = nh_rows_box(args, a, false);

@@ -33,17 +33,17 @@
 #define NH_DILATION(axis) (NH_DILATED ? (axis).dilation : 1)
 #define NH_IS_CAUSAL(axis) (NH_CAUSAL && (axis).causal)
 
-__device__ __forceinline__ bool nh_wraps(int axis) {
+NH_DEVICE bool nh_wraps(int axis) {
     return NH_PERIODIC >> axis & 1;
 }
 
 /* Whether tensors may cover less than the axis, or it is periodic, or has a table. */
-__device__ __forceinline__ bool nh_is_cut(int axis) {
+NH_DEVICE bool nh_is_cut(int axis) {
     return NH_REGIONS && NH_REGION_AXES >> axis & 1;
 }
 
 /* The positions of a dilation group that a box covers; the same as nh_axis_covered of core/problem.h. */
-__device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITION dilation, NH_POSITION group) {
+NH_DEVICE nh_range nh_covered(const nh_cuda_box &box, NH_POSITION dilation, NH_POSITION group) {
     const NH_POSITION first = (NH_POSITION)box.offset - group + dilation - 1;
     if (dilation == 1) return {first, first + (NH_POSITION)box.length}; /* common: saves two divisions */
     return {first / dilation, (first + (NH_POSITION)box.length) / dilation};
@@ -52,7 +52,7 @@ __device__ __forceinline__ nh_range nh_covered(const nh_cuda_box &box, NH_POSITI
 #if NH_TABLES
 /* What the row at a position sees by the axis' table. A load of 8 bytes from memory that no kernel writes, which the
  * compiler moves ahead of barriers: those of a work tile are then under way at the same time. */
-__device__ __forceinline__ nh_range nh_seen_of_table(const nh_cuda_axis &axis, bool inverse, NH_POSITION position) {
+NH_DEVICE nh_range nh_seen_of_table(const nh_cuda_axis &axis, bool inverse, NH_POSITION position) {
     const long long seen = __ldg((const long long *)axis.seen[inverse] + position);
     const int first = (int)seen, count = (int)(seen >> 32);
     return {first, first + count};
@@ -61,8 +61,8 @@ __device__ __forceinline__ nh_range nh_seen_of_table(const nh_cuda_axis &axis, b
 
 /* What the row at a position sees in the whole grid. On an axis with a table the position must be one of the grid. If
  * axes are cut by tables alone, whether this one has a table is known. */
-__device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse,
-                                                    NH_POSITION length, NH_POSITION position) {
+NH_DEVICE nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bool wraps, bool inverse, NH_POSITION length,
+                                   NH_POSITION position) {
 #if NH_TABLES
     if (NH_TABLES == NH_REGION_AXES || axis.seen[inverse]) return nh_seen_of_table(axis, inverse, position);
 #endif
@@ -71,8 +71,7 @@ __device__ __forceinline__ nh_range nh_seen_of_grid(const nh_cuda_axis &axis, bo
 }
 
 /* Moves a position to where tensors have it; false if they do not have it. */
-__device__ __forceinline__ bool nh_find_column(nh_range covered, bool wraps, NH_POSITION length,
-                                               NH_POSITION &position) {
+NH_DEVICE bool nh_find_column(nh_range covered, bool wraps, NH_POSITION length, NH_POSITION &position) {
     if (wraps) position -= nh_laps(position, covered.begin, length) * length;
     return position >= covered.begin && position < covered.end;
 }

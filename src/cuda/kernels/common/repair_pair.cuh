@@ -30,8 +30,8 @@ NH_DEVICE float nh_lanes_dot(const float (&a)[NH_LANE_ELEMENTS], const float (&b
 }
 
 /* statistics: the query's -LSE in base 2 and delta. bias: as it is in its table, not in base 2. */
-NH_DEVICE void nh_repair_pair(const nh_lane_rows &row, const nh_lane_rows &column, float2 statistics,
-                             float scale, float bias, nh_lane_rows &gradient) {
+NH_DEVICE void nh_repair_pair(const nh_lane_rows &row, const nh_lane_rows &column, float2 statistics, float scale,
+                              float bias, nh_lane_rows &gradient) {
     const float score = nh_lanes_dot(row.first, column.first), d_weight = nh_lanes_dot(row.second, column.second);
     const float above = score * scale + (bias * (float)NH_LOG2E + statistics.x);
     float weight = nh_exp2(above > 0.f ? 0.f : above); /* see NH_FAR_LSE */

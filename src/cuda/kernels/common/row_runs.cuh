@@ -12,8 +12,7 @@ template <int ROWS, class Take, class Args> NH_DEVICE void nh_for_runs(const Arg
     if constexpr (NH_REGIONS) end = args.region[2].query.offset + args.region[2].query.length;
     for (long long run = nh_first_row(); run * ROWS < count; run += nh_row_step()) {
         const long long after = (run + 1) * ROWS, run_end = after < count ? after : count;
-#pragma unroll 1
-        for (long long row = run * ROWS; row < run_end;) {
+        NH_UNROLL_1 for (long long row = run * ROWS; row < run_end;) {
             const nh_query query = nh_query_of(args, row, args.heads);
             if (straight && row + ROWS == run_end && query.at[2] + ROWS <= end) {
                 Take::template rows<ROWS>(args, query);

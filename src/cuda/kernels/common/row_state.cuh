@@ -12,8 +12,7 @@ struct nh_state {
 
 /* Combines the sums of a row's four threads. */
 NH_DEVICE void nh_finish_sums(nh_state &state) {
-#pragma unroll
-    for (int half = 0; half < 2; half++)
+    NH_UNROLL for (int half = 0; half < 2; half++)
         state.sum[half] = nh_quad_sum(state.sum[half]);
 }
 
@@ -25,8 +24,7 @@ constexpr float NH_MOST_SUM = NH_DTYPE == NH_F16 ? 0x1p15f : 0x1p100f;
 /* The largest magnitude of this thread's sums of row g (half 0) or g + 8, NaN if one is NaN. */
 template <int COUNT> NH_DEVICE float nh_largest(const float (&sum)[COUNT][4], int half) {
     float largest = fabsf(sum[0][2 * half]);
-#pragma unroll
-    for (int i = 1; i < 2 * COUNT; i++)
+    NH_UNROLL for (int i = 1; i < 2 * COUNT; i++)
         largest = nh_larger(largest, sum[i / 2][2 * half + i % 2]);
     return largest;
 }
