@@ -246,8 +246,7 @@ NH_DEVICE unsigned nh_word(const nh_extents &extents, int slot, const int (&at)[
 }
 
 /* Writes, for every row as a key, its coordinates with guard bits. Called by all threads; a barrier must follow. */
-NH_DEVICE void nh_columns_fill(const nh_short_args &args, const nh_extents &extents, const nh_group *groups,
-                               unsigned *columns) {
+NH_DEVICE void nh_columns_fill(const nh_extents &extents, const nh_group *groups, unsigned *columns) {
     const int none[3] = {0, 0, 0};
     NH_UNROLL_1 for (int row = (int)threadIdx.x; row < nh_rows_of(extents); row += NH_THREADS) {
         const nh_token token = nh_token_of(extents, groups, row);

@@ -283,7 +283,7 @@ extern "C" __global__ void __launch_bounds__(32 * C.warps + 32) short90_forward(
     } else if (warp < C.warps) {
         nh_clear_values(args, ring);
         const nh_group longest = nh_group_of_kind(args, 0);
-        nh_columns_fill(args, nh_extents_of(args, 0), &longest, ring.columns);
+        nh_columns_fill(nh_extents_of(args, 0), &longest, ring.columns);
     }
     __syncthreads();
     if (warp < C.warps) {

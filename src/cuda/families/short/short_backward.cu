@@ -123,7 +123,7 @@ NH_DEVICE nh_reach nh_reach_of_all(nh_reach row) {
 /* Fills in the windows of all rows, and the columns of each warp tile. Two lanes of a warp have the same row. */
 NH_DEVICE void nh_tables_fill(const nh_block &block) {
     const nh_tile &tile = block.tile;
-    nh_columns_fill(block.args, block.extents, tile.groups, tile.column);
+    nh_columns_fill(block.extents, tile.groups, tile.column);
     NH_UNROLL_1 for (int warp_tile = (int)threadIdx.x / 32; warp_tile < block.rows / 16; warp_tile += C.warps) {
         const int row = 16 * warp_tile + (int)threadIdx.x % 16;
         const nh_token token = nh_token_at(block, row);

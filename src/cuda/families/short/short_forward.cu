@@ -322,7 +322,7 @@ NH_DEVICE void nh_fetch(const nh_short_args &args, int round) {
         const nh_work work = nh_work_of(args, round);
         nh_copy_work_tile(work);
         if (C.order != SHORT_EVEN || round < C.stages)
-            nh_columns_fill(args, work.work_tile.extents, work.groups, work.columns);
+            nh_columns_fill(work.work_tile.extents, work.groups, work.columns);
     }
     nh_copy_commit();
 }

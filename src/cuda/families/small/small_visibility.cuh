@@ -117,7 +117,7 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
 }
 
 /* Called by all threads; a barrier must follow. */
-NH_DEVICE void nh_tables_fill(const nh_tiled_args &args, nh_prefixes &prefixes, nh_column_tables &columns) {
+NH_DEVICE void nh_tables_fill(nh_prefixes &prefixes, nh_column_tables &columns) {
     NH_UNROLL for (int a = NH_BITS ? NH_FIRST_AXIS : 3; a < 3; a++)
         for (int i = (int)threadIdx.x; i < 4 * NH_CHUNKS * (nh_axis_columns(a) + 1); i += NH_THREADS) {
             int t = i % 4, chunk = i / 4 % NH_CHUNKS, below = i / (4 * NH_CHUNKS);
@@ -344,7 +344,7 @@ NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_
         tables.scale = (float)(args.scale * NH_LOG2E);
         tables.shift = (float)(-1 / args.scale);
     }
-    nh_tables_fill(args, tables.prefixes, tables.columns);
+    nh_tables_fill(tables.prefixes, tables.columns);
 }
 
 /* Copies one number per row of a work tile, the last axis fastest; zeros for padding rows. `threads` is a multiple of

@@ -19,13 +19,6 @@ template <int LANES> __device__ __forceinline__ unsigned nh_lanes_mask(void) {
 }
 
 /* LANES must be a power of two. */
-template <int LANES> __device__ __forceinline__ float nh_lanes_max(float x, unsigned mask = ~0u) {
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(mask, x, step));
-    return x;
-}
-
 template <int LANES, typename real> __device__ __forceinline__ real nh_lanes_sum(real x, unsigned mask = ~0u) {
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2)
