@@ -126,7 +126,7 @@ static double tile_ns(const struct nh_cuda_operation *operation, double ns) {
 /* What a member has in its batch's launch, in which the members' own follow each other: work tiles that are dealt out to
  * blocks, or blocks. */
 static int64_t share_of(const struct nh_cuda_step *step) {
-    return step->wave_blocks ? step->work_tiles : step->grid[0];
+    return step->wave_blocks ? NH_PREPARING_TILES + step->work_tiles : step->grid[0];
 }
 
 /* Whether one more member leaves them within the hardware's limits. */

@@ -105,36 +105,39 @@ __device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, i
     __syncthreads();
 }
 
-/* The work tiles of all members that the launch has before this block's. */
-__device__ __forceinline__ unsigned nh_dealt_before(const nh_cuda_members &members, unsigned block) {
+/* Where the block's run of work tiles begins among those of all members. */
+__device__ __forceinline__ unsigned nh_run_begin(const nh_cuda_members &members, unsigned block) {
     const unsigned first = members.member[0].first_block, end = members.member[members.members].first_block;
     return first + (unsigned)((unsigned long long)(end - first) * block / gridDim.x);
 }
 
-/* Takes the member of work tile `at`, and sets which of its work tiles, from there on and before `end`, are this
- * block's. Returns the first one that is not. */
+/* Takes the member to which `at` belongs, and sets which of its work tiles, from there on and before `end`, are this
+ * block's. Returns whether there are any. at: set to where the next member begins. */
 template <int MAPS, class Args>
-__device__ __forceinline__ unsigned nh_take_work_tiles(const nh_cuda_members &members, unsigned at, unsigned end,
-                                                       Args *args) {
+__device__ __forceinline__ bool nh_take_work_tiles(const nh_cuda_members &members, unsigned &at, unsigned end,
+                                                   Args *args) {
     const int member = nh_member_of(members, at);
-    const unsigned first = members.member[member].first_block;
-    end = min(end, members.member[member + 1].first_block);
+    const unsigned first = members.member[member].first_block + NH_PREPARING_TILES;
+    const unsigned begin = max(at, first) - first;
+    at = members.member[member + 1].first_block;
+    end = max(min(end, at), first) - first;
+    if (begin == end) return false;
     nh_take_member<MAPS>(members, member, args);
     if (threadIdx.x == 0) {
-        nh_own.first_block = at - first;
-        args->tiling.work_tiles = (int)(end - first);
+        nh_own.first_block = begin;
+        args->tiling.work_tiles = (int)end;
     }
     __syncthreads();
-    return end;
+    return true;
 }
 
-/* Calls work() for the block's member, or for one member after the other. */
+/* Calls work() for the block's member or, if work tiles are dealt, for one member after the other. */
 template <int MAPS, class Args, class Work>
 __device__ __forceinline__ void nh_run_members(const nh_cuda_members &members, Args &args, const Work &work) {
     if constexpr (NH_DEALS) {
-        const unsigned end = nh_dealt_before(members, blockIdx.x + 1);
-        for (unsigned at = nh_dealt_before(members, blockIdx.x); at < end;) {
-            at = nh_take_work_tiles<MAPS>(members, at, end, &args);
+        const unsigned end = nh_run_begin(members, blockIdx.x + 1);
+        for (unsigned at = nh_run_begin(members, blockIdx.x); at < end;) {
+            if (!nh_take_work_tiles<MAPS>(members, at, end, &args)) continue;
             work();
             __syncthreads();
         }
