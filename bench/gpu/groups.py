@@ -6,7 +6,7 @@
 Each row times, in turn within one run, a group, the loop of calls that it replaces, and one problem of as many tokens with the same
 window (or, for sets of heads, the mean of the windows alone); forward, and forward with gradients. With CUDA the first two also as
 replayed CUDA graphs, without gradients. The plans of the group are made before; what making one costs is timed for a fresh set of
-sizes. --small: a few samples, for trying it; --full: 8 clips and 64 recordings, whose kernels take minutes to compile, instead of 3 and
+sizes, forward and backward. --small: a few samples, for trying it; --full: 8 clips and 64 recordings, whose kernels take minutes to compile, instead of 3 and
 12. Kernels of all samples are compiled at a time, on all cores, before anything is timed. Times are milliseconds.
 
 Needs the package and torch: installed, or PYTHONPATH=bindings/python in a source tree that is built.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ import torch
 
 import nhood
 import nhood.torch as nt
+from nhood import _groups
 from timing import medians_in_turn
 
 Call = Callable[..., Any]
@@ -126,12 +128,46 @@ def of_samples(name: str, layouts: list[Any], heads: int, dim: int, window: Any,
         compile_all([(group, packed), (one, whole), *alone])
     row = timed(name, {"group": (group, packed), "loop": (loop, packed), "one problem": (one, whole)}, device, turns)
     row["tokens"], row["samples"] = tokens, len(layouts)
-    others = [tuple(length + 1 for length in layout) for layout in layouts]
-    fresh = drawn((1, sum(int(torch.tensor(layout).prod()) for layout in others)), heads, dim, device, dtype)
-    start = time.perf_counter()
-    nt.neighborhood_attention_varlen(*[x.detach() for x in fresh], window, layouts=others)
-    row["first call with new sizes"] = 1e3 * (time.perf_counter() - start)
+    row["first calls with new sizes"] = first_calls(layouts, heads, dim, window, device, dtype)
     return row
+
+
+def first_calls(layouts: list[Any], heads: int, dim: int, window: Any, device: str, dtype: Any) -> dict[str, float]:
+    """What calls take on the host for sizes that are all new, in the median of some, and what of it is the library's plan: forward and
+    backward. The first ones, which may compile kernels, are left out."""
+    create, planned, taken = _groups._create, 0.0, []
+
+    def timed_create(*given: Any) -> Any:
+        nonlocal planned
+        start = time.perf_counter()
+        made = create(*given)
+        planned += time.perf_counter() - start
+        return made
+
+    def host(call: Callable[[], Any]) -> tuple[Any, float, float]:
+        nonlocal planned
+        synchronize(device)
+        planned, start = 0.0, time.perf_counter()
+        result = call()
+        return result, 1e3 * (time.perf_counter() - start), 1e3 * planned
+
+    _groups._create = timed_create
+    try:
+        for more in range(1, 10):
+            others = [tuple(length + more for length in layout) for layout in layouts]
+            fresh = drawn((1, sum(int(torch.tensor(layout).prod()) for layout in others)), heads, dim, device, dtype)
+            out, *forward = host(lambda f=fresh, o=others: nt.neighborhood_attention_varlen(*f, window, layouts=o))  # type: ignore[misc]
+            _, *backward = host(lambda f=fresh, o=out: torch.autograd.grad(o, f, torch.ones_like(o)))  # type: ignore[misc]
+            taken.append([*forward, *backward])
+    finally:
+        _groups._create = create
+    names = ("forward", "its plan in C", "backward", "plan in C")
+    return dict(zip(names, [statistics.median(of[3:]) for of in zip(*taken)]))
+
+
+def synchronize(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
 
 
 def of_sets(name: str, batch: int, side: int, heads: int, dim: int, device: str, dtype: Any, turns: int) -> dict[str, Any]:
@@ -178,8 +214,9 @@ def main() -> None:
             times = row[what]
             print(f"  {what}: " + ", ".join(f"{way} {ms:.4g}" for way, ms in times.items()), end="")
             print(f"; group / loop {times['group'] / times['loop']:.3f}")
-        if "first call with new sizes" in row:
-            print(f"  first call with new sizes: {row['first call with new sizes']:.3g}")
+        if "first calls with new sizes" in row:
+            print("  first calls with new sizes, on the host: ", end="")
+            print(", ".join(f"{what} {ms:.3g}" for what, ms in row["first calls with new sizes"].items()))
     if given.json:
         given.json.write_text(json.dumps({"version": nhood.__version__, "device": device, "dtype": str(dtype), "rows": rows}, indent=1))
 

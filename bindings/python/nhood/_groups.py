@@ -34,6 +34,7 @@ _EMPTY = (1, 1, 1, 1, 0, 0, 0, 0)
 RECORD = ("kind", "queries", "keys", "size", "shift", "valid")
 
 _PROBLEM = np.dtype(c.Problem)
+_PROBLEM_WORDS = ctypes.sizeof(c.Problem) // 8
 _IO_WORDS = ctypes.sizeof(c.Io) // 8
 _IO_DATA = c.Io.data.offset // 8
 
@@ -92,13 +93,37 @@ def _blank(asked: Asked, dtype: int, rank: int, count: int) -> np.ndarray:
     return np.frombuffer(bytearray(bytes(blank_problem(asked, dtype, rank)) * count), _PROBLEM)
 
 
+def _words_of(problems: np.ndarray) -> np.ndarray:
+    """The same memory as words, [member, word]: many fields of all members are then set by one assignment, where numpy takes some
+    microseconds for each field."""
+    return problems.view(np.int64).reshape(len(problems), _PROBLEM_WORDS)
+
+
+@functools.lru_cache(maxsize=None)
+def _axis_columns(rank: int) -> np.ndarray:
+    """The words of length, window, stride and dilation of each axis."""
+    first, size = c.Problem.axis.offset // 8, ctypes.sizeof(c.Axis) // 8
+    return np.array([first + size * axis + i for axis in range(rank) for i in range(4)], np.intp)
+
+
+@functools.lru_cache(maxsize=256)
+def _stride_columns(slots: tuple[int, ...], rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """The words of the strides of batch and axes of each slot, and of its head."""
+    first, size = c.Problem.strides.offset // 8, ctypes.sizeof(c.Strides) // 8
+    strided = [first + size * slot + i for slot in slots for i in range(1 + rank)]
+    heads = [first + size * slot + c.Strides.head.offset // 8 for slot in slots]
+    return np.array(strided, np.intp), np.array(heads, np.intp)
+
+
 def _fill_axes(problems: np.ndarray, axes: np.ndarray) -> None:
     """axes: [member, axis, len(AXIS)]"""
     rank = axes.shape[1]
-    for i, name in enumerate(AXIS[:5]):
-        problems["axis"][name][:, :rank] = axes[:, :, i]
-    problems["region"]["query_length"][:, :rank] = axes[:, :, 5]
-    problems["region"]["key_length"][:, :rank] = np.where(axes[:, :, 7] == 0, axes[:, :, 6], 0)
+    _words_of(problems)[:, _axis_columns(rank)] = axes[:, :, :4].reshape(len(axes), 4 * rank)
+    if axes[:, :, 4].any():
+        problems["axis"]["causal"][:, :rank] = axes[:, :, 4]
+    if axes[:, :, 5:].any():
+        problems["region"]["query_length"][:, :rank] = axes[:, :, 5]
+        problems["region"]["key_length"][:, :rank] = np.where(axes[:, :, 7] == 0, axes[:, :, 6], 0)
 
 
 def _fill_windows(problems: np.ndarray, axes: np.ndarray, windows: dict[int, Windows]) -> None:
@@ -182,6 +207,8 @@ def axes_of(rows: np.ndarray) -> np.ndarray:
 
 def extents_of(axes: np.ndarray, side: int) -> np.ndarray:
     """Returns the extent of each member along each axis, for queries (side 0) or keys (1)."""
+    if not axes[:, :, 5 + side].any():
+        return axes[:, :, 0]
     return np.where(axes[:, :, 5 + side] == 0, axes[:, :, 0], axes[:, :, 5 + side])
 
 
@@ -241,11 +268,13 @@ class Members(NamedTuple):
 
 def read_table(table: np.ndarray, totals: tuple[int, int], whole: bool) -> Members:
     rows, axes, windows = _read_axes(table)
-    extents = [extents_of(axes, side) for side in (0, 1)]
-    first = rows[:, 0], rows[:, 1]
-    given = "layouts have", "layouts and windows have" if windows else "layouts have"
-    tokens = [_tokens(*of, whole) for of in zip(("query", "key"), given, extents, first, totals)]
-    return Members(axes, first, (tokens[0], tokens[1]), np.ones(len(axes), np.int64), windows)
+    first, one = (rows[:, 0], rows[:, 1]), np.ones(len(axes), np.int64)
+    queries = _tokens("query", "layouts have", extents_of(axes, 0), first[0], totals[0], whole)
+    if totals[0] == totals[1] and not axes[:, :, 5:].any() and (first[0] == first[1]).all():
+        return Members(axes, first, (queries, queries), one, windows)  # keys are where queries are
+    given = "layouts and windows have" if windows else "layouts have"
+    keys = _tokens("key", given, extents_of(axes, 1), first[1], totals[1], whole)
+    return Members(axes, first, (queries, keys), one, windows)
 
 
 def table_windows(table: np.ndarray) -> tuple[np.ndarray, dict[int, Windows]]:
@@ -266,6 +295,8 @@ def _joined(members: Members) -> Members:
     same = (members.axes[1:] == members.axes[:-1]).all(axis=(1, 2))
     for first, tokens in zip(members.first, members.tokens):
         same &= first[1:] == first[:-1] + tokens[:-1]
+    if not same.any():
+        return members
     kept = np.flatnonzero(np.concatenate([[True], ~same])[: len(members.axes)])
     batch = np.diff(np.append(kept, len(members.axes)))
     pairs = [tuple(of[kept] for of in pair) for pair in (members.first, members.tokens)]
@@ -273,16 +304,18 @@ def _joined(members: Members) -> Members:
 
 
 def _problems_of(asked: Asked, dtype: int, sizes: dict[str, int], members: Members) -> np.ndarray:
-    rank = members.axes.shape[1]
-    problems = _blank(asked, dtype, rank, len(members.axes))
-    axes = members.axes.copy()
-    empty = (members.tokens[0] == 0) | (members.tokens[1] == 0)
-    axes[empty] = _EMPTY
+    axes = members.axes
+    blank = blank_problem(asked, dtype, axes.shape[1])
+    blank.heads, blank.kv_heads, blank.dim, blank.dim_v = sizes["H"], sizes["K"], sizes["D"], sizes["V"]
+    problems = np.frombuffer(bytearray(bytes(blank) * len(axes)), _PROBLEM)
+    batch, empty = members.batch, (members.tokens[0] == 0) | (members.tokens[1] == 0)
+    if empty.any():
+        axes, batch = axes.copy(), np.where(empty, 0, batch)
+        axes[empty] = _EMPTY
     _fill_axes(problems, axes)
-    _fill_windows(problems, axes, members.windows)
-    problems["batch"] = np.where(empty, 0, members.batch)
-    problems["heads"], problems["kv_heads"] = sizes["H"], sizes["K"]
-    problems["dim"], problems["dim_v"] = sizes["D"], sizes["V"]
+    if members.windows:
+        _fill_windows(problems, axes, members.windows)
+    problems["batch"] = batch
     return problems
 
 
@@ -325,18 +358,26 @@ def _steps(tensor: Tensor, layout: Layout, last: bool) -> list[int]:
     return [stride // size for stride in byte_strides]
 
 
-def _lie_packed(problems: np.ndarray, tensor: Tensor, layout: Layout, members: Members) -> np.ndarray:
-    """Sets the members' strides in a packed array, and returns their offsets in bytes."""
-    side = "Y" in tensor.shape
-    steps = _steps(tensor, layout, tensor.shape[-1] in "DV")
-    extents = extents_of(members.axes, int(side))
-    strides, step = problems["strides"], np.full(len(problems), steps[1], np.int64)
-    for axis in reversed(range(extents.shape[1])):
-        strides["axis"][:, tensor.slot, axis] = step
-        step = step * extents[:, axis]
-    strides["head"][:, tensor.slot] = steps[2]
-    strides["batch"][:, tensor.slot] = np.where(step == 0, 1, step)  # all zero would mean packed
-    return members.first[side] * steps[1] * c.DTYPE_BYTES[layout[2]]
+def _lie_packed(problems: np.ndarray, present: Sequence[tuple[Tensor, Layout]], members: Members) -> np.ndarray:
+    """Sets the members' strides in packed arrays, and returns their offsets in bytes, [member, array]."""
+    words, (count, rank) = _words_of(problems), members.axes.shape[:2]
+    offsets = np.empty((count, len(present)), np.int64)
+    for side in (0, 1):
+        places = [i for i, (of, _) in enumerate(present) if ("Y" in of.shape) == side]
+        steps = [_steps(of, layout, of.shape[-1] in "DV") for of, layout in (present[i] for i in places)]
+        extents = extents_of(members.axes, side)
+        tokens = np.ones((count, 1 + rank), np.int64)  # of a batch entry, and of a step along each axis
+        for axis in reversed(range(rank)):
+            tokens[:, axis] = tokens[:, axis + 1] * extents[:, axis]
+        strides = tokens[:, None, :] * np.array([own[1] for own in steps], np.int64)[:, None]
+        batch = strides[:, :, 0]
+        batch[batch == 0] = 1  # all zero would mean packed
+        strided, heads = _stride_columns(tuple([present[i][0].slot for i in places]), rank)
+        words[:, strided] = strides.reshape(count, len(strided))
+        words[:, heads] = [own[2] for own in steps]
+        bytes_of = [own[1] * c.DTYPE_BYTES[present[i][1][2]] for i, own in zip(places, steps)]
+        offsets[:, places] = members.first[side][:, None] * np.array(bytes_of, np.int64)
+    return offsets
 
 
 def _totals(sizes: dict[str, int]) -> tuple[int, int]:
@@ -379,14 +420,14 @@ def packed_plan(
     problems = _problems_of(asked, dtype, sizes, members)
     outputs = _outputs(asked, dtype, sizes, 1)
     present = _present(asked, layouts, outputs)
-    offsets = [_lie_packed(problems, *one, members) for one in present]
+    offsets = _lie_packed(problems, present, members)
     attended = members.batch * ((members.tokens[0] > 0) & (members.tokens[1] > 0))
     return GroupPlan(
         *_create(context, device, problems),
         len(problems),
         outputs,
         np.array([_IO_DATA + of.slot for of, _ in present], np.intp),
-        np.stack(offsets, axis=1),
+        offsets,
         tuple(int((of * attended).sum()) == total for of, total in zip(members.tokens, _totals(sizes))),  # type: ignore[arg-type]
     )
 
@@ -609,10 +650,14 @@ def layouts_table(
     table = np.zeros((count, row_words(rank)), np.int64)
     axes = table[:, FIRSTS:].reshape(count, rank, len(AXIS))
     for i, (name, values) in enumerate(zip(_NAMES, (layouts, windows, strides, dilations, (causal,)))):
-        for value in (value for row in values for value in row):
-            int_in(int(value), name, 63)
+        try:
+            column = np.array(values, np.int64)
+        except OverflowError:
+            for value in (value for row in values for value in row):
+                int_in(int(value), name, 63)
+            raise
         if count:
-            axes[:, :, i] = np.array(values, np.int64)
+            axes[:, :, i] = column
     if tables:
         axes[:, :, 6:] = windows_words(axes[:, :, 0], tables)
     for side in (0, 1):

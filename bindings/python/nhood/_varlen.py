@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal, Optional, Union, overload
 
 import numpy as np
@@ -30,7 +31,14 @@ def _of_samples(name: str, one: Any, many: Any, rank: int, count: int, default: 
         raise ValueError(f"{name} = {one} and {name}s: give one of them")
     if len(many) != count:
         raise ValueError(f"{name}s has {len(many)} entries, layouts {count}")
+    if _are_plain(many) and all([len(entry) == rank for entry in many]):
+        return tuple(map(tuple, many))
     return tuple([per_axis(entry, rank, f"{name}s[{i}]") for i, entry in enumerate(many)])
+
+
+def _are_plain(many: Any) -> bool:
+    """Whether all entries are lists or tuples of int and nothing else, which needs no look at each."""
+    return {*map(type, many)} <= {list, tuple} and {*map(type, chain.from_iterable(many))} <= {int}
 
 
 def _parted(kernel_size: Any, rank: int) -> tuple[Any, list[str]]:
@@ -45,7 +53,7 @@ def _parted(kernel_size: Any, rank: int) -> tuple[Any, list[str]]:
 def part_windows(one: Any, many: Any, rank: int) -> tuple[Any, Any, str]:
     """kernel_size and kernel_sizes with 1 for each Windows, and the text of those: for each axis, of all samples or of each."""
     one, texts = _parted(one, rank)
-    if isinstance(many, (list, tuple)):
+    if isinstance(many, (list, tuple)) and not _are_plain(many):
         pairs = [_parted(entry, rank) for entry in many]
         many = [sizes for sizes, _ in pairs]
         texts += [text for _, of_axes in pairs for text in of_axes or [""] * rank]
@@ -54,6 +62,10 @@ def part_windows(one: Any, many: Any, rank: int) -> tuple[Any, Any, str]:
 
 def read_layouts(layouts: Layouts, rank: Optional[int] = None) -> ByAxis:
     """Tuples of integers, all of one length, which is `rank` if that is given."""
+    if _are_plain(layouts):
+        axes, least = {*map(len, layouts)}, min(chain.from_iterable(layouts), default=-1)
+        if len(axes) == 1 and axes <= ({1, 2, 3} if rank is None else {rank}) and least >= 0:
+            return tuple(map(tuple, layouts))
     read = tuple([tuple([int(length) for length in layout]) for layout in layouts])
     for i, layout in enumerate(read):
         rank = len(layout) if rank is None else rank
