@@ -356,6 +356,42 @@ static nhood_status make_images(void) {
     return status;
 }
 
+/* Every config that cuda.small proposes for members of groups leaves room for a member's arguments, so that its launches are those of
+ * all members. */
+static void check_room(void) {
+    static const char *const text[] = {
+        "fwd:bf16:b512h12d64:40x40:w7x7", "fwd:bf16:b9h12d64:64x64:w7x7",
+        "fwd:f32:b9h4d32:64x64:w7x7",     "bwd:bf16:b99h12d64:40x40:w7x7",
+        "bwd:f16:b9h4d32:64x64:w13x13",   "fwd:bf16:b512h8d64:5000:w129",
+        "bwd:bf16:b99h8d64:5000:w129",    "fwd:f16:b9h8d32:16x30x40:w5x5x5"};
+    enum { MOST_CONFIGS = 16 };
+    struct nh_device grouped = f.device[0];
+    int configs = 0;
+    grouped.kernels_later = true;
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        struct nh_problem problem;
+        struct nh_config config[MOST_CONFIGS];
+        memset(config, 0, sizeof config);
+        read_problem(text[i], &problem);
+        const int count = nh_solver_cuda_small.candidates(&problem, &grouped, config, MOST_CONFIGS);
+        configs += count;
+        for (int k = 0; k < count; k++) {
+            struct nh_operation *built;
+            const nhood_status status = nh_solver_cuda_small.build(&nh_solver_cuda_small, &problem,
+                                                                   &grouped, &config[k], &built);
+            CHECK(!status, "%s: %s", text[i], nhood_last_error());
+            if (status) return;
+            const struct nh_cuda_operation *operation = (const void *)built;
+            for (int32_t s = 0; s < operation->count; s++)
+                CHECK(nh_cuda_serves_members(operation, &operation->step[s]),
+                      "%s, config %d, step %d: %lld bytes of shared memory", text[i], k, (int)s,
+                      (long long)operation->step[s].shared_bytes);
+            built->destroy(built);
+        }
+    }
+    CHECK(configs > 12, "%d configs", configs);
+}
+
 int main(void) {
     fake_driver_reset(90);
     fake.for_members = true;
@@ -368,6 +404,7 @@ int main(void) {
     check_maps();
     check_windows();
     check_refusals();
+    check_room();
     fixture_close(&f, "groups");
     check_failing_call(&f, "memory_allocate", make_boxes);
     check_failing_call(&f, "memory_send", make_boxes);

@@ -3,6 +3,7 @@
 
 #include "dtype.h"
 #include "kernel_abi.h"
+#include "launch.h"
 #include "rates.h"
 #include "tile_count.h"
 
@@ -53,13 +54,15 @@ static int64_t block_warps(const struct nh_small_launch *launch) {
     return nh_ceil_div(launch->config.warps + launch->config.fetchers, 4) * 4;
 }
 
-/* Blocks that are resident on a multiprocessor; 0: not even one fits. Blocks of the copy engine have many warps: such a
- * block is taken only if the compiler need not spill. */
+/* Blocks that are resident on a multiprocessor; 0: not even one fits, with the arguments of a member if it serves several. Blocks of
+ * the copy engine have many warps: such a block is taken only if the compiler need not spill. */
 static int64_t residents_of(const struct nh_small_launch *launch) {
     enum { MOST_RESIDENTS = 16, MOST_WARPS = 48 };
-    int64_t by_shared =
-        nh_cuda_residents_by_shared(launch->cuda, small_shared_bytes(&launch->config));
-    if (!by_shared) return 0;
+    const int64_t shared_bytes = small_shared_bytes(&launch->config);
+    const int64_t by_shared = nh_cuda_residents_by_shared(launch->cuda, shared_bytes);
+    if (!by_shared || (launch->for_group && shared_bytes > launch->cuda->shared_bytes_per_block -
+                                                               NH_MEMBER_SHARED_BYTES))
+        return 0;
     int64_t wanted = registers_of(launch), warps = block_warps(launch);
     int64_t by_registers =
         NH_CUDA_REGISTERS / (32 * warps * nh_min(nh_ceil_div(wanted, 8) * 8, 256));
