@@ -229,7 +229,7 @@ struct consumer {
  * are not multiplied yet, among the tiles of all loops. */
 struct place_in_loop {
     kv_loop loop;
-    part mine;
+    seen_tiles mine;
     unsigned n, before;
 };
 
@@ -260,7 +260,7 @@ NH_DEVICE void begin_work_tile(const nh_tiled_args &args, const nh_work_tile &wo
             visible.end[C.stack] = __shfl_sync(~0u, visible.end[C.stack], 0);
         }
     }
-    part_begin(args, work_tile, my.warpgroup, at.loop, at.mine);
+    find_seen_tiles(args, work_tile, my.warpgroup, at.loop, at.mine);
     set_starts(my.masks, at.loop);
     NH_UNROLL for (int i = 0; i < OUTS; i++)
         a.out[i] = 0;
@@ -319,9 +319,9 @@ NH_DEVICE bool weigh_plane(const nh_tiled_args &args, const layout &s, const nh_
 /* Passes over tiles behind the end of a line. Values that are not multiplied yet hold a stage, so this must not go
  * further than the other stages. Returns whether the warpgroup multiplies the tile at which it then is. */
 NH_DEVICE bool begin_line(const layout &s, const nh_work_tile &work_tile, place_in_loop &at) {
-    NH_UNROLL_1 while (tiles_ahead(at.n, at.before) < C.stages && outside_part(at.loop, at.mine))
+    NH_UNROLL_1 while (tiles_ahead(at.n, at.before) < C.stages && outside_seen(at.loop, at.mine))
         pass_over(s, work_tile, at);
-    return at.loop.t <= at.mine.last && !outside_part(at.loop, at.mine);
+    return at.loop.t <= at.mine.last && !outside_seen(at.loop, at.mine);
 }
 
 /* O += P V of the tile before. */
@@ -333,7 +333,7 @@ NH_DEVICE void issue_values_before(const layout &s, const place_in_loop &at, acc
  * stages (begin_line). First scores and last values are outside the loop. */
 NH_DEVICE void take_tiles(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, consumer &my,
                           place_in_loop &at, accumulators &a) {
-    while (outside_part(at.loop, at.mine))
+    while (outside_seen(at.loop, at.mine))
         pass_over(s, work_tile, at);
     issue_tile(s, my, at, a);
     nh_wgmma_wait<0>();

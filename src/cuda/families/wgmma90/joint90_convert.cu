@@ -26,11 +26,9 @@ struct take {
         elem *to = nh_row(args.tensor[NH_D_Q], query.batch, query.at, query.head) + first_column();
         float4 unit[COUNT];
         float zero = 0;
-#pragma unroll
-        for (int i = 0; i < COUNT; i++)
+        NH_UNROLL for (int i = 0; i < COUNT; i++)
             unit[i] = from[i * (args.tensor[NH_D_Q_SUMS].axis[2] / 4)];
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
+        NH_UNROLL for (int i = 0; i < COUNT; i++) {
             zero = fmaf(0, unit[i].x, fmaf(0, unit[i].y, fmaf(0, unit[i].z, fmaf(0, unit[i].w, zero))));
             *(uint2 *)(to + i * args.tensor[NH_D_Q].axis[2]) = in_order(unit[i], (float)args.scale);
         }

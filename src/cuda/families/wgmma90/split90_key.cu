@@ -97,7 +97,7 @@ struct head_turn {
 /* Processes the tiles of a line of which the warpgroup's keys see something. No stage is held between lines, where
  * tiles are skipped. */
 __device__ __forceinline__ void take_line(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
-                                          const part &mine, const head_turn &turn, kv_loop &loop, unsigned &n,
+                                          const seen_tiles &mine, const head_turn &turn, kv_loop &loop, unsigned &n,
                                           key_rows &r) {
     unsigned before = n;
     packed_tile packed;
@@ -133,11 +133,11 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const layou
 
 /* Processes the loop over the queries of one head. */
 __device__ __forceinline__ void take_head(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
-                                          const part &mine, const head_turn &turn, kv_loop &loop, unsigned &n,
+                                          const seen_tiles &mine, const head_turn &turn, kv_loop &loop, unsigned &n,
                                           key_rows &r) {
     kv_loop_restart(loop);
     while (loop.t <= mine.last) {
-        while (outside_part(loop, mine))
+        while (outside_seen(loop, mine))
             pass_over(s, work_tile, loop, n);
         take_line(args, s, work_tile, mine, turn, loop, n, r);
     }
@@ -176,13 +176,13 @@ __device__ __forceinline__ float consume_lines(const nh_tiled_args &args, const 
     kv_loop loop;
     for (work_rounds rounds = first_round(); index_in(rounds) < args.tiling.work_tiles; next_round(rounds)) {
         const unsigned place = own_place(work_tiles);
-        part mine;
+        seen_tiles mine;
         nh_barrier_wait(s.own_full + 8 * place, own_phase(work_tiles));
         work_tiles++;
         work_tile = work_tile_at(place);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         key_rows_clear(r);
-        part_begin(args, work_tile, warpgroup, loop, mine);
+        find_seen_tiles(args, work_tile, warpgroup, loop, mine);
         for (int left = group_heads; left > 0; left--)
             take_head(args, s, work_tile, mine, {place, left == 1, scale}, loop, n, r);
         zero += finish_work_tile(args, s, work_tile, row, r, true);

@@ -172,8 +172,8 @@ NH_DEVICE void issue_tile(const layout &s, unsigned n, unsigned before, const ow
 
 /* Processes the tiles of a line of which the warpgroup's queries see something; its own rows are released after the
  * last. No stage is held between lines, where tiles are skipped. */
-NH_DEVICE void take_line(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, const part &mine,
-                         const own_rows &own, kv_loop &loop, unsigned &n, float *d_q) {
+NH_DEVICE void take_line(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                         const seen_tiles &mine, const own_rows &own, kv_loop &loop, unsigned &n, float *d_q) {
     unsigned before = n, packed[SCORES / 2];
     float score[SCORES], d_p[SCORES];
     plane_bits seen;
@@ -205,10 +205,10 @@ NH_DEVICE void take_line(const nh_tiled_args &args, const layout &s, const nh_wo
 }
 
 /* Processes the loop over the work tile's keys. */
-NH_DEVICE void take_keys(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, const part &mine,
-                         const own_rows &own, kv_loop &loop, unsigned &n, float *d_q) {
+NH_DEVICE void take_keys(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                         const seen_tiles &mine, const own_rows &own, kv_loop &loop, unsigned &n, float *d_q) {
     while (loop.t <= mine.last) {
-        while (outside_part(loop, mine))
+        while (outside_seen(loop, mine))
             pass_over(s, work_tile, loop, n);
         take_line(args, s, work_tile, mine, own, loop, n, d_q);
     }
@@ -280,12 +280,12 @@ NH_DEVICE float consume_lines(const nh_tiled_args &args, const layout &s, int wa
     kv_loop loop;
     for (work_rounds r = first_round(); index_in(r) < args.tiling.work_tiles; next_round(r)) {
         const unsigned place = own_place(work_tiles);
-        part mine;
+        seen_tiles mine;
         nh_barrier_wait(s.own_full + 8 * place, own_phase(work_tiles));
         work_tiles++;
         work_tile = work_tile_at(place);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
-        part_begin(args, work_tile, warpgroup, loop, mine);
+        find_seen_tiles(args, work_tile, warpgroup, loop, mine);
         own_rows own = first;
         own.stats = stats_of(args, work_tile, row);
         own.stats_below = stats_of(args, work_tile, row + 8);

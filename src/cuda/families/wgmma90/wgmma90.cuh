@@ -58,11 +58,10 @@ __device__ constexpr int tile_bytes(int rows, int dim) {
 
 /* Fetches a box into a tile of ROWS rows of DIM columns; the barrier already expects its bytes. */
 template <int LAYOUT, int ROWS, int DIM>
-__device__ __forceinline__ void fetch_more(unsigned to, const nh_tensor_map *map, unsigned barrier, int head, int heads,
-                                           const int token[3], int batch) {
+NH_DEVICE void fetch_more(unsigned to, const nh_tensor_map *map, unsigned barrier, int head, int heads,
+                          const int token[3], int batch) {
     int at[5];
-#pragma unroll
-    for (int chunk = 0; chunk < chunks(DIM); chunk++) {
+    NH_UNROLL for (int chunk = 0; chunk < chunks(DIM); chunk++) {
         place<LAYOUT>(at, chunk * 64, head, heads, DIM, token, batch);
         nh_copy_box(to + chunk * ROWS * chunk_bytes(DIM), map, barrier, at);
     }
@@ -80,13 +79,13 @@ __device__ constexpr bool is_far(int axis) {
 }
 
 /* The box of a map's tensor: OWN: of owned rows, else of those of the loop. */
-template <bool OWN, class Args> __device__ __forceinline__ const nh_cuda_box &box_of_map(const Args &args, int a) {
+template <bool OWN, class Args> NH_DEVICE const nh_cuda_box &box_of_map(const Args &args, int a) {
     return OWN == (bool)T.inverse ? args.region[a].key : args.region[a].query;
 }
 
 /* Maps of a part of a grid begin with the first token that tensors have. In the map, a work tile has another dilation
  * group than in the grid, whose first position is that of the group's first row. */
-template <bool OWN, class Args> __device__ __forceinline__ long long tokens_of_map(const Args &args, int a) {
+template <bool OWN, class Args> NH_DEVICE long long tokens_of_map(const Args &args, int a) {
     if constexpr (NH_REGIONS) {
         return box_of_map<OWN>(args, a).length;
     } else {
@@ -94,7 +93,7 @@ template <bool OWN, class Args> __device__ __forceinline__ long long tokens_of_m
     }
 }
 
-template <bool OWN, class WorkTile> __device__ __forceinline__ int first_in_map(const WorkTile &work_tile, int a) {
+template <bool OWN, class WorkTile> NH_DEVICE int first_in_map(const WorkTile &work_tile, int a) {
     if constexpr (NH_REGIONS) {
         return OWN ? work_tile.rows[a] : (int)work_tile.columns[a].begin;
     } else {
@@ -103,7 +102,7 @@ template <bool OWN, class WorkTile> __device__ __forceinline__ int first_in_map(
 }
 
 template <bool OWN, class Args, class WorkTile>
-__device__ __forceinline__ int group_in_map(const Args &args, const WorkTile &work_tile, int a) {
+NH_DEVICE int group_in_map(const Args &args, const WorkTile &work_tile, int a) {
     if constexpr (NH_REGIONS) {
         const nh_cuda_box &box = box_of_map<OWN>(args, a);
         if (!nh_is_cut(a)) return work_tile.group[a];
@@ -113,17 +112,16 @@ __device__ __forceinline__ int group_in_map(const Args &args, const WorkTile &wo
     }
 }
 
-template <bool OWN> __device__ __forceinline__ int longer_groups(const nh_tiled_args &args, int a) {
+template <bool OWN> NH_DEVICE int longer_groups(const nh_tiled_args &args, int a) {
     return (int)(tokens_of_map<OWN>(args, a) % args.axis[a].dilation);
 }
 
 /* The work tile's maps; there are `count` for each kind of groups. */
 template <bool OWN = true>
-__device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &args, const nh_work_tile &work_tile,
-                                                        const nh_tensor_map *map, int count) {
+NH_DEVICE const nh_tensor_map *maps_of(const nh_tiled_args &args, const nh_work_tile &work_tile,
+                                       const nh_tensor_map *map, int count) {
     int variant = 0, variants = 1;
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         if (!(C.uneven_axes >> a & 1)) continue;
         if (group_in_map<OWN>(args, work_tile, a) >= longer_groups<OWN>(args, a)) variant += variants;
         variants *= 2;
@@ -133,8 +131,7 @@ __device__ __forceinline__ const nh_tensor_map *maps_of(const nh_tiled_args &arg
 
 /* The coordinates of a position of the work tile's dilation groups in the maps. */
 template <bool OWN, class Args>
-__device__ __forceinline__ void token_of(const Args &args, const nh_work_tile &work_tile, const int position[3],
-                                         int token[3]) {
+NH_DEVICE void token_of(const Args &args, const nh_work_tile &work_tile, const int position[3], int token[3]) {
     if (C.folded) {
         int longer = longer_groups<OWN>(args, 2), group = group_in_map<OWN>(args, work_tile, 2);
         token[0] = 0;
@@ -142,8 +139,7 @@ __device__ __forceinline__ void token_of(const Args &args, const nh_work_tile &w
         token[2] = position[2] - first_in_map<OWN>(work_tile, 2);
         return;
     }
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         token[a] = 0;
         if (a < FIRST_AXIS) continue;
         if constexpr (NH_REGIONS) {
@@ -160,13 +156,11 @@ __device__ __forceinline__ void token_of(const Args &args, const nh_work_tile &w
 
 /* The argument `head` of place(): the head or, in layout 4, the origin of the boxes in units of 16 bytes. */
 template <int LAYOUT, int UNIT = 8, class WorkTile>
-__device__ __forceinline__ int head_or_origin(const nh_tiled_args &args, int slot, const WorkTile &work_tile,
-                                              int head) {
+NH_DEVICE int head_or_origin(const nh_tiled_args &args, int slot, const WorkTile &work_tile, int head) {
     if constexpr (LAYOUT == 4) {
         const nh_cuda_tensor &t = args.tensor[slot];
         long long origin = work_tile.batch * t.batch + head * t.head;
-#pragma unroll
-        for (int a = 0; a < 3; a++) {
+        NH_UNROLL for (int a = 0; a < 3; a++) {
             if (!is_far(a)) continue;
             const bool own = (slot == NH_K || slot == NH_V) == (bool)T.inverse;
             origin +=
@@ -184,11 +178,10 @@ __device__ constexpr int own_bytes(int dim) {
 
 /* Fetches an owned tile; the barrier already expects its OWN_BYTES. */
 template <int LAYOUT, int DIM>
-__device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to, const nh_tensor_map *map,
-                                          unsigned barrier, const nh_work_tile &work_tile, int head, int heads) {
+NH_DEVICE void fetch_own(const nh_tiled_args &args, unsigned to, const nh_tensor_map *map, unsigned barrier,
+                         const nh_work_tile &work_tile, int head, int heads) {
     int position[3], token[3];
-#pragma unroll
-    for (int warpgroup_tile = 0; warpgroup_tile < C.warpgroups; warpgroup_tile++) {
+    NH_UNROLL for (int warpgroup_tile = 0; warpgroup_tile < C.warpgroups; warpgroup_tile++) {
         nh_row_position<T>(64 * warpgroup_tile, position);
         for (int a = 0; a < 3; a++)
             position[a] += work_tile.own[a];
@@ -199,7 +192,7 @@ __device__ __forceinline__ void fetch_own(const nh_tiled_args &args, unsigned to
 }
 
 /* All threads of a block clear the last rows of each of so many groups of rows, which no copy writes. */
-__device__ __forceinline__ void clear_last_rows(unsigned start, int groups, int rows, int last, int row_bytes) {
+NH_DEVICE void clear_last_rows(unsigned start, int groups, int rows, int last, int row_bytes) {
     const int unit = 16, units = last * row_bytes / unit;
     for (int i = (int)threadIdx.x; i < groups * units; i += THREADS) {
         unsigned group = start + i / units * (rows * row_bytes);
@@ -208,7 +201,7 @@ __device__ __forceinline__ void clear_last_rows(unsigned start, int groups, int 
 }
 
 /* Clears the padding rows of an owned tile before it is fetched. */
-__device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
+NH_DEVICE void clear_padding_rows(unsigned tile, int dim) {
     clear_last_rows(tile, chunks(dim) * C.warpgroups, 64, PADDING_ROWS, chunk_bytes(dim));
 }
 
@@ -216,7 +209,7 @@ __device__ __forceinline__ void clear_padding_rows(unsigned tile, int dim) {
 constexpr bool COUNTS_TILES = C.stages <= 4 || C.stages == 8;
 
 /* A division by other numbers would delay products. There n has the stage in its lowest byte, and rounds above. */
-__device__ __forceinline__ unsigned slot(unsigned n) {
+NH_DEVICE unsigned slot(unsigned n) {
     if constexpr (COUNTS_TILES) {
         return n % C.stages;
     } else {
@@ -224,42 +217,39 @@ __device__ __forceinline__ unsigned slot(unsigned n) {
     }
 }
 
-__device__ __forceinline__ unsigned phase(unsigned n) {
+NH_DEVICE unsigned phase(unsigned n) {
     return (COUNTS_TILES ? n / C.stages : n >> 8) & 1;
 }
 
-__device__ __forceinline__ unsigned next(unsigned n) {
+NH_DEVICE unsigned next(unsigned n) {
     if (COUNTS_TILES) return n + 1;
     return slot(n) == C.stages - 1 ? (n | 255u) + 1 : n + 1;
 }
 
-__device__ __forceinline__ unsigned tiles_ahead(unsigned n, unsigned before) {
+NH_DEVICE unsigned tiles_ahead(unsigned n, unsigned before) {
     if (COUNTS_TILES) return n - before;
     return (n >> 8) * C.stages + slot(n) - (before >> 8) * C.stages - slot(before);
 }
 
 /* ---- consumers ---- */
 
-__device__ __forceinline__ float exp2_of(float x) {
+NH_DEVICE float exp2_of(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
 /* Packs scores as the A operand of a product: the accumulators of two groups of 8 columns are in its layout already. */
-__device__ __forceinline__ void pack_weights(unsigned *weight, const float *score) {
-#pragma unroll
-    for (int i = 0; i < LOOP_COLUMNS / 4; i++)
+NH_DEVICE void pack_weights(unsigned *weight, const float *score) {
+    NH_UNROLL for (int i = 0; i < LOOP_COLUMNS / 4; i++)
         weight[i] = nh_pack(score[2 * i], score[2 * i + 1]);
 }
 
 /* Four lanes hold 4 words each of one row, lane t word t of every fourth part; afterwards lane t holds part t. */
-__device__ __forceinline__ void transpose_quad(unsigned w[4]) {
+NH_DEVICE void transpose_quad(unsigned w[4]) {
     int t = threadIdx.x & 3;
-#pragma unroll
-    for (int step = 1; step <= 2; step *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    NH_UNROLL for (int step = 1; step <= 2; step *= 2)
+        NH_UNROLL for (int i = 0; i < 4; i++) {
             if (i & step) continue;
             unsigned send = t & step ? w[i] : w[i + step];
             unsigned got = __shfl_xor_sync(~0u, send, step);
@@ -272,33 +262,27 @@ __device__ __forceinline__ void transpose_quad(unsigned w[4]) {
 }
 
 /* Stores one of the two rows of a thread: columns 8 j + 2 (lane % 4) + {0, 1} are out[4 j + 2 half + {0, 1}]. */
-template <int DIM>
-__device__ __forceinline__ void store_row(elem *row, bool valid, const float *out, int half, float factor) {
+template <int DIM> NH_DEVICE void store_row(elem *row, bool valid, const float *out, int half, float factor) {
     int t = threadIdx.x & 3;
-#pragma unroll
-    for (int part = 0; part < DIM / 32; part++) {
+    NH_UNROLL for (int part = 0; part < DIM / 32; part++) {
         unsigned w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        NH_UNROLL for (int i = 0; i < 4; i++)
             w[i] = nh_pack(out[16 * part + 4 * i + 2 * half] * factor, out[16 * part + 4 * i + 2 * half + 1] * factor);
         transpose_quad(w);
         if (valid) *(uint4 *)(row + 32 * part + 8 * t) = make_uint4(w[0], w[1], w[2], w[3]);
     }
-#pragma unroll
-    for (int j = DIM / 32 * 4; j < DIM / 8; j++)
+    NH_UNROLL for (int j = DIM / 32 * 4; j < DIM / 8; j++)
         if (valid)
             *(unsigned *)(row + 8 * j + 2 * t) =
                 nh_pack(out[4 * j + 2 * half] * factor, out[4 * j + 2 * half + 1] * factor);
 }
 
 /* Sets the token of an owned row; false if the row is padding or outside its dilation group. */
-__device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
-                                          long long token[3]) {
+NH_DEVICE bool row_token(const nh_tiled_args &args, const nh_work_tile &work_tile, int row, long long token[3]) {
     int at[3];
     bool inside = !nh_row_is_padding<T>(row);
     nh_row_position<T>(row, at);
-#pragma unroll
-    for (int a = 0; a < 3; a++) {
+    NH_UNROLL for (int a = 0; a < 3; a++) {
         token[a] = 0;
         if (a < FIRST_AXIS) continue;
         int position = work_tile.own[a] + at[a];
@@ -310,12 +294,11 @@ __device__ __forceinline__ bool row_token(const nh_tiled_args &args, const nh_wo
 
 /* Stores this thread's two rows of sums, if the tensor is asked for. */
 template <int DIM>
-__device__ __forceinline__ void finish_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int row,
-                                            const float *sum, float factor) {
+NH_DEVICE void finish_rows(const nh_tiled_args &args, const nh_work_tile &work_tile, int slot, int row,
+                           const float *sum, float factor) {
     const nh_cuda_tensor &t = args.tensor[slot];
     if (!t.data) return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    NH_UNROLL for (int half = 0; half < 2; half++) {
         long long token[3];
         bool inside = row_token(args, work_tile, row + 8 * half, token);
         store_row<DIM>(nh_row(t, work_tile.batch, token, work_tile.head), inside, sum, half, factor);
@@ -323,25 +306,22 @@ __device__ __forceinline__ void finish_rows(const nh_tiled_args &args, const nh_
 }
 
 /* Returns zero, or NaN if one of this thread's sums is not finite. */
-template <int COUNT> __device__ __forceinline__ float doubt(const float *sum) {
+template <int COUNT> NH_DEVICE float doubt(const float *sum) {
     float zero = 0;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
+    NH_UNROLL for (int i = 0; i < COUNT; i++)
         zero = fmaf(0, sum[i], zero);
     return zero;
 }
 
 /* Notes that a stored sum is not finite, for the launch that repairs rows (repair_noted.cuh). */
-__device__ __forceinline__ void note_repair(const nh_tiled_args &args) {
+NH_DEVICE void note_repair(const nh_tiled_args &args) {
     ((unsigned *)args.tensor[NH_QUEUE].data)[1] = 1;
 }
 
 /* to = A B^T or, if ONTO is 1, to += A B^T: A the warpgroup's owned rows, B LOOP_COLUMNS rows, both of DIM columns. */
-template <int DIM, int ONTO = 0>
-__device__ __forceinline__ void issue_rows(float *to, unsigned long long a, unsigned long long b) {
+template <int DIM, int ONTO = 0> NH_DEVICE void issue_rows(float *to, unsigned long long a, unsigned long long b) {
     constexpr int per_chunk = chunk_columns(DIM) / 16;
-#pragma unroll
-    for (int i = 0; i < DIM / 16; i++) {
+    NH_UNROLL for (int i = 0; i < DIM / 16; i++) {
         unsigned long long ai = a + (i / per_chunk) * (OWN_ROWS * chunk_bytes(DIM) >> 4) + (i % per_chunk) * 2;
         unsigned long long bi = b + (i / per_chunk) * (LOOP_COLUMNS * chunk_bytes(DIM) >> 4) + (i % per_chunk) * 2;
         if (i == 0) {
@@ -353,12 +333,12 @@ __device__ __forceinline__ void issue_rows(float *to, unsigned long long a, unsi
     nh_wgmma_commit();
 }
 
-__device__ __forceinline__ void release(unsigned barrier) {
+NH_DEVICE void release(unsigned barrier) {
     if ((threadIdx.x & 31) == 0) nh_barrier_arrive(barrier);
 }
 
 /* Releases a barrier after reads that each lane makes on its own. */
-__device__ __forceinline__ void release_warp(unsigned barrier) {
+NH_DEVICE void release_warp(unsigned barrier) {
     __syncwarp();
     release(barrier);
 }
@@ -366,7 +346,7 @@ __device__ __forceinline__ void release_warp(unsigned barrier) {
 /* ---- the structure of a kernel ---- */
 
 /* Barriers of a ring: full when what was fetched has landed, free when every consumer warp has released the stage. */
-__device__ __forceinline__ void init_ring(unsigned full, unsigned free, int slots) {
+NH_DEVICE void init_ring(unsigned full, unsigned free, int slots) {
     for (int i = 0; i < slots; i++) {
         nh_barrier_init(full + 8 * i, 1);
         nh_barrier_init(free + 8 * i, 4 * C.warpgroups);
@@ -380,7 +360,7 @@ struct layout : wgmma90_layout {};
  * rows of its owned tiles, and rows that loop tiles lack), produce (called by one thread of each of PRODUCERS warps),
  * help (with HELPERS: called by the other warps of the first warpgroup) and consume (called by the others). */
 template <int PRODUCERS = 1, bool HELPERS = false, class Maps, class Layout = layout>
-__device__ __forceinline__ void run_block(const nh_tiled_args &args, const Maps &maps) {
+NH_DEVICE void run_block(const nh_tiled_args &args, const Maps &maps) {
     extern __shared__ unsigned char memory[];
     const unsigned begin = (unsigned)__cvta_generic_to_shared(memory), period = WGMMA90_ALIGNMENT;
     const Layout s = {wgmma90_layout_at(&C, (begin + period - 1) & ~(period - 1))};
