@@ -246,6 +246,8 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     created->aligned = nh_cuda_aligned_tensors(problem);
     created->for_group = device->kernels_later;
     nhood_status status = nh_cuda_keep_tables(created, problem);
+    /* gradients mostly take two or three launches, anything else one */
+    if (!status) status = nh_cuda_make_room(created, problem->op == NHOOD_OP_BWD ? 3 : 1);
     if (!status) status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
         status = nh_cuda_add_clear_keys(created, problem);

@@ -146,9 +146,8 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
                             spec->source, i, (long long)step->grid[i], (long long)limit[i]);
     if (operation->count == NH_CUDA_STEPS)
         return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
-    /* forwards mostly have one step, others some */
     const int32_t room = operation->count == operation->room
-                             ? (int32_t)nh_min(3 * operation->count + 1, NH_CUDA_STEPS)
+                             ? (int32_t)nh_min(2 * operation->count + 1, NH_CUDA_STEPS)
                              : operation->room;
     const nhood_status status = nh_cuda_make_room(operation, room);
     if (status) return status;

@@ -27,14 +27,19 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     bool forward = problem->op == NHOOD_OP_FWD;
     enum small_pass pass = forward ? SMALL_FORWARD : SMALL_BY_QUERY,
                     last = forward ? SMALL_FORWARD : SMALL_BY_KEY;
+    bool boxes = false; /* known to be possible */
     nh_work_start(work, forward ? NH_OPERATION_SMALL_FORWARD : NH_OPERATION_SMALL_BACKWARD,
                   problem);
     for (; pass <= last; pass++) {
         struct nh_small_launch launch;
         if (!nh_small_launch_of(problem, device->backend, pass, config->value,
-                                device->kernels_later, &launch) ||
-            !nh_small_can_run(&launch, device) || !nh_small_add_work(&launch, work))
+                                device->kernels_later, &launch))
             return false;
+        if (nh_small_fetches(&launch)) {
+            boxes = boxes || nh_small_boxes_possible(problem, device);
+            if (!boxes || !nh_small_can_run(&launch)) return false;
+        }
+        if (!nh_small_add_work(&launch, work)) return false;
     }
     return true;
 }

@@ -140,8 +140,7 @@ struct choice {
     struct nh_top_n top;
 };
 
-/* Whether the copy engine can serve the problem at all. */
-static bool boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
+bool nh_small_boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
     const uint32_t rows = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) |
                           NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V);
     int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
@@ -299,7 +298,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     bool keys = pass == SMALL_BY_KEY;
     choice->begun = nh_small_begin(problem, device->backend, pass);
     choice->begun.for_group = device->kernels_later && !nh_small_has_region(problem);
-    choice->boxes = boxes_possible(problem, device);
+    choice->boxes = nh_small_boxes_possible(problem, device);
     choice->any = any;
     nh_top_configs_start(&choice->top, choice->config, MOST_CANDIDATES);
     list_boxes(problem, keys, &boxes);
@@ -415,10 +414,8 @@ int nh_small_candidates(const struct nh_problem *problem, const struct nh_device
     return count;
 }
 
-bool nh_small_can_run(const struct nh_small_launch *launch, const struct nh_device *device) {
-    if (!nh_small_fetches(launch)) return true;
-    return warps_fit(launch) && boxes_possible(launch->problem, device) &&
-           nh_sm90_boxes_fit(launch->problem, launch->config.halo) &&
+bool nh_small_can_run(const struct nh_small_launch *launch) {
+    return warps_fit(launch) && nh_sm90_boxes_fit(launch->problem, launch->config.halo) &&
            nh_sm90_boxes_fit(launch->problem, launch->config.rows) &&
            (launch->config.slots || !nh_small_must_roll(launch->problem, launch->config.rows));
 }

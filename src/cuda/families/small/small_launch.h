@@ -113,9 +113,12 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
                         enum small_pass pass, const int32_t *value, bool for_group,
                         struct nh_small_launch *launch);
 
-/* Whether the copy engine, if it fetches, can serve the launch, and warps suit query heads that share keys: configs of other
+/* Whether the copy engine can serve the problem at all. */
+bool nh_small_boxes_possible(const struct nh_problem *problem, const struct nh_device *device);
+
+/* Whether a launch that the copy engine serves fits its boxes, and warps suit query heads that share keys: configs of other
  * problems, by wisdom or in a group, need not. */
-bool nh_small_can_run(const struct nh_small_launch *launch, const struct nh_device *device);
+bool nh_small_can_run(const struct nh_small_launch *launch);
 
 /* Whether some launch of each kernel fits, all with the same warp tile. */
 bool nh_small_fits(const struct nh_problem *problem, const struct nh_device *device);
