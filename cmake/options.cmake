@@ -17,4 +17,9 @@ if(NHOOD_SANITIZE)
     target_compile_options(nhood_options INTERFACE
         "$<${nhood_is_watched}:-fsanitize=${NHOOD_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
     target_link_options(nhood_options INTERFACE -fsanitize=${NHOOD_SANITIZE})
+    # As gcc does: one copy of the sanitizer, which also serves libraries that programs load.
+    if(CMAKE_C_COMPILER_ID MATCHES "Clang" AND NOT NHOOD_FUZZ)
+        execute_process(COMMAND ${CMAKE_C_COMPILER} -print-runtime-dir OUTPUT_VARIABLE folder OUTPUT_STRIP_TRAILING_WHITESPACE)
+        target_link_options(nhood_options INTERFACE $<$<LINK_LANGUAGE:C>:-shared-libsan> $<$<LINK_LANGUAGE:C>:-Wl,-rpath,${folder}>)
+    endif()
 endif()

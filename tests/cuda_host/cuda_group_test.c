@@ -198,9 +198,11 @@ static void check_table(void) {
               "Q of a part");
     unmake(&made);
     status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", two, 2, 1, &made);
+    fake.for_members = false; /* each has a launch of its own */
     CHECK(!status && made.operation->launches == 2 && !run(&made, false, -1) &&
               fake.launch_count == 2 && fake.memory_open == 0,
           "members with different kernels: %d launches, %s", fake.launch_count, nhood_last_error());
+    fake.for_members = true;
     unmake(&made);
 }
 
@@ -237,7 +239,9 @@ static void check_tiles(void) {
     const int launches = fake.launch_count;
     bool overlaps[2] = {fake.launch[0].overlaps, fake.launch[launches - 1].overlaps};
     status = make(&nh_solver_cuda_split80, &config, "bwd:bf16", ends, 1, 1, &alone);
+    fake.for_members = false;
     CHECK(!status && !run(&alone, false, -1), "%s", nhood_last_error());
+    fake.for_members = true;
     CHECK(launches == fake.launch_count && launches == made.operation->launches,
           "%d launches, one member has %d", launches, fake.launch_count);
     CHECK(!overlaps[0] && overlaps[1] == fake.launch[launches - 1].overlaps && overlaps[1],

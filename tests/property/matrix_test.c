@@ -1,5 +1,6 @@
 /* bf16 on tile registers beside the f32 kernels: where a work tile has numbers that are not finite, or scores that make LSE
- * coarse, results are the same; elsewhere they differ by rounding. On a machine without tile registers both are the same kernels. */
+ * coarse, results are the same; elsewhere they differ by rounding. On a machine without tile registers both are the same kernels, and
+ * the shape that takes longest is left out. */
 #include "case.h"
 #include "dtype.h"
 
@@ -103,14 +104,19 @@ int main(void) {
     options.isa = "avx512";
     CHECK(!nhood_context_create(&options, &vectors), "%s", nhood_last_error());
     if (!tiles || !vectors) return test_result();
+    nhood_device_info first = {.struct_size = sizeof first}, second = first;
+    CHECK(!nhood_device_query(tiles, 0, &first) && !nhood_device_query(vectors, 0, &second), "%s",
+          nhood_last_error());
+    const bool differ = strcmp(first.description, second.description) != 0;
     const char *const shapes[] = {"bf16:b1h1d32:24x70:w9x9", "bf16:b1h1d48:400:w65",
                                   "bf16:b1h1d32:12x18x32:w9x9x9"};
+    const size_t count = sizeof shapes / sizeof *shapes - !differ;
     const struct spoilt spoilt[] = {
         {NHOOD_BIAS, 0, 0},        {NHOOD_K, 50, NAN},   {NHOOD_V, 399, INFINITY},
         {NHOOD_Q, 0, NAN},         {NHOOD_D_O, 70, NAN}, {NHOOD_Q, 200, 3e4}, /* a coarse LSE */
         {NHOOD_K, 120, -INFINITY},
     };
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+    for (size_t s = 0; s < count; s++)
         for (size_t i = 0; i < sizeof spoilt / sizeof *spoilt; i++)
             compare(tiles, vectors, shapes[s], spoilt[i]);
     nhood_context_destroy(tiles);
