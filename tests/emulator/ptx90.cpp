@@ -214,6 +214,18 @@ void ptx_cp_async_bulk_commit_group(const char *) {
 void ptx_cp_async_bulk_wait_group_read(const char *) {
     emulator::wait_groups(emulator::SUMS, 0);
 }
+void ptx_cp_async_bulk_wait_group(const char *) {
+    emulator::wait_groups(emulator::SUMS, 0);
+}
+
+// Kernels repeat this load until the word is set.
+void ptx_ld_acquire_gpu_global_u32(const char *, unsigned &value, const unsigned *word) {
+    emulator::wait_until("a word in memory", [&] { return *word != 0; });
+    value = *word;
+}
+void ptx_st_release_gpu_global_u32(const char *, unsigned *word, unsigned value) {
+    *word = value;
+}
 
 // ---- products of a warpgroup ----
 

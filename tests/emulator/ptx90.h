@@ -61,6 +61,11 @@ void ptx_cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(const char *, con
                                                                int x4, unsigned from);
 void ptx_cp_async_bulk_commit_group(const char *);
 void ptx_cp_async_bulk_wait_group_read(const char *);
+void ptx_cp_async_bulk_wait_group(const char *);
+void ptx_ld_acquire_gpu_global_u32(const char *, unsigned &value, const unsigned *word);
+void ptx_st_release_gpu_global_u32(const char *, unsigned *word, unsigned value);
+inline void ptx_fence_proxy_async_global(const char *) {
+}
 
 // ---- shared memory ----
 

@@ -59,6 +59,12 @@ struct nh_backward90_kernel nh_backward90_part(const struct nh_backward90_kernel
     return of_part;
 }
 
+bool nh_backward90_stores_first(const struct nh_backward90_kernel *kernel) {
+    const struct nh_problem *problem = kernel->problem;
+    return kernel->kind == WGMMA90_JOINT && problem->rank == 1 && !nh_problem_cut(problem) &&
+           !nh_problem_strided(problem) && !nh_problem_dilated(problem);
+}
+
 /* ---- warpgroup skipping ---- */
 
 /* Owned tiles whose warpgroups skip loop tiles: rank, owned tile, warpgroup tile, and the head dims and windows for
@@ -174,11 +180,38 @@ struct nh_backward90_loops nh_backward90_loops_from(const struct nh_backward90_k
     return loops;
 }
 
+/* Counts for loops that begin at multiples of the loop tile's length (nh_backward90_stores_first). Key tiles far from both
+ * ends of the axis count alike. */
+static struct nh_tiling_count aligned_count(const struct nh_backward90_kernel *kernel) {
+    const struct nh_axis *axis = &kernel->problem->axis[2];
+    const int64_t own = kernel->own[2], loop = kernel->loop[2],
+                  tiles = nh_ceil_div(axis->length, own),
+                  border = own % loop ? tiles : nh_ceil_div(axis->window, own) + 1;
+    struct nh_tiling_count count = {.work_tiles = (double)tiles};
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        const struct nh_range first = nh_axis_seen(axis, axis->length, true, tile * own),
+                              last = nh_axis_seen(axis, axis->length, true,
+                                                  nh_min(tile * own + own, axis->length) - 1);
+        const int64_t begin = first.begin / loop, end = nh_ceil_div(last.end, loop),
+                      dense = nh_max(first.end / loop - nh_ceil_div(last.begin, loop), 0);
+        const int64_t alike = tile == border ? nh_max(tiles - 2 * border, 1) : 1;
+        count.visited += (double)(alike * (end - begin));
+        count.partial += (double)(alike * (end - begin - dense));
+        count.longest = fmax(count.longest, (double)(end - begin));
+        tile += alike - 1;
+    }
+    return count;
+}
+
 struct nh_backward90_loops nh_backward90_loops_of(const struct nh_backward90_kernel *kernel) {
     const struct nh_problem *problem = kernel->problem;
     const int32_t *own = kernel->own, *loop = kernel->loop,
                   *warpgroup_tile = nh_backward90_skips(kernel);
     const bool keys = owns_keys(kernel);
+    if (nh_backward90_stores_first(kernel)) {
+        const struct nh_tiling_count aligned = aligned_count(kernel);
+        return nh_backward90_loops_from(kernel, &aligned, NULL);
+    }
     const struct nh_tiling_count whole = nh_tiling_count(problem, own, own, loop, keys, true);
     if (!warpgroup_tile) return nh_backward90_loops_from(kernel, &whole, NULL);
     const struct nh_tiling_count seen =

@@ -45,6 +45,10 @@ int nh_backward90_parts(const struct nh_backward90_kernel *kernel);
 struct nh_backward90_kernel nh_backward90_part(const struct nh_backward90_kernel *kernel, int part,
                                                struct nh_problem *room);
 
+/* Whether the joint kernel's sums of dQ need no zeros, as the first block stores a tile of queries: in one dimension, on
+ * whole grids without strides, dilations and tables (joint90_sums.cuh). */
+bool nh_backward90_stores_first(const struct nh_backward90_kernel *kernel);
+
 /* Whether registers and shared memory suffice for the launches with these tiles, those of parts included. */
 bool nh_backward90_fits(const struct nh_backward90_kernel *kernel);
 

@@ -73,15 +73,15 @@ __device__ __forceinline__ const nh_tensor_map *fetch_own_keys(const nh_tiled_ar
     return NH_REGIONS ? maps_of<false>(args, work_tile, maps, KEY_MAPS) : map;
 }
 
-/* The loop of the producer. claim(n): the number of the block's n-th work tile. */
-template <class Maps, class Claim>
+/* The loop of the producer. claim(n): the number of the block's n-th work tile; locate(index, work_tile): finds it. */
+template <class Maps, class Claim, class Locate>
 __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, const Maps &maps, const layout &s,
-                                                 Claim claim) {
+                                                 Claim claim, Locate locate) {
     unsigned n = 0, work_tiles = 0;
     int kv_heads = (int)args.kv_heads, group_heads = (int)args.heads / kv_heads, token[3];
     nh_work_tile work_tile;
     for (int index; (index = claim((int)work_tiles)) < args.tiling.work_tiles;) {
-        nh_work_tile_at<T>(args, index, work_tile);
+        locate(index, work_tile);
         const nh_tensor_map *map = fetch_own_keys(args, maps.map, s, work_tile, work_tiles, kv_heads);
         int tiles = work_tile.tiles[0] * work_tile.tiles[1] * work_tile.tiles[2], tile[3];
         share mine = share_of(group_heads * tiles);

@@ -1,6 +1,6 @@
 /* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu). The first launch computes statistics of the
  * queries and clears f32 sums for dQ. In the second, blocks own keys, and the copy engine adds each loop tile's dQ to
- * the sums. Then dQ is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the
+ * the sums; in one dimension the first to have dQ stores it, and nothing is cleared (nh_backward90_stores_first). Then dQ is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the
  * sums in no fixed order, so that results are not deterministic. */
 #include "backward90.h"
 #include "cuda_family.h"
@@ -42,8 +42,9 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     nh_work_start(work, NH_OPERATION_JOINT90, problem);
     nh_backward90_add_work(&kernel, &loops, work);
     work->helpers += 2;
+    const int64_t clearing = nh_backward90_stores_first(&kernel) ? 0 : 4;
     work->helper_bytes += rows * (double)(4 * problem->dim_v + 2 * problem->dim +
-                                          8 * nh_backward90_sum_columns(problem));
+                                          (4 + clearing) * nh_backward90_sum_columns(problem));
     return true;
 }
 
@@ -146,7 +147,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     reserve_sums(&builder);
     bind_sums(&builder, &stats);
     repair = stats;
-    nhood_status status = nh_cuda_add_stats(operation, &stats, problem, builder.columns);
+    const int64_t cleared = nh_backward90_stores_first(&kernel) ? 0 : builder.columns;
+    nhood_status status = nh_cuda_add_stats(operation, &stats, problem, cleared);
     if (!status) status = add_kernel(&builder);
     if (!status) status = add_convert(&builder);
     if (!status)

@@ -1,16 +1,16 @@
 /* dQ, dK and dV of the backward pass for sm_90 with five products: those of fused90_key.cuh, and from the same dS dQ +=
  * dS K for the queries of the loop. Each warpgroup writes dS of its keys to shared memory; the tile's dQ, a sum over
  * the keys of both, is divided between them. dQ goes through shared memory to the copy engine, which adds it to f32
- * sums of all blocks, in no fixed order, so that results differ in rounding from run to run.
+ * sums of all blocks, in no fixed order, so that results differ in rounding from run to run. In one dimension sums are
+ * stored first (joint90_sums.cuh).
  *
  * Sums: [B H, X', Y', Z', columns]. An axis holds the queries of one dilation group after the other, each as long as
  * the longest, so that a loop tile is a box; it may reach into the groups beside, to which it adds zeros. A loop that
  * goes around a periodic axis may start before it. There the axis has additional room for a tile less one row, since
  * boxes that the copy engine adds must not start at negative coordinates, unlike boxes that it fetches. Columns of a
  * row are permuted (store_d_q): see joint90_convert.cu. */
-#include "fused90_key.cuh"
+#include "joint90_sums.cuh"
 #include "overlap.cuh"
-#include "work_queue.cuh"
 
 namespace nh_wgmma90 {
 
@@ -73,21 +73,30 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
     unsigned n = 0;
     nh_work_tile work_tile;
     for (int round = 0, index; (index = next_work_tile(s, round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at<T>(args, index, work_tile);
+        locate(args, index, work_tile);
+        const int first_tile = work_tile.halo[2] / C.loop[2], stored = STORES_FIRST ? stored_tiles(args, work_tile) : 0;
         int x = sums_start(args, work_tile, 0), y = sums_start(args, work_tile, 1), z = sums_start(args, work_tile, 2);
         int head = (work_tile.batch * (int)args.kv_heads + work_tile.head) * share, tile[3] = {0, 0, 0};
 #pragma unroll 1
         for (int left = share * work_tile.tiles[0] * work_tile.tiles[1] * work_tile.tiles[2]; left > 0; left--, n++) {
+            const bool store = STORES_FIRST && tile[2] < stored;
+            unsigned *const is_stored = STORES_FIRST ? stored_word(args, head, first_tile + tile[2]) : nullptr;
+            if (STORES_FIRST && !store) wait_for_store(is_stored);
             nh_barrier_wait(s.d_q_full, n & 1);
 #pragma unroll
             for (int chunk = 0; chunk < D_Q_CHUNKS; chunk++) {
                 const int at[5] = {32 * chunk, place_in_sums(work_tile, z, 2, tile[2]),
                                    place_in_sums(work_tile, y, 1, tile[1]), place_in_sums(work_tile, x, 0, tile[0]),
                                    head};
-                nh_add_box(&maps.map[MAP_D_Q], s.d_q + chunk * D_Q_CHUNK, at);
+                if (store) {
+                    nh_store_box(&maps.map[MAP_D_Q], at, s.d_q + chunk * D_Q_CHUNK);
+                } else {
+                    nh_add_box(&maps.map[MAP_D_Q], s.d_q + chunk * D_Q_CHUNK, at);
+                }
             }
             nh_add_boxes_done();
             nh_barrier_arrive(s.d_q_free);
+            if (store) tell_stored(is_stored);
             next_tile(work_tile, tile);
             if (tile[0] < work_tile.tiles[0]) continue;
             tile[0] = 0;
@@ -98,7 +107,9 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
 
 __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     if (threadIdx.x == 0) {
-        fetch_work_tiles(args, maps, s, [&](int n) { return claim_work_tile(args, s, n); });
+        fetch_work_tiles(
+            args, maps, s, [&](int n) { return STORES_FIRST ? claim_last(args, s, n) : claim_work_tile(args, s, n); },
+            [&](int index, nh_work_tile &work_tile) { locate(args, index, work_tile); });
     } else {
         write_out(args, maps, s);
     }
@@ -241,7 +252,7 @@ __device__ __forceinline__ void consume(const nh_tiled_args &args, const layout 
     key_rows r;
     key_rows_set(r, s, warpgroup);
     for (int round = 0, index; (index = next_work_tile(s, round)) < args.tiling.work_tiles; round++) {
-        nh_work_tile_at<T>(args, index, work_tile);
+        locate(args, index, work_tile);
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         key_rows_clear(r);
         nh_barrier_wait(s.own_full, round & 1);

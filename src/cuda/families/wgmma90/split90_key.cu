@@ -41,7 +41,9 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
     if constexpr (PASSES_OVER) {
         fetch_work_tiles_by_lines(args, maps, s);
     } else {
-        fetch_work_tiles(args, maps, s, nh_work_tile_index<T>);
+        fetch_work_tiles(args, maps, s, nh_work_tile_index<T>, [&](int index, nh_work_tile &work_tile) {
+            nh_work_tile_at<T>(args, index, work_tile);
+        });
     }
 }
 

@@ -13,15 +13,20 @@ __device__ __forceinline__ void init_queue(const layout &s, unsigned readers) {
     nh_barrier_init(s.queue_free, readers);
 }
 
-/* Claims the block's n-th work tile and passes it on; called by one thread. The number of work tiles: there is none. */
-__device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const layout &s, int n) {
-    unsigned work_tile = NH_OWN_BLOCK;
-    if (n > 0) work_tile = NH_OWN_BLOCKS + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
-    if (work_tile > (unsigned)args.tiling.work_tiles) work_tile = (unsigned)args.tiling.work_tiles;
+/* Passes the block's n-th work tile on; called by one thread. The number of work tiles: there is none. */
+__device__ __forceinline__ int pass_on_work_tile(const layout &s, int n, unsigned work_tile) {
     nh_barrier_wait(s.queue_free, n & 1 ^ 1);
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(s.queue), "r"(work_tile) : "memory");
     nh_barrier_arrive(s.queue_full);
     return (int)work_tile;
+}
+
+/* Claims the block's n-th work tile and passes it on. */
+__device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const layout &s, int n) {
+    unsigned work_tile = NH_OWN_BLOCK;
+    if (n > 0) work_tile = NH_OWN_BLOCKS + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
+    if (work_tile > (unsigned)args.tiling.work_tiles) work_tile = (unsigned)args.tiling.work_tiles;
+    return pass_on_work_tile(s, n, work_tile);
 }
 
 /* Returns the work tile that was claimed, to the threads to which it is passed. */
