@@ -41,10 +41,13 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     double rows = (double)(problem->batch * problem->query_tokens * problem->heads);
     nh_work_start(work, NH_OPERATION_JOINT90, problem);
     nh_backward90_add_work(&kernel, &loops, work);
-    work->helpers += 2;
+    /* Sums of a dilated axis lie in the order of its groups: rows are then taken one by one. */
+    const double one_by_one = 1.5, taking = problem->axis[2].dilation > 1 ? one_by_one : 1;
     const int64_t clearing = nh_backward90_stores_first(&kernel) ? 0 : 4;
-    work->helper_bytes += rows * (double)(4 * problem->dim_v + 2 * problem->dim +
-                                          (4 + clearing) * nh_backward90_sum_columns(problem));
+    work->helpers += 2;
+    work->helper_bytes += taking * rows *
+                          (double)(4 * problem->dim_v + 2 * problem->dim +
+                                   (4 + clearing) * nh_backward90_sum_columns(problem));
     return true;
 }
 
