@@ -43,6 +43,21 @@ struct nh_block : nh_more_of_block<NH_REGIONS, NH_PERIODIC != 0> {
     int extra_tiles;
 };
 
+/* Where a block's rows are, in local memory while a loop runs that does not ask: products of f32 take all registers.
+ * The members are volatile because the compiler would otherwise keep them in a dozen registers throughout the loop. */
+struct nh_kept_place {
+    volatile long long batch;
+    volatile int head, group[3], origin[3], length[3];
+};
+
+/* Copies these members from a block, or back. */
+NH_DEVICE void nh_place_copy(const auto &from, auto &to) {
+    to.batch = from.batch, to.head = from.head;
+#pragma unroll
+    for (int a = 0; a < 3; a++)
+        to.group[a] = from.group[a], to.origin[a] = from.origin[a], to.length[a] = from.length[a];
+}
+
 NH_DEVICE const nh_cuda_box &nh_row_box(const auto &args, int axis) {
     return NH_INVERSE ? args.region[axis].key : args.region[axis].query;
 }

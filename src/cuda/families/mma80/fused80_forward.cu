@@ -86,6 +86,8 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks) fused80_f
     nh_block block;
     if (!nh_block_locate(args, NH_OWN_BLOCK, block)) return;
     nh_kv_loop now = nh_block_begin(args, block, shared), next = now;
+    nh_kept_place place;
+    if (NH_DTYPE == NH_F32) nh_place_copy(block, place);
     nh_copy_any<NH_LOOP_FIRST>(args, block, shared, next);
     if (C.stages == 2) nh_copy_any<NH_LOOP_SECOND>(args, block, shared, next);
     nh_next(next, block, shared.loop);
@@ -115,6 +117,7 @@ extern "C" __global__ void __launch_bounds__(NH_THREADS, C.min_blocks) fused80_f
     }
     if (C.long_sums) nh_softmax_totals_take(totals, state, output);
     __syncwarp();
+    if (NH_DTYPE == NH_F32) nh_place_copy(place, block);
     const int own_row = nh_first_row((int)nh_thread_again());
     nh_finish_rows(args, block, state, output, own_row, shared.rows + own_row * NH_PITCH_Q);
 }

@@ -174,7 +174,8 @@ NH_DEVICE void nh_do_work_tile(const nh_tiled_args &args, unsigned work_tile, nh
     }
     nh_gradient_totals_add(totals, sums);
     __syncwarp();
-    nh_own_rows_set((int)nh_thread_again(), shared, own);
+    /* In f32 the loop is slower where this is computed again behind it. */
+    if (NH_DTYPE != NH_F32) nh_own_rows_set((int)nh_thread_again(), shared, own);
     nh_finish(args, work_tile, block, own, sums);
 }
 
