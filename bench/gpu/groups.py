@@ -4,8 +4,8 @@
     bench/gpu/groups.py [--device cpu] [--small | --full] [--json FILE]
 
 Each row times, in turn within one run, a group, the loop of calls that it replaces, and one problem of as many tokens with the same
-window (or, for sets of heads, the mean of the windows alone); forward, and forward with gradients. With CUDA the first two also as
-replayed CUDA graphs, without gradients. The plans of the group are made before; what making one costs is timed for a fresh set of
+window (or, for sets of heads, the mean of the windows alone); forward, and forward with gradients. With CUDA all of them also as
+replayed CUDA graphs. The plans of the group are made before; what making one costs is timed for a fresh set of
 sizes, forward and backward. --small: a few samples, for trying it; --full: 8 clips and 64 recordings, whose kernels take minutes to compile, instead of 3 and
 12. Kernels of all samples are compiled at a time, on all cores, before anything is timed. Times are milliseconds.
 
@@ -94,7 +94,10 @@ def timed(name: str, ways: dict[str, tuple[Call, list[torch.Tensor]]], device: s
     if device != "cpu":
         calls.update({f"{way}, graph": replayed(calls[way]) for way in ways})
     row: dict[str, Any] = {"row": name, "forward": medians_in_turn(calls, turns)}
-    row["with gradients"] = medians_in_turn({way: with_gradients(*pair) for way, pair in ways.items()}, turns)
+    both = {way: with_gradients(*pair) for way, pair in ways.items()}
+    if device != "cpu":
+        both.update({f"{way}, graph": replayed(both[way]) for way in ways})
+    row["with gradients"] = medians_in_turn(both, turns)
     return row
 
 
