@@ -20,6 +20,8 @@ struct nh_device {
     /* Operations are members of a group and have no kernels until the backend makes an operation of the group (group.h). Only
      * of CUDA. */
     bool kernels_later;
+    /* What an estimate's problem stands for: so many members, of which its batch consists. At most 1: none, or a single one. */
+    double members;
     void *
         backend; /* struct nh_cpu * or struct nh_cuda_device *; only the backend's own solvers use it */
 };

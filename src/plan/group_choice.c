@@ -64,14 +64,16 @@ static double estimate(const struct nh_choice *choice, const struct nh_problem *
     return solver->estimate(solver, view, device, &choice->config, NULL);
 }
 
-/* Makes a batch out of the problem that is as much work as the whole group, and returns how often it has the problem. What would
- * leave most of the device idle by itself does not in a launch for all. */
+/* Makes a batch out of the problem that is as much work as the whole group, and returns how often it has the problem: so many members
+ * the device is told of. What would leave most of the device idle by itself does not in a launch for all. */
 static double fill(const struct together *together, const struct nh_problem *problem,
-                   struct nh_problem *filled) {
+                   struct nh_problem *filled, struct nh_device *grouped) {
     const double times = fmax(1, rint(together->work / work_of(problem)));
     *filled = *problem;
     filled->batch = (int64_t)((double)problem->batch * times);
     filled->bytes *= times;
+    *grouped = together->grouped;
+    grouped->members = times;
     return times;
 }
 
@@ -79,9 +81,10 @@ static double fill(const struct together *together, const struct nh_problem *pro
 static double ns_by(const struct together *together, const struct nh_lead *lead,
                     const struct nh_problem *problem) {
     struct nh_problem filled;
+    struct nh_device grouped;
     if (lead->apart) return estimate(&lead->choice, problem, together->request->device);
-    const double times = fill(together, problem, &filled);
-    return estimate(&lead->choice, &filled, &together->grouped) / times;
+    const double times = fill(together, problem, &filled, &grouped);
+    return estimate(&lead->choice, &filled, &grouped) / times;
 }
 
 static bool same(const struct nh_choice *a, const struct nh_choice *b) {
@@ -211,12 +214,13 @@ static nhood_status search(const struct together *together, const struct nh_know
                            const struct nh_problem *problem, struct nh_lead *lead) {
     struct nh_request request = *together->request;
     struct nh_problem filled;
+    struct nh_device grouped;
     request.problem = problem;
     nhood_status status = nh_planner_choose(&request, &lead->alone);
     if (status) return status;
-    fill(together, problem, &filled);
+    fill(together, problem, &filled, &grouped);
     request.problem = &filled;
-    request.device = &together->grouped;
+    request.device = &grouped;
     lead->apart = false;
     status = nh_planner_choose(&request, &lead->choice);
     lead->ns = status ? INFINITY : ns_by(together, lead, problem);

@@ -219,13 +219,40 @@ double nh_predict(const struct nh_cuda_device *device, const struct nh_work *wor
     return nh_predict_by(nh_coefficients_of(device), device, work);
 }
 
+/* Whether each member of a group has blocks of its own that loop over work tiles. cuda.small deals work tiles of all members out to
+ * one wave instead, and other kernels have a block for each work tile. */
+static bool members_have_waves(enum nh_kernel_kind kernel) {
+    return kernel == NH_KERNEL_FUSED90 || kernel == NH_KERNEL_SPLIT90_QUERY ||
+           kernel == NH_KERNEL_SPLIT90_KEY || kernel == NH_KERNEL_JOINT90 ||
+           kernel == NH_KERNEL_SHORT90 || kernel == NH_KERNEL_SHORT_FORWARD ||
+           kernel == NH_KERNEL_SHORT_FORWARD_F32;
+}
+
+/* What a group takes longer than one problem of as much work: blocks of every member get ready for their loop, and the launch waits
+ * for the last ones of each. Getting ready takes 5.3 us, measured in cuda.small before it dealt out work tiles (members_abi.h); 64
+ * recordings of 500 to 8,000 samples by cuda.joint90 took 2.0 ms where one problem took 1.41, 9 us a member (H200). */
+static double members_ns(const struct nh_device *device, const struct nh_work *work) {
+    const double prepare_ns = 5.3e3;
+    const struct nh_cuda_device *cuda = device->backend;
+    double ns = 0;
+    for (int i = 0; i < work->launches && device->members > 1; i++) {
+        const struct nh_launch_work *launch = &work->launch[i];
+        const double waves =
+            launch->blocks / device->members / (launch->residents * (double)cuda->multiprocessors);
+        if (members_have_waves(launch->kernel))
+            ns += (device->members - 1) * fmin(1, waves) * prepare_ns;
+    }
+    return ns;
+}
+
 double nh_estimate(const struct nh_solver *solver, const struct nh_problem *problem,
                    const struct nh_device *device, const struct nh_config *config,
                    struct nh_count *count) {
     struct nh_work asked;
     if (!solver->work(problem, device, config, &asked)) return INFINITY;
     struct nh_count counted = {.tiles = 0};
-    double ns = nh_predict(device->backend, &asked, count ? &counted : NULL);
+    const double ns =
+        nh_predict(device->backend, &asked, count ? &counted : NULL) + members_ns(device, &asked);
     if (count && counted.tiles > 0) *count = counted;
     return ns;
 }
