@@ -15,21 +15,21 @@ constexpr int K_BYTES = tile_bytes(OWN_ROWS, C.dim), V_BYTES = C.sum_d_k ? tile_
 /* Indices of maps. */
 enum { MAP_K, MAP_V, MAP_Q, MAP_D_O, MAP_STATS, KEY_MAPS };
 
-__device__ __forceinline__ void init_key_barriers(const layout &s) {
+NH_DEVICE void init_key_barriers(const layout &s) {
     init_ring(s.own_full, s.own_free, C.own_places);
     init_ring(s.full, s.free, C.stages);
 }
 
-__device__ __forceinline__ void clear_padding(const layout &s) {
+NH_DEVICE void clear_padding(const layout &s) {
     clear_padding_rows(s.k, C.dim);
     if (C.sum_d_k) clear_padding_rows(s.v, C.dim_v);
 }
 
-__device__ __forceinline__ unsigned stage_at(const layout &s, unsigned n) {
+NH_DEVICE unsigned stage_at(const layout &s, unsigned n) {
     return s.stage + slot(n) * STAGE_BYTES;
 }
 
-__device__ __forceinline__ unsigned stats_at(const layout &s, unsigned n) {
+NH_DEVICE unsigned stats_at(const layout &s, unsigned n) {
     return s.stats + slot(n) * STATS_BYTES;
 }
 
@@ -37,8 +37,8 @@ constexpr int STATS_MAP = C.far_axes ? 4 : 3;
 
 /* Fetches tile n of the block's loops: Q, dO and statistics of a head from a token on. */
 template <class WorkTile>
-__device__ __forceinline__ void fetch_queries(const nh_tiled_args &args, const nh_tensor_map *map, const layout &s,
-                                              unsigned n, const WorkTile &work_tile, int head, const int token[3]) {
+NH_DEVICE void fetch_queries(const nh_tiled_args &args, const nh_tensor_map *map, const layout &s, unsigned n,
+                             const WorkTile &work_tile, int head, const int token[3]) {
     int heads = (int)args.heads, batch = work_tile.batch, stats[5];
     int q_head = head_or_origin<C.q_map>(args, NH_Q, work_tile, head);
     int d_o_head = head_or_origin<C.d_o_map>(args, NH_D_O, work_tile, head);
@@ -55,9 +55,8 @@ __device__ __forceinline__ void fetch_queries(const nh_tiled_args &args, const n
 
 /* Fetches K and V of the block's next work tile once their place is free. work_tiles: how many it had before;
  * incremented. Returns the maps of the tile's loop. */
-__device__ __forceinline__ const nh_tensor_map *fetch_own_keys(const nh_tiled_args &args, const nh_tensor_map *maps,
-                                                               const layout &s, const nh_work_tile &work_tile,
-                                                               unsigned &work_tiles, int kv_heads) {
+NH_DEVICE const nh_tensor_map *fetch_own_keys(const nh_tiled_args &args, const nh_tensor_map *maps, const layout &s,
+                                              const nh_work_tile &work_tile, unsigned &work_tiles, int kv_heads) {
     const unsigned place = own_place(work_tiles), own_full = s.own_full + 8 * place;
     if (work_tiles >= C.own_places) nh_barrier_wait(s.own_free + 8 * place, own_phase(work_tiles - C.own_places));
     work_tiles++;
@@ -75,8 +74,8 @@ __device__ __forceinline__ const nh_tensor_map *fetch_own_keys(const nh_tiled_ar
 
 /* The loop of the producer. claim(n): the number of the block's n-th work tile; locate(index, work_tile): finds it. */
 template <class Maps, class Claim, class Locate>
-__device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, const Maps &maps, const layout &s,
-                                                 Claim claim, Locate locate) {
+NH_DEVICE void fetch_work_tiles(const nh_tiled_args &args, const Maps &maps, const layout &s, Claim claim,
+                                Locate locate) {
     unsigned n = 0, work_tiles = 0;
     int kv_heads = (int)args.kv_heads, group_heads = (int)args.heads / kv_heads, token[3];
     nh_work_tile work_tile;
@@ -99,44 +98,41 @@ __device__ __forceinline__ void fetch_work_tiles(const nh_tiled_args &args, cons
 }
 
 /* d_v += weights times dO, 64 x C.dim_v. */
-__device__ __forceinline__ void add_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
+NH_DEVICE void add_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
 #if !NH_WIDE_VALUES /* no product has so many columns, and dK needs none */
-#pragma unroll
-    for (int i = 0; i < LOOP_ROWS / 16; i++)
+    NH_UNROLL for (int i = 0; i < LOOP_ROWS / 16; i++)
         nh_wgmma_held<C.dim_v, 1, 1>(d_v, weight + 4 * i, d_o + i * (16 * chunk_bytes(C.dim_v) >> 4));
 #endif
 }
 
-__device__ __forceinline__ void issue_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
+NH_DEVICE void issue_d_v(float *d_v, unsigned *weight, unsigned long long d_o) {
     add_d_v(d_v, weight, d_o);
     nh_wgmma_commit();
 }
 
-__device__ __forceinline__ void issue_d_k(float *d_k, unsigned *d_s, unsigned long long q) {
-#pragma unroll
-    for (int i = 0; i < LOOP_ROWS / 16; i++)
+NH_DEVICE void issue_d_k(float *d_k, unsigned *d_s, unsigned long long q) {
+    NH_UNROLL for (int i = 0; i < LOOP_ROWS / 16; i++)
         nh_wgmma_held<C.dim, 1, 1>(d_k, d_s + 4 * i, q + i * (16 * chunk_bytes(C.dim) >> 4));
     nh_wgmma_commit();
 }
 
 /* Address of the statistics of this lane's columns, the first two of each group of 8. The addition is hidden from the
  * compiler, which would else make a bitwise or for each column, and keep all of these in registers. */
-__device__ __forceinline__ unsigned own_stats(unsigned stats) {
+NH_DEVICE unsigned own_stats(unsigned stats) {
     unsigned own;
     asm volatile("add.u32 %0, %1, %2;" : "=r"(own) : "r"(stats), "r"(32 * (threadIdx.x & 3)));
     return own;
 }
 
 /* LSE (in base 2) and delta of one query of the loop. */
-__device__ __forceinline__ float2 stats_of_column(unsigned own, int column) {
+NH_DEVICE float2 stats_of_column(unsigned own, int column) {
     float2 both;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(both.x), "=f"(both.y) : "r"(own + 16 * column));
     return both;
 }
 
-__device__ __forceinline__ void weigh(float *score, unsigned own, float scale) {
-#pragma unroll
-    for (int j = 0; j < LOOP_ROWS / 8; j++) {
+NH_DEVICE void weigh(float *score, unsigned own, float scale) {
+    NH_UNROLL for (int j = 0; j < LOOP_ROWS / 8; j++) {
         float even = stats_of_column(own, 8 * j).x, odd = stats_of_column(own, 8 * j + 1).x;
         score[4 * j + 0] = exp2_of(fmaf(score[4 * j + 0], scale, -even));
         score[4 * j + 1] = exp2_of(fmaf(score[4 * j + 1], scale, -odd));
@@ -145,9 +141,8 @@ __device__ __forceinline__ void weigh(float *score, unsigned own, float scale) {
     }
 }
 
-__device__ __forceinline__ void pack_d_s(unsigned *packed, const float *weight, const float *d_p, unsigned own) {
-#pragma unroll
-    for (int j = 0; j < LOOP_ROWS / 8; j++) {
+NH_DEVICE void pack_d_s(unsigned *packed, const float *weight, const float *d_p, unsigned own) {
+    NH_UNROLL for (int j = 0; j < LOOP_ROWS / 8; j++) {
         float even = stats_of_column(own, 8 * j).y, odd = stats_of_column(own, 8 * j + 1).y;
         packed[2 * j] = nh_pack(weight[4 * j] * (d_p[4 * j] - even), weight[4 * j + 1] * (d_p[4 * j + 1] - odd));
         packed[2 * j + 1] =
@@ -161,25 +156,22 @@ struct key_rows {
     float d_k[C.dim / 2], d_v[C.dim_v / 2];
 };
 
-__device__ __forceinline__ void key_rows_set(key_rows &r, const layout &s, int warpgroup) {
+NH_DEVICE void key_rows_set(key_rows &r, const layout &s, int warpgroup) {
     r.k = nh_descriptor(s.k + warpgroup * 64 * chunk_bytes(C.dim), chunk_bytes(C.dim), 16);
     r.v = nh_descriptor(s.v + warpgroup * 64 * chunk_bytes(C.dim_v), chunk_bytes(C.dim_v), 16);
 }
 
-__device__ __forceinline__ void key_rows_clear(key_rows &r) {
-#pragma unroll
-    for (int i = 0; i < C.dim / 2; i++)
+NH_DEVICE void key_rows_clear(key_rows &r) {
+    NH_UNROLL for (int i = 0; i < C.dim / 2; i++)
         r.d_k[i] = 0;
-#pragma unroll
-    for (int i = 0; i < C.dim_v / 2; i++)
+    NH_UNROLL for (int i = 0; i < C.dim_v / 2; i++)
         r.d_v[i] = 0;
 }
 
 /* Processes tile n of this block's loops; after the last of a work tile the owned tiles are released. mask(score) turns
  * products into scores, with minus infinity for pairs that are masked. */
 template <class Mask>
-__device__ __forceinline__ void take_queries(key_rows &r, const layout &s, unsigned n, bool last, float scale,
-                                             Mask mask) {
+NH_DEVICE void take_queries(key_rows &r, const layout &s, unsigned n, bool last, float scale, Mask mask) {
     unsigned q_tile = stage_at(s, n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(stats_at(s, n));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
     float score[SCORES], d_p[SCORES];
@@ -203,8 +195,7 @@ __device__ __forceinline__ void take_queries(key_rows &r, const layout &s, unsig
 }
 
 /* Stores a work tile's sums. Returns zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_keys(const nh_tiled_args &args, const nh_work_tile &work_tile, int row,
-                                             const key_rows &r) {
+NH_DEVICE float finish_keys(const nh_tiled_args &args, const nh_work_tile &work_tile, int row, const key_rows &r) {
     if (C.sum_d_k) finish_rows<C.dim>(args, work_tile, NH_D_K, row, r.d_k, (float)args.scale);
     if (C.sum_d_v) finish_rows<C.dim_v>(args, work_tile, NH_D_V, row, r.d_v, 1);
     return doubt<C.dim / 2>(r.d_k) + doubt<C.dim_v / 2>(r.d_v);

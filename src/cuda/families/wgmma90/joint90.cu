@@ -28,15 +28,15 @@ struct maps {
     nh_tensor_map map[MAP_D_Q + 1];
 };
 
-__device__ __forceinline__ unsigned d_s_at(const layout &s, unsigned n) {
+NH_DEVICE unsigned d_s_at(const layout &s, unsigned n) {
     return s.d_s + n % 2 * D_S_BYTES;
 }
 
-__device__ __forceinline__ unsigned d_s_full(const layout &s, unsigned n) {
+NH_DEVICE unsigned d_s_full(const layout &s, unsigned n) {
     return s.d_s_full + n % 2 * 8;
 }
 
-__device__ __forceinline__ void init_barriers(const layout &s) {
+NH_DEVICE void init_barriers(const layout &s) {
     init_key_barriers(s);
     nh_barrier_init(d_s_full(s, 0), 4 * C.warpgroups);
     nh_barrier_init(d_s_full(s, 1), 4 * C.warpgroups);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void init_barriers(const layout &s) {
 
 /* The start of the loop along an axis of the sums or, for a part of a grid, what to add to positions of its group. */
 template <class Args, class WorkTile>
-__device__ __forceinline__ int sums_start(const Args &args, const WorkTile &work_tile, int a) {
+NH_DEVICE int sums_start(const Args &args, const WorkTile &work_tile, int a) {
     const nh_cuda_axis &axis = args.axis[a];
     if (a < FIRST_AXIS) return 0;
     if constexpr (NH_REGIONS) {
@@ -62,13 +62,13 @@ __device__ __forceinline__ int sums_start(const Args &args, const WorkTile &work
 }
 
 /* The coordinate in the sums of the n-th tile of the loop along an axis; start: sums_start of the axis. */
-__device__ __forceinline__ int place_in_sums(const nh_work_tile &work_tile, int start, int a, int n) {
+NH_DEVICE int place_in_sums(const nh_work_tile &work_tile, int start, int a, int n) {
     const int extent[3] = {C.loop[0], C.loop[1], C.loop[2]};
     if (!NH_REGIONS) return start + n * extent[a];
     return start + nh_wrapped(work_tile, a, n, work_tile.halo[a] + n * extent[a]);
 }
 
-__device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps &maps, const layout &s) {
+NH_DEVICE void write_out(const nh_tiled_args &args, const maps &maps, const layout &s) {
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
     nh_work_tile work_tile;
@@ -83,8 +83,7 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
             unsigned *const is_stored = STORES_FIRST ? stored_word(args, head, first_tile + tile[2]) : nullptr;
             if (STORES_FIRST && !store) wait_for_store(is_stored);
             nh_barrier_wait(s.d_q_full, n & 1);
-#pragma unroll
-            for (int chunk = 0; chunk < D_Q_CHUNKS; chunk++) {
+            NH_UNROLL for (int chunk = 0; chunk < D_Q_CHUNKS; chunk++) {
                 const int at[5] = {32 * chunk, place_in_sums(work_tile, z, 2, tile[2]),
                                    place_in_sums(work_tile, y, 1, tile[1]), place_in_sums(work_tile, x, 0, tile[0]),
                                    head};
@@ -105,7 +104,7 @@ __device__ __forceinline__ void write_out(const nh_tiled_args &args, const maps 
     }
 }
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
+NH_DEVICE void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     if (threadIdx.x == 0) {
         fetch_work_tiles(
             args, maps, s, [&](int n) { return STORES_FIRST ? claim_last(args, s, n) : claim_work_tile(args, s, n); },
@@ -118,19 +117,17 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
 /* ---- consumers ---- */
 
 /* Stores dS of this warp's 16 keys, transposed: lane l addresses row l % 8 of the 8x8 matrix l / 8. */
-__device__ __forceinline__ void store_d_s(unsigned to, unsigned *d_s) {
+NH_DEVICE void store_d_s(unsigned to, unsigned *d_s) {
     int lane = threadIdx.x & 31, warp = threadIdx.x / 32 & 3;
     int query = lane / 16 * 8 + lane % 8, unit = 2 * warp + lane / 8 % 2;
     to += query * 128 + ((unit ^ (query & 7)) << 4);
-#pragma unroll
-    for (int i = 0; i < LOOP_ROWS / 16; i++)
+    NH_UNROLL for (int i = 0; i < LOOP_ROWS / 16; i++)
         nh_store_matrices_across(to + i * 16 * 128, d_s + 4 * i);
 }
 
 /* dQ = dS K: 64 x D_Q_N. */
-__device__ __forceinline__ void issue_d_q(float *d_q, unsigned long long d_s, unsigned long long k) {
-#pragma unroll
-    for (int i = 0; i < OWN_ROWS / 16; i++) {
+NH_DEVICE void issue_d_q(float *d_q, unsigned long long d_s, unsigned long long k) {
+    NH_UNROLL for (int i = 0; i < OWN_ROWS / 16; i++) {
         unsigned long long a = d_s + i / 4 * (D_S_CHUNK >> 4) + i % 4 * 2, b = k + i * (16 * chunk_bytes(C.dim) >> 4);
         if (i == 0) {
             nh_wgmma_shared<D_Q_N, 0, 1>(d_q, a, b);
@@ -143,11 +140,10 @@ __device__ __forceinline__ void issue_d_q(float *d_q, unsigned long long d_s, un
 
 /* Stores dQ to shared memory. Of 16 columns, lane t of four holds 2t, 2t + 1, 2t + 8 and 2t + 9. They are written to
  * unit 2t of 8 units of 16 bytes, and those of the next 16 columns to unit 2t + 1. */
-__device__ __forceinline__ void store_d_q(unsigned to, const float *d_q, int warpgroup) {
+NH_DEVICE void store_d_q(unsigned to, const float *d_q, int warpgroup) {
     int row = 64 * (warpgroup / D_Q_PARTS) + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int part = warpgroup % D_Q_PARTS, t = threadIdx.x & 3;
-#pragma unroll
-    for (int i = 0; i < D_Q_N / 16; i++) {
+    NH_UNROLL for (int i = 0; i < D_Q_N / 16; i++) {
         int run = part * (D_Q_N / 16) + i;
         unsigned at = to + run / 2 * D_Q_CHUNK + row * 128 + (((2 * t + run % 2) ^ (row & 7)) << 4);
         nh_store_shared(at, d_q[8 * i], d_q[8 * i + 1], d_q[8 * i + 4], d_q[8 * i + 5]);
@@ -156,7 +152,7 @@ __device__ __forceinline__ void store_d_q(unsigned to, const float *d_q, int war
 }
 
 /* Passes the n-th tile's dQ to the thread that adds it to the sums. */
-__device__ __forceinline__ void pass_on_d_q(const layout &s, const float *d_q, int warpgroup, unsigned n) {
+NH_DEVICE void pass_on_d_q(const layout &s, const float *d_q, int warpgroup, unsigned n) {
     nh_barrier_wait(s.d_q_free, n & 1 ^ 1);
     store_d_q(s.d_q, d_q, warpgroup);
     nh_show_shared();
@@ -164,7 +160,7 @@ __device__ __forceinline__ void pass_on_d_q(const layout &s, const float *d_q, i
 }
 
 /* A descriptor of the columns of K from which this warpgroup computes its part of dQ. */
-__device__ __forceinline__ unsigned long long keys_across(const layout &s, int warpgroup) {
+NH_DEVICE unsigned long long keys_across(const layout &s, int warpgroup) {
     int column = warpgroup % D_Q_PARTS * D_Q_N, chunk = chunk_columns(C.dim);
     unsigned at = s.k + column / chunk * (OWN_ROWS * chunk_bytes(C.dim)) + column % chunk * 2;
     return nh_descriptor(at, chunk_bytes(C.dim), OWN_ROWS * chunk_bytes(C.dim));
@@ -174,17 +170,15 @@ __device__ __forceinline__ unsigned long long keys_across(const layout &s, int w
  * computed from rounded weights, which are needed for dV in any case, and dV can start before dP is there. */
 constexpr bool ROUNDED_WEIGHTS = C.rank == 3;
 
-__device__ __forceinline__ float2 unpack(unsigned both) {
+NH_DEVICE float2 unpack(unsigned both) {
     return make_float2(nh_load((elem)both), nh_load((elem)(both >> 16)));
 }
 
 /* Like pack_d_s of fused90_key.cuh, but from rounded weights. */
-__device__ __forceinline__ void pack_d_s(unsigned *packed, const unsigned *weight, const float *d_p, unsigned own) {
-#pragma unroll
-    for (int j = 0; j < LOOP_ROWS / 8; j++) {
+NH_DEVICE void pack_d_s(unsigned *packed, const unsigned *weight, const float *d_p, unsigned own) {
+    NH_UNROLL for (int j = 0; j < LOOP_ROWS / 8; j++) {
         float even = stats_of_column(own, 8 * j).y, odd = stats_of_column(own, 8 * j + 1).y;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
+        NH_UNROLL for (int half = 0; half < 2; half++) {
             float2 p = unpack(weight[2 * j + half]);
             const float *pair = d_p + 4 * j + 2 * half;
             packed[2 * j + half] = nh_pack(p.x * (pair[0] - even), p.y * (pair[1] - odd));
@@ -200,8 +194,8 @@ struct consumer {
 };
 
 /* Processes tile n of this block's loops; after the last of a work tile the owned tiles are released. */
-__device__ __forceinline__ void take_tile(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n,
-                                          bool last, const consumer &my, key_rows &r) {
+NH_DEVICE void take_tile(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n, bool last,
+                         const consumer &my, key_rows &r) {
     unsigned q_tile = stage_at(s, n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(stats_at(s, n));
     unsigned long long d_o = nh_descriptor(d_o_tile, chunk_bytes(C.dim_v), LOOP_ROWS * chunk_bytes(C.dim_v));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
@@ -242,7 +236,7 @@ __device__ __forceinline__ void take_tile(const nh_tiled_args &args, const layou
     release_warp(s.free + 8 * slot(n));
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
+NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int group_heads = (int)(args.heads / args.kv_heads);
     const consumer my = {warpgroup, (float)(args.scale * NH_LOG2E), keys_across(s, warpgroup)};

@@ -21,7 +21,7 @@ namespace nh_wgmma90 {
 constexpr bool STORES_FIRST = C.rank == 1 && !C.strided && !C.dilated && !NH_REGIONS;
 
 /* Locates a work tile. With STORES_FIRST its loop begins at a multiple of the loop tile's length. */
-__device__ __forceinline__ void locate(const nh_tiled_args &args, int index, nh_work_tile &work_tile) {
+NH_DEVICE void locate(const nh_tiled_args &args, int index, nh_work_tile &work_tile) {
     nh_work_tile_at<T>(args, index, work_tile);
     if (!STORES_FIRST) return;
     const int last_key = nh_min(work_tile.own[2] + C.own[2], work_tile.length[2]) - 1;
@@ -31,35 +31,35 @@ __device__ __forceinline__ void locate(const nh_tiled_args &args, int index, nh_
 }
 
 /* Claims the last work tile that is left, and passes it on. The number of work tiles: there is none. */
-__device__ __forceinline__ int claim_last(const nh_tiled_args &args, const layout &s, int n) {
+NH_DEVICE int claim_last(const nh_tiled_args &args, const layout &s, int n) {
     const unsigned all = (unsigned)args.tiling.work_tiles;
     const unsigned claimed = atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
     return pass_on_work_tile(s, n, claimed < all ? all - 1 - claimed : all);
 }
 
 /* How many tiles at the beginning of the loop no later key tile sees. */
-__device__ __forceinline__ int stored_tiles(const nh_tiled_args &args, const nh_work_tile &work_tile) {
+NH_DEVICE int stored_tiles(const nh_tiled_args &args, const nh_work_tile &work_tile) {
     const int next = work_tile.own[2] + C.own[2];
     if (next >= work_tile.length[2]) return work_tile.tiles[2];
     return nh_seen_by<T>(args.axis[2], work_tile, 2, next).begin / C.loop[2] - work_tile.halo[2] / C.loop[2];
 }
 
 /* The word that says whether a tile of queries is stored. head: of all heads of all batch entries. */
-__device__ __forceinline__ unsigned *stored_word(const nh_tiled_args &args, int head, int tile) {
+NH_DEVICE unsigned *stored_word(const nh_tiled_args &args, int head, int tile) {
     const long long query[3] = {0, 0, tile * C.loop[2]};
     const int heads = (int)args.heads;
     return (unsigned *)nh_scalar(args.tensor[NH_DELTA], head / heads, query, head % heads) + 3;
 }
 
 /* Waits until what this thread has stored is in memory, and tells. */
-__device__ __forceinline__ void tell_stored(unsigned *word) {
+NH_DEVICE void tell_stored(unsigned *word) {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     asm volatile("fence.proxy.async.global;" ::: "memory");
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(1u) : "memory");
 }
 
 /* Waits until another block has told. What this thread then asks of the copy engine comes after what was stored. */
-__device__ __forceinline__ void wait_for_store(const unsigned *word) {
+NH_DEVICE void wait_for_store(const unsigned *word) {
     unsigned stored;
     do {
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(stored) : "l"(word) : "memory");

@@ -14,14 +14,13 @@ struct maps {
     nh_tensor_map map[KEY_MAPS * MAP_VARIANTS];
 };
 
-__device__ __forceinline__ void init_barriers(const layout &s) {
+NH_DEVICE void init_barriers(const layout &s) {
     init_key_barriers(s);
     if (C.biased) init_bias_ring(s.bias_full, s.bias_free);
 }
 
 /* The producer of kernels that skip: fetches the loop tiles line after line. */
-__device__ __forceinline__ void fetch_work_tiles_by_lines(const nh_tiled_args &args, const maps &maps,
-                                                          const layout &s) {
+NH_DEVICE void fetch_work_tiles_by_lines(const nh_tiled_args &args, const maps &maps, const layout &s) {
     unsigned n = 0, work_tiles = 0;
     const int kv_heads = (int)args.kv_heads, group_heads = (int)args.heads / kv_heads;
     nh_work_tile work_tile;
@@ -37,7 +36,7 @@ __device__ __forceinline__ void fetch_work_tiles_by_lines(const nh_tiled_args &a
     }
 }
 
-__device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
+NH_DEVICE void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     if constexpr (PASSES_OVER) {
         fetch_work_tiles_by_lines(args, maps, s);
     } else {
@@ -47,12 +46,12 @@ __device__ __forceinline__ void produce(const nh_tiled_args &args, const maps &m
     }
 }
 
-__device__ __forceinline__ void help(const nh_tiled_args &args, const layout &s) {
+NH_DEVICE void help(const nh_tiled_args &args, const layout &s) {
     lay_biases(args, s, [](const bias_box &, bool) {});
 }
 
 /* Skips tile n, which must have landed: otherwise a stage that is free already could be released again. */
-__device__ __forceinline__ void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop, unsigned &n) {
+NH_DEVICE void pass_over(const layout &s, const nh_work_tile &work_tile, kv_loop &loop, unsigned &n) {
     nh_barrier_wait(s.full + 8 * slot(n), phase(n));
     release_warp(s.free + 8 * slot(n));
     n = next(n);
@@ -65,7 +64,7 @@ struct packed_tile {
 };
 
 /* dV += P dO, dK += dS Q of tile n, as one wgmma group. */
-__device__ __forceinline__ void issue_sums(const layout &s, unsigned n, packed_tile &packed, key_rows &r) {
+NH_DEVICE void issue_sums(const layout &s, unsigned n, packed_tile &packed, key_rows &r) {
     const unsigned q_tile = stage_at(s, n), d_o_tile = q_tile + Q_BYTES;
     add_d_v(r.d_v, packed.weight, nh_descriptor(d_o_tile, chunk_bytes(C.dim_v), LOOP_ROWS * chunk_bytes(C.dim_v)));
     issue_d_k(r.d_k, packed.d_s, nh_descriptor(q_tile, chunk_bytes(C.dim), LOOP_ROWS * chunk_bytes(C.dim)));
@@ -74,8 +73,8 @@ __device__ __forceinline__ void issue_sums(const layout &s, unsigned n, packed_t
 /* Issues the products of tile n, with the own rows at `place`, that only need what was fetched. Between them are dV and
  * dK of the tile before, unless this is the first of its line: these overlap with this tile's exponentials. */
 template <bool FIRST>
-__device__ __forceinline__ void issue_tile(const layout &s, unsigned n, unsigned before, unsigned place, float *score,
-                                           float *d_p, packed_tile &packed, key_rows &r) {
+NH_DEVICE void issue_tile(const layout &s, unsigned n, unsigned before, unsigned place, float *score, float *d_p,
+                          packed_tile &packed, key_rows &r) {
     nh_barrier_wait(s.full + 8 * slot(n), phase(n));
     nh_wgmma_fence();
     issue_rows<C.dim>(score, r.k + place * (K_BYTES >> 4), nh_descriptor(stage_at(s, n), chunk_bytes(C.dim), 16));
@@ -98,9 +97,8 @@ struct head_turn {
 
 /* Processes the tiles of a line of which the warpgroup's keys see something. No stage is held between lines, where
  * tiles are skipped. */
-__device__ __forceinline__ void take_line(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
-                                          const seen_tiles &mine, const head_turn &turn, kv_loop &loop, unsigned &n,
-                                          key_rows &r) {
+NH_DEVICE void take_line(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                         const seen_tiles &mine, const head_turn &turn, kv_loop &loop, unsigned &n, key_rows &r) {
     unsigned before = n;
     packed_tile packed;
     float score[SCORES], d_p[SCORES];
@@ -117,8 +115,7 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const layou
             pack_weights(packed.weight, score);
             pack_d_s(packed.d_s, score, d_p, stats);
         } else {
-#pragma unroll
-            for (int i = 0; i < SCORES / 2; i++)
+            NH_UNROLL for (int i = 0; i < SCORES / 2; i++)
                 packed.weight[i] = packed.d_s[i] = 0;
         }
         before = n;
@@ -134,9 +131,8 @@ __device__ __forceinline__ void take_line(const nh_tiled_args &args, const layou
 }
 
 /* Processes the loop over the queries of one head. */
-__device__ __forceinline__ void take_head(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
-                                          const seen_tiles &mine, const head_turn &turn, kv_loop &loop, unsigned &n,
-                                          key_rows &r) {
+NH_DEVICE void take_head(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile,
+                         const seen_tiles &mine, const head_turn &turn, kv_loop &loop, unsigned &n, key_rows &r) {
     kv_loop_restart(loop);
     while (loop.t <= mine.last) {
         while (outside_seen(loop, mine))
@@ -147,8 +143,8 @@ __device__ __forceinline__ void take_head(const nh_tiled_args &args, const layou
         pass_over(s, work_tile, loop, n);
 }
 /* Stores a work tile's sums, which the cluster's blocks share. Returns zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_shared_keys(const nh_tiled_args &args, const nh_work_tile &work_tile,
-                                                    unsigned sums, int row, const key_rows &r, bool counts) {
+NH_DEVICE float finish_shared_keys(const nh_tiled_args &args, const nh_work_tile &work_tile, unsigned sums, int row,
+                                   const key_rows &r, bool counts) {
     float zero = 0;
     if (C.sum_d_k)
         zero += finish_shared_rows<C.dim>(args, work_tile, NH_D_K, sums, row, r.d_k, counts, (float)args.scale);
@@ -158,9 +154,8 @@ __device__ __forceinline__ float finish_shared_keys(const nh_tiled_args &args, c
 }
 
 /* Stores a work tile's sums. Returns zero, or NaN if one is not finite. */
-__device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, const layout &s,
-                                                  const nh_work_tile &work_tile, int row, const key_rows &r,
-                                                  bool counts) {
+NH_DEVICE float finish_work_tile(const nh_tiled_args &args, const layout &s, const nh_work_tile &work_tile, int row,
+                                 const key_rows &r, bool counts) {
     if constexpr (C.cluster > 1) {
         return finish_shared_keys(args, work_tile, s.k, row, r, counts);
     } else {
@@ -169,8 +164,8 @@ __device__ __forceinline__ float finish_work_tile(const nh_tiled_args &args, con
 }
 
 /* The consumers where warpgroups skip tiles; work tiles come from the producer. Returns zero, or NaN as above. */
-__device__ __forceinline__ float consume_lines(const nh_tiled_args &args, const layout &s, int warpgroup, int row,
-                                               float scale, key_rows &r) {
+NH_DEVICE float consume_lines(const nh_tiled_args &args, const layout &s, int warpgroup, int row, float scale,
+                              key_rows &r) {
     const int group_heads = (int)(args.heads / args.kv_heads);
     unsigned n = 0, work_tiles = 0;
     float zero = 0;
@@ -193,8 +188,8 @@ __device__ __forceinline__ float consume_lines(const nh_tiled_args &args, const 
 }
 
 /* The consumers where they multiply all tiles, or those of the block's share of a loop. */
-__device__ __forceinline__ float consume_tiles(const nh_tiled_args &args, const layout &s, int warpgroup, int row,
-                                               float scale, key_rows &r) {
+NH_DEVICE float consume_tiles(const nh_tiled_args &args, const layout &s, int warpgroup, int row, float scale,
+                              key_rows &r) {
     const int group_heads = (int)(args.heads / args.kv_heads);
     const bias_places bias_place = bias_places_of(row);
     unsigned n = 0, work_tiles = 0;
@@ -228,17 +223,17 @@ __device__ __forceinline__ float consume_tiles(const nh_tiled_args &args, const 
 
 /* ---- repair (fused90_repair.cuh) ---- */
 
-__device__ __forceinline__ bool keys_need_repair(const nh_cuda_args &args, const nh_query &key) {
+NH_DEVICE bool keys_need_repair(const nh_cuda_args &args, const nh_query &key) {
     return (C.sum_d_k && needs_repair<C.dim>(args, NH_D_K, key)) ||
            (C.sum_d_v && needs_repair<C.dim_v>(args, NH_D_V, key));
 }
 
 /* Repairs a warp's rows after all work tiles. Called by the whole warp. zero: the sum of what finish_keys returned. */
-__device__ __forceinline__ void repair_keys(const nh_tiled_args &args, int first_row, int rows, float zero) {
+NH_DEVICE void repair_keys(const nh_tiled_args &args, int first_row, int rows, float zero) {
     if (__any_sync(~0u, zero != 0)) repair_rows<keys_need_repair, nh_differentiate_key>(args, first_row, rows);
 }
 
-__device__ __forceinline__ void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
+NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     const int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     const float scale = (float)((C.biased ? 1 : args.scale) * NH_LOG2E);
     key_rows r;

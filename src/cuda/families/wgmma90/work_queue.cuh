@@ -8,13 +8,13 @@
 namespace nh_wgmma90 {
 
 /* readers: the number of threads that call next_work_tile. */
-__device__ __forceinline__ void init_queue(const layout &s, unsigned readers) {
+NH_DEVICE void init_queue(const layout &s, unsigned readers) {
     nh_barrier_init(s.queue_full, 1);
     nh_barrier_init(s.queue_free, readers);
 }
 
 /* Passes the block's n-th work tile on; called by one thread. The number of work tiles: there is none. */
-__device__ __forceinline__ int pass_on_work_tile(const layout &s, int n, unsigned work_tile) {
+NH_DEVICE int pass_on_work_tile(const layout &s, int n, unsigned work_tile) {
     nh_barrier_wait(s.queue_free, n & 1 ^ 1);
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(s.queue), "r"(work_tile) : "memory");
     nh_barrier_arrive(s.queue_full);
@@ -22,7 +22,7 @@ __device__ __forceinline__ int pass_on_work_tile(const layout &s, int n, unsigne
 }
 
 /* Claims the block's n-th work tile and passes it on. */
-__device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const layout &s, int n) {
+NH_DEVICE int claim_work_tile(const nh_tiled_args &args, const layout &s, int n) {
     unsigned work_tile = NH_OWN_BLOCK;
     if (n > 0) work_tile = NH_OWN_BLOCKS + atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
     if (work_tile > (unsigned)args.tiling.work_tiles) work_tile = (unsigned)args.tiling.work_tiles;
@@ -30,7 +30,7 @@ __device__ __forceinline__ int claim_work_tile(const nh_tiled_args &args, const 
 }
 
 /* Returns the work tile that was claimed, to the threads to which it is passed. */
-__device__ __forceinline__ int next_work_tile(const layout &s, int n) {
+NH_DEVICE int next_work_tile(const layout &s, int n) {
     int work_tile;
     nh_barrier_wait(s.queue_full, n & 1);
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(work_tile) : "r"(s.queue) : "memory");
