@@ -66,7 +66,7 @@ struct writing {
     size_t used, room;
 };
 
-static void NH_PRINTF(2, 3) write(struct writing *writing, const char *format, ...) {
+static void NH_PRINTF(2, 3) append(struct writing *writing, const char *format, ...) {
     va_list arguments;
     if (writing->used >= writing->room) return;
     va_start(arguments, format);
@@ -87,15 +87,15 @@ static void write_config(const struct nh_kernel_spec *spec, struct writing *to) 
     for (int i = 0; spec->field[i].name; i++) {
         const struct nh_kernel_field *field = &spec->field[i];
         const char *enumerator = enumerator_of(spec, field->name);
-        write(to, "%s.%s=%s", i ? "," : "{", field->name, field->count ? "{" : "");
+        append(to, "%s.%s=%s", i ? "," : "{", field->name, field->count ? "{" : "");
         for (int k = 0; k < nh_max(field->count, 1) && value < end; k++, value++)
             if (enumerator)
-                write(to, "%s", enumerator);
+                append(to, "%s", enumerator);
             else
-                write(to, "%s%d", k ? "," : "", *value);
-        if (field->count) write(to, "}");
+                append(to, "%s%d", k ? "," : "", *value);
+        if (field->count) append(to, "}");
     }
-    write(to, "}");
+    append(to, "}");
 }
 
 void nh_kernel_config_text(const struct nh_kernel_spec *spec, char text[NH_KERNEL_CONFIG_BYTES]) {
@@ -108,12 +108,12 @@ void nh_kernel_config_text(const struct nh_kernel_spec *spec, char text[NH_KERNE
 void nh_kernel_text(const struct nh_kernel_spec *spec, int32_t arch, bool line_info,
                     char text[NH_KERNEL_TEXT_BYTES]) {
     struct writing to = {text, 0, NH_KERNEL_TEXT_BYTES};
-    write(&to, "%s --std=c++20 --gpu-architecture=sm_%d%s%s", spec->source, (int)arch,
-          arch >= 90 ? "a" : "", line_info ? " --generate-line-info" : "");
+    append(&to, "%s --std=c++20 --gpu-architecture=sm_%d%s%s", spec->source, (int)arch,
+           arch >= 90 ? "a" : "", line_info ? " --generate-line-info" : "");
     for (int32_t i = 0; i < spec->count; i++)
-        write(&to, " -D%s=%lld", spec->define[i].name, (long long)spec->define[i].value);
+        append(&to, " -D%s=%lld", spec->define[i].name, (long long)spec->define[i].value);
     if (!spec->field) return;
-    write(&to, " -DNH_CONFIG=");
+    append(&to, " -DNH_CONFIG=");
     write_config(spec, &to);
 }
 
