@@ -11,37 +11,6 @@ const char *nh_tensor_name(int32_t tensor) {
     return tensor >= 0 && tensor < NHOOD_TENSOR_COUNT ? tensor_names[tensor] : "?";
 }
 
-enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor) {
-    bool bwd = problem->op == NHOOD_OP_BWD;
-    bool softmax = bwd || problem->op == NHOOD_OP_FWD;
-    bool extra = softmax && problem->extra_tokens > 0;
-    switch (tensor) {
-    case NHOOD_Q:
-    case NHOOD_K: return softmax || problem->op == NHOOD_OP_PN ? NH_INPUT : NH_UNUSED;
-    case NHOOD_V: return softmax || problem->op == NHOOD_OP_NN ? NH_INPUT : NH_UNUSED;
-    case NHOOD_O:
-        if (bwd) return NH_INPUT;
-        return problem->op == NHOOD_OP_FWD || problem->op == NHOOD_OP_NN ? NH_OUTPUT : NH_UNUSED;
-    case NHOOD_LSE: return bwd ? NH_INPUT : softmax ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
-    case NHOOD_A:
-        if (problem->op == NHOOD_OP_PN) return NH_OUTPUT;
-        return softmax ? NH_UNUSED : NH_INPUT;
-    case NHOOD_BIAS: return problem->has_bias ? NH_INPUT : NH_UNUSED;
-    case NHOOD_EXTRA_K:
-    case NHOOD_EXTRA_V: return extra ? NH_INPUT : NH_UNUSED;
-    case NHOOD_D_O: return bwd || problem->op == NHOOD_OP_IN ? NH_INPUT : NH_UNUSED;
-    case NHOOD_D_LSE: return bwd ? NH_OPTIONAL_INPUT : NH_UNUSED;
-    case NHOOD_D_V:
-        return bwd ? NH_OPTIONAL_OUTPUT : problem->op == NHOOD_OP_IN ? NH_OUTPUT : NH_UNUSED;
-    case NHOOD_D_Q:
-    case NHOOD_D_K: return bwd ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
-    case NHOOD_D_BIAS: return bwd && problem->has_bias ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
-    case NHOOD_D_EXTRA_K:
-    case NHOOD_D_EXTRA_V: return bwd && extra ? NH_OPTIONAL_OUTPUT : NH_UNUSED;
-    default: return NH_UNUSED;
-    }
-}
-
 #define BIT(tensor) (UINT32_C(1) << NHOOD_##tensor)
 
 uint32_t nh_problem_tensors(const struct nh_problem *problem) {
@@ -58,6 +27,25 @@ uint32_t nh_problem_tensors(const struct nh_problem *problem) {
     if (softmax && problem->extra_tokens > 0)
         tensors |= BIT(EXTRA_K) | BIT(EXTRA_V) | (bwd ? BIT(D_EXTRA_K) | BIT(D_EXTRA_V) : 0);
     return tensors;
+}
+
+enum nh_role nh_problem_role(const struct nh_problem *problem, int32_t tensor) {
+    const bool bwd = problem->op == NHOOD_OP_BWD;
+    if (tensor < 0 || tensor >= NHOOD_TENSOR_COUNT || !(nh_problem_tensors(problem) >> tensor & 1))
+        return NH_UNUSED;
+    switch (tensor) {
+    case NHOOD_O: return bwd ? NH_INPUT : NH_OUTPUT;
+    case NHOOD_LSE: return bwd ? NH_INPUT : NH_OPTIONAL_OUTPUT;
+    case NHOOD_A: return problem->op == NHOOD_OP_PN ? NH_OUTPUT : NH_INPUT;
+    case NHOOD_D_LSE: return NH_OPTIONAL_INPUT;
+    case NHOOD_D_V: return bwd ? NH_OPTIONAL_OUTPUT : NH_OUTPUT;
+    case NHOOD_D_Q:
+    case NHOOD_D_K:
+    case NHOOD_D_BIAS:
+    case NHOOD_D_EXTRA_K:
+    case NHOOD_D_EXTRA_V: return NH_OPTIONAL_OUTPUT;
+    default: return NH_INPUT;
+    }
 }
 
 static bool is_output(enum nh_role role) {

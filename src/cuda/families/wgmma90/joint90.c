@@ -1,7 +1,8 @@
 /* cuda.joint90: the backward pass on sm_90 with five products (joint90.cu). The first launch computes statistics of the
  * queries and clears f32 sums for dQ. In the second, blocks own keys, and the copy engine adds each loop tile's dQ to
- * the sums; in one dimension the first to have dQ stores it, and nothing is cleared (nh_backward90_stores_first). Then dQ is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the
- * sums in no fixed order, so that results are not deterministic. */
+ * the sums; in one dimension the first to have dQ stores it, and nothing is cleared (nh_backward90_stores_first). Then dQ
+ * is converted to the tensors' type, and rows that are not finite are repaired. Blocks add to the sums in no fixed order,
+ * so that results are not deterministic. */
 #include "backward90.h"
 #include "cuda_family.h"
 #include "permuted_axes.h"
