@@ -5,7 +5,6 @@
 #include "window_table.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char *const op_names[] = {"fwd", "bwd", "pn", "nn", "in"};
@@ -132,9 +131,8 @@ static nhood_status check_periodic(const nhood_axis *given, int index, struct nh
  * solver takes, and whose kernels know more of it. */
 static nhood_status check_windows(const nhood_windows *given, const nhood_axis *of, int index,
                                   struct nh_axis *axis) {
-    char where[32];
-    snprintf(where, sizeof where, "windows[%d]", index);
-    nhood_status status = nh_windows_canonical(where, given, of->length, &axis->windows);
+    static const char *const where[NH_AXES] = {"windows[0]", "windows[1]", "windows[2]"};
+    nhood_status status = nh_windows_canonical(where[index], given, of->length, &axis->windows);
     if (status || !axis->windows.kind) return status;
     if (of->window != 1 || of->stride != 1 || of->dilation != 1 || of->causal || of->periodic)
         return nh_error(NHOOD_ERR_ARGUMENT,

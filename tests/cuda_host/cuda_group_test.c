@@ -387,9 +387,9 @@ static void check_room(void) {
             if (status) return;
             const struct nh_cuda_operation *operation = (const void *)built;
             for (int32_t s = 0; s < operation->count; s++)
-                CHECK(nh_cuda_serves_members(operation, &operation->step[s]),
+                CHECK(nh_cuda_serves_members(operation, operation->step[s]),
                       "%s, config %d, step %d: %lld bytes of shared memory", text[i], k, (int)s,
-                      (long long)operation->step[s].shared_bytes);
+                      (long long)operation->step[s]->shared_bytes);
             built->destroy(built);
         }
     }

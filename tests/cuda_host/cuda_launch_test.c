@@ -522,7 +522,7 @@ static void check_rolling_tables(void) {
         if (test_failed) return;
         const struct nh_cuda_operation *cuda = (const void *)built;
         char last[NH_KERNEL_CONFIG_BYTES];
-        nh_kernel_config_text(&cuda->spec[cuda->count - 1], last);
+        nh_kernel_config_text(cuda->spec[cuda->count - 1], last);
         CHECK(strstr(last, rows[i].pipeline) && strstr(last, rows[i].mask), "%s: %s", rows[i].text,
               last);
         built->destroy(built);

@@ -23,7 +23,7 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     if (!(kept = nh_cuda_keep(operation, SECOND_BYTES, &offset))) return NHOOD_ERR_MEMORY;
     memcpy(kept, second, SECOND_BYTES);
     CHECK(offset == SECOND_AT, "the second is kept at %zu", offset);
-    operation->step[0].binding[NH_P] = (struct nh_cuda_binding){NH_BIND_KEPT, offset};
+    operation->step[0]->binding[NH_P] = (struct nh_cuda_binding){NH_BIND_KEPT, offset};
     return NHOOD_OK;
 }
 

@@ -61,7 +61,7 @@ struct noted {
 static struct noted read_tables(const struct nh_cuda_operation *operation, const nhood_io *io) {
     struct noted noted = {0, 0};
     for (int32_t i = 0; i < operation->count; i++) {
-        const struct nh_cuda_step *step = &operation->step[i];
+        const struct nh_cuda_step *step = operation->step[i];
         int64_t work_tiles = step->work_tiles;
         size_t bytes = (size_t)work_tiles * NOTED_TILES * sizeof(uint32_t);
         uint32_t *table = malloc(bytes);

@@ -153,12 +153,12 @@ int64_t nh_cuda_most_blocks(const struct nh_cuda_blocks *blocks, const struct nh
 /* ---- making ---- */
 
 static nhood_status check_step(const struct nh_cuda_operation *operation, int32_t s) {
-    const struct nh_cuda_step *step = &operation->step[s];
+    const struct nh_cuda_step *step = operation->step[s];
     if ((step->blocks.rows || step->blocks.tile[0]) && !step->maps && !step->tables &&
         step->cluster <= 1 && nh_cuda_serves_members(operation, step))
         return NHOOD_OK;
     return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: its launch depends on lengths",
-                    operation->spec[s].source);
+                    operation->spec[s]->source);
 }
 
 /* Bytes from a token to the next of what a slot is bound to. In the workspace a token has rows of all heads. */
@@ -186,7 +186,7 @@ static void write_arguments(const struct nh_cuda_step *step, struct nh_cuda_argu
 static nhood_status make_step(struct cuda_bounded *created, int32_t s,
                               struct nh_cuda_bounded_step *described) {
     struct nh_cuda_operation *operation = created->operation;
-    struct nh_cuda_step *step = &operation->step[s];
+    struct nh_cuda_step *step = operation->step[s];
     struct table *table = &created->table[s];
     const size_t members = (size_t)created->bound->members;
     nhood_status status = check_step(operation, s);
@@ -195,7 +195,7 @@ static nhood_status make_step(struct cuda_bounded *created, int32_t s,
     step->grid[0] = nh_cuda_most_blocks(&step->blocks, created->bound);
     if (step->grid[0] > INT32_MAX)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: the bound asks for more than 2^31 blocks",
-                        operation->spec[s].source);
+                        operation->spec[s]->source);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++) {
         if (step->binding[slot].from == NH_BIND_NONE) continue;
         table->used |= 1u << slot;
@@ -214,7 +214,7 @@ static nhood_status make_step(struct cuda_bounded *created, int32_t s,
     described->to_place = (long long)table->place;
     described->bases = table->bases;
     described->regions = step->regions;
-    nh_kernel_define(&operation->spec[s], "NH_MEMBERS", 2);
+    nh_kernel_define(operation->spec[s], "NH_MEMBERS", 2);
     return NHOOD_OK;
 }
 
@@ -294,7 +294,7 @@ static nhood_status read_lengths(const struct cuda_bounded *created, const nhood
     const struct nh_bound *bound = created->bound;
     const struct nh_problem *problem = &bound->problem;
     const char *memory = (const char *)(uintptr_t)operation->memory;
-    const struct nh_cuda_step *step = &operation->step[created->steps];
+    const struct nh_cuda_step *step = operation->step[created->steps];
     struct nh_cuda_lengths lengths = {
         .lengths = io->lengths,
         .step = (const struct nh_cuda_bounded_step *)(const void *)(memory + created->described),
@@ -310,13 +310,13 @@ static nhood_status read_lengths(const struct cuda_bounded *created, const nhood
         .table_blocks = (int)nh_max(1, nh_ceil_div(bound->members, NH_LENGTHS_MEMBERS))};
     void *parameters[1] = {&lengths};
     for (int a = 0; a < NH_AXES; a++) {
-        lengths.axis[a] = operation->step[0].args.axis[a];
+        lengths.axis[a] = operation->step[0]->args.axis[a];
         lengths.least[a] = bound->least[a];
         lengths.periodic |= problem->axis[a].periodic << a;
     }
     for (int32_t t = 0, i = 0; t < NHOOD_TENSOR_COUNT; t++)
         if (nh_bound_writes(bound, t)) lengths.rest[i++] = rest_of(bound, io, t);
-    return nh_cuda_launch(operation, step, false, io->stream, parameters);
+    return nh_cuda_launch(operation, step, step->grid[0], false, io->stream, parameters);
 }
 
 /* An execute of so many members. */
@@ -330,7 +330,7 @@ static nhood_status launch_step(const void *user, int32_t s, const nhood_io *io,
     const struct execute *execute = user;
     const struct cuda_bounded *created = execute->created;
     const struct nh_cuda_operation *operation = created->operation;
-    const struct nh_cuda_step *step = &operation->step[s];
+    const struct nh_cuda_step *step = operation->step[s];
     const struct table *table = &created->table[s];
     const char *workspace = io->workspace;
     struct nh_cuda_members members = {
@@ -344,7 +344,7 @@ static nhood_status launch_step(const void *user, int32_t s, const nhood_io *io,
         .bases = table->bases};
     void *parameters[1] = {&members};
     nh_cuda_set_bases(step, table->used, io, members.base);
-    return nh_cuda_launch(operation, step, overlaps, io->stream, parameters);
+    return nh_cuda_launch(operation, step, step->grid[0], overlaps, io->stream, parameters);
 }
 
 static nhood_status run_steps(const struct cuda_bounded *created, const nhood_group_io *io) {

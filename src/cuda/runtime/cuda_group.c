@@ -76,7 +76,7 @@ static bool same_launches(const struct nh_cuda_operation *a, const struct nh_cud
     if (a == b) return true;
     if (a->count != b->count) return false;
     for (int32_t i = 0; i < a->count; i++)
-        if (!same_step(&a->step[i], &b->step[i]) || !nh_kernel_same(&a->spec[i], &b->spec[i]))
+        if (!same_step(a->step[i], b->step[i]) || !nh_kernel_same(a->spec[i], b->spec[i]))
             return false;
     return true;
 }
@@ -91,8 +91,7 @@ static bool maps_fit(const struct nh_cuda_step *step) {
 /* Whether the member's launches can be those of a batch, which may need one more launch for maps. */
 static bool can_join(const struct nh_cuda_operation *operation) {
     for (int32_t i = 0; i < operation->count; i++)
-        if (!maps_fit(&operation->step[i]) ||
-            !nh_cuda_serves_members(operation, &operation->step[i]))
+        if (!maps_fit(operation->step[i]) || !nh_cuda_serves_members(operation, operation->step[i]))
             return false;
     return operation->count > 0 && operation->count < NH_CUDA_STEPS;
 }
@@ -119,7 +118,7 @@ static int compare(const void *first, const void *second) {
 static double tile_ns(const struct nh_cuda_operation *operation, double ns) {
     int64_t tiles = 1;
     for (int32_t i = 0; i < operation->count; i++)
-        tiles = nh_max(tiles, operation->step[i].work_tiles);
+        tiles = nh_max(tiles, operation->step[i]->work_tiles);
     return ns * (double)nh_min(tiles, operation->device->multiprocessors) / (double)tiles;
 }
 
@@ -133,7 +132,7 @@ static int64_t share_of(const struct nh_cuda_step *step) {
 static bool has_room(const int64_t shares[NH_CUDA_STEPS],
                      const struct nh_cuda_operation *operation) {
     for (int32_t i = 0; i < operation->count; i++)
-        if (shares[i] + share_of(&operation->step[i]) > INT32_MAX) return false;
+        if (shares[i] + share_of(operation->step[i]) > INT32_MAX) return false;
     return true;
 }
 
@@ -155,7 +154,7 @@ static void join(const struct nh_group *group, struct forming *forming, int64_t 
         at++;
     if (at == *count) forming[(*count)++].operation = operation;
     for (int32_t i = 0; i < operation->count; i++)
-        forming[at].shares[i] += share_of(&operation->step[i]);
+        forming[at].shares[i] += share_of(operation->step[i]);
     forming[at].count++;
     candidate->batch = at;
 }
@@ -240,7 +239,7 @@ static void write_places(const struct nh_group *group, const struct batch *batch
         const struct nh_cuda_operation *operation = operation_of(group, batch->member[k]);
         for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
             if (batch->table[s].used >> slot & 1)
-                *place++ = place_of(group, batch->member[k], operation->step[s].binding[slot].from,
+                *place++ = place_of(group, batch->member[k], operation->step[s]->binding[slot].from,
                                     packed, workspace);
         workspace += operation->base.workspace_bytes;
     }
@@ -254,17 +253,17 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
     for (int64_t k = 0; k < batch->count; k++)
         different += !repeats(group, batch, k);
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
-        if (operation->step[s].binding[slot].from != NH_BIND_NONE)
+        if (operation->step[s]->binding[slot].from != NH_BIND_NONE)
             table->used |= 1u << slot, table->bases++;
     const size_t place_bytes = (size_t)batch->count * (size_t)table->bases * sizeof(int64_t);
     table->first = nh_allocate(operation->host, ((size_t)batch->count + 1) * sizeof *table->first);
-    const size_t bytes = argument_bytes(&operation->step[s]);
+    const size_t bytes = argument_bytes(operation->step[s]);
     char *arguments = nh_cuda_keep(operation, (size_t)different * bytes, &table->arguments);
     if (!table->first || !arguments) return NHOOD_ERR_MEMORY;
     for (int64_t k = 0; k < batch->count; k++) {
         const struct nh_cuda_operation *own = operation_of(group, batch->member[k]);
         if (repeats(group, batch, k)) continue;
-        write_arguments(own, &own->step[s], arguments);
+        write_arguments(own, own->step[s], arguments);
         arguments += bytes;
     }
     struct nh_cuda_member *member =
@@ -274,7 +273,7 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
         which += k < batch->count && !repeats(group, batch, k);
         member[k] = (struct nh_cuda_member){(unsigned)share, (int)which};
         table->first[k] = (unsigned)share;
-        if (k < batch->count) share += share_of(&operation_of(group, batch->member[k])->step[s]);
+        if (k < batch->count) share += share_of(operation_of(group, batch->member[k])->step[s]);
     }
     for (int apart = 0; apart < 2; apart++) {
         int64_t *place = nh_cuda_keep(operation, place_bytes, &table->places[apart]);
@@ -301,7 +300,7 @@ static nhood_status write_map(const struct cuda_group *created, const struct bat
                               int64_t k, int32_t s, int32_t i, size_t workspace,
                               struct nh_cuda_member_map *to) {
     const struct nh_cuda *cuda = created->device->cuda;
-    const struct nh_cuda_step *step = &operation_of(created->group, batch->member[k])->step[s];
+    const struct nh_cuda_step *step = operation_of(created->group, batch->member[k])->step[s];
     const struct nh_cuda_map *map = &step->map[i];
     const struct nh_cuda_binding *binding = &step->binding[map->slot];
     for (int apart = 0; apart < 2; apart++)
@@ -332,7 +331,7 @@ static nhood_status write_maps(const struct cuda_group *created, const struct ba
     size_t workspace = 0;
     for (int64_t k = 0; k < batch->count; k++) {
         for (int32_t s = 0; s < batch->steps; s++)
-            for (int32_t i = 0; !status && i < batch->operation->step[s].maps; i++)
+            for (int32_t i = 0; !status && i < batch->operation->step[s]->maps; i++)
                 status = write_map(created, batch, k, s, i, workspace, to++);
         workspace += operation_of(created->group, batch->member[k])->base.workspace_bytes;
     }
@@ -345,7 +344,7 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
     struct nh_cuda_operation *operation = batch->operation;
     struct map_table *maps = &batch->maps;
     for (int32_t s = 0; s < batch->steps; s++) {
-        const struct nh_cuda_step *step = &operation->step[s];
+        const struct nh_cuda_step *step = operation->step[s];
         batch->table[s].maps = nh_cuda_reserve(operation, (size_t)(batch->count * step->maps) *
                                                               sizeof(struct nh_cu_tensor_map));
         for (int32_t i = 0; i < step->maps; i++)
@@ -362,8 +361,9 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
     const struct nh_cuda_step step = {.grid = {batch->count * maps->of_member, 1, 1},
                                       .threads = 32,
                                       .shared_bytes = sizeof(struct nh_cu_tensor_map)};
-    maps->step = &operation->step[operation->count];
-    return status ? status : nh_cuda_step_add(operation, &step, &spec);
+    if (!status) status = nh_cuda_step_add(operation, &step, &spec);
+    if (!status) maps->step = operation->step[operation->count - 1];
+    return status;
 }
 
 /* The blocks of a launch for members that have so many work tiles, or blocks, together. */
@@ -384,26 +384,20 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     operation->captured = NULL;
     operation->kept = NULL;
     operation->kept_bytes = operation->kept_room = 0;
-    operation->step = NULL;
-    operation->spec = NULL;
-    operation->count = operation->room = 0;
+    operation->count = 0;
     batch->steps = first->count;
-    status = nh_cuda_make_room(operation, first->count + 1); /* one more for maps */
-    for (int32_t s = 0; !status && s < first->count; s++) {
-        operation->step[s] = first->step[s];
-        operation->spec[s] = first->spec[s];
-        operation->count++;
-    }
+    for (int32_t s = 0; !status && s < first->count; s++)
+        status = nh_cuda_step_copy(operation, first->step[s], first->spec[s]);
     operation->base.workspace_bytes = 0;
     for (int64_t k = 0; k < batch->count; k++)
         operation->base.workspace_bytes +=
             operation_of(group, batch->member[k])->base.workspace_bytes;
     for (int32_t s = 0; !status && s < batch->steps; s++) {
-        struct nh_cuda_step *step = &operation->step[s];
+        struct nh_cuda_step *step = operation->step[s];
         for (int64_t k = 1; k < batch->count; k++)
             step->shared_bytes = nh_max(
-                step->shared_bytes, operation_of(group, batch->member[k])->step[s].shared_bytes);
-        nh_kernel_define(&operation->spec[s], "NH_MEMBERS", step->wave_blocks ? 3 : 1);
+                step->shared_bytes, operation_of(group, batch->member[k])->step[s]->shared_bytes);
+        nh_kernel_define(operation->spec[s], "NH_MEMBERS", step->wave_blocks ? 3 : 1);
         status = make_table(group, batch, s);
         if (!status) step->grid[0] = blocks_of(step, batch->table[s].first[batch->count]);
     }
@@ -422,23 +416,24 @@ static nhood_status launch_members(const struct batch *batch, int32_t s, int64_t
     const struct nh_cuda_operation *operation = batch->operation;
     const struct table *table = &batch->table[s];
     const char *memory = (const char *)(uintptr_t)operation->memory;
-    struct nh_cuda_step step = operation->step[s];
+    const struct nh_cuda_step *step = operation->step[s];
     void *parameters[1] = {members};
+    const int64_t shares = (int64_t)table->first[first + count] - table->first[first];
     members->arguments = memory + table->arguments;
-    members->argument_bytes = (int)argument_bytes(&step);
+    members->argument_bytes = (int)argument_bytes(step);
     members->member =
         (const struct nh_cuda_member *)(const void *)(memory + table->members) + first;
     members->place =
         (const long long *)(const void *)(memory + table->places[!packed]) + first * table->bases;
     members->maps = (const char *)io->workspace + table->maps +
-                    (size_t)(first * step.maps) * sizeof(struct nh_cu_tensor_map);
+                    (size_t)(first * step->maps) * sizeof(struct nh_cu_tensor_map);
     members->members = (int)count;
-    members->threads = step.threads;
+    members->threads = step->threads;
     members->used = table->used;
     members->bases = table->bases;
     members->base_step = packed ? 0 : table->bases;
-    step.grid[0] = blocks_of(&step, (int64_t)table->first[first + count] - table->first[first]);
-    return nh_cuda_launch(operation, &step, overlaps, io->stream, parameters);
+    return nh_cuda_launch(operation, step, blocks_of(step, shares), overlaps, io->stream,
+                          parameters);
 }
 
 /* Whether the members' tensors lie as in packed ones, so that one address serves all members. Sets these tensors. */
@@ -472,15 +467,14 @@ static nhood_status launch_maps(const struct batch *batch, int64_t first, int64_
                                 const nhood_group_io *io, struct nh_cuda_member_maps *launch) {
     const struct map_table *maps = &batch->maps;
     const char *memory = (const char *)(uintptr_t)batch->operation->memory + maps->maps;
-    struct nh_cuda_step step = *maps->step;
     void *parameters[1] = {launch};
     launch->map = (const struct nh_cuda_member_map *)(const void *)memory + first * maps->of_member;
     launch->to = io->workspace;
     launch->apart = io->member != NULL;
     launch->bases = maps->bases;
     launch->first_member = (int)first;
-    step.grid[0] = count * maps->of_member;
-    return nh_cuda_launch(batch->operation, &step, false, io->stream, parameters);
+    return nh_cuda_launch(batch->operation, maps->step, count * maps->of_member, false, io->stream,
+                          parameters);
 }
 
 /* Fills in the addresses of mapped tensors. */
@@ -517,7 +511,7 @@ static nhood_status run_maps(const struct cuda_group *created, const struct batc
 static nhood_status launch_packed(const void *user, int32_t s, const nhood_io *io, bool overlaps) {
     const struct batch *batch = user;
     struct nh_cuda_members members;
-    nh_cuda_set_bases(&batch->operation->step[s], batch->table[s].used, io, members.base);
+    nh_cuda_set_bases(batch->operation->step[s], batch->table[s].used, io, members.base);
     return launch_members(batch, s, 0, batch->count, true, overlaps, io, &members);
 }
 
@@ -525,7 +519,7 @@ static nhood_status launch_packed(const void *user, int32_t s, const nhood_io *i
 static int64_t set_bases_of_members(const struct cuda_group *created, const struct batch *batch,
                                     int32_t s, int64_t first, const nhood_group_io *io,
                                     unsigned long long *base) {
-    const struct nh_cuda_step *step = &batch->operation->step[s];
+    const struct nh_cuda_step *step = batch->operation->step[s];
     const struct table *table = &batch->table[s];
     int64_t count = 0;
     for (; first + count < batch->count; count++) {
@@ -545,7 +539,7 @@ static nhood_status run_apart(const struct cuda_group *created, const struct bat
     struct nh_cuda_members members;
     bool follows = false; /* the step before this one was one launch for all members */
     for (int32_t s = 0; !status && s < batch->steps; s++) {
-        const struct nh_cuda_step *step = &batch->operation->step[s];
+        const struct nh_cuda_step *step = batch->operation->step[s];
         bool whole = false;
         for (int64_t first = 0, count; !status && first < batch->count; first += nh_max(count, 1)) {
             count = set_bases_of_members(created, batch, s, first, io, members.base);
@@ -633,7 +627,7 @@ static nhood_status make_alone(struct cuda_group *created) {
         created->base.launches += operation->count;
         created->base.workspace_bytes = (size_t)nh_max((int64_t)created->base.workspace_bytes,
                                                        (int64_t)operation->base.workspace_bytes);
-        if (operation->count && !operation->step[0].kernel) status = nh_cuda_load(operation);
+        if (operation->count && !operation->step[0]->kernel) status = nh_cuda_load(operation);
         if (status) status = nh_group_member_error(status, created->member[i]);
     }
     return status;

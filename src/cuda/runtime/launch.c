@@ -64,8 +64,8 @@ static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_
 }
 
 nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
-                            const struct nh_cuda_step *step, bool overlaps, void *stream,
-                            void **parameters) {
+                            const struct nh_cuda_step *step, int64_t blocks, bool overlaps,
+                            void *stream, void **parameters) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
     struct nh_cu_launch_attribute attribute[2];
     unsigned attributes = 0;
@@ -76,7 +76,7 @@ nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
         attribute[attributes++] = (struct nh_cu_launch_attribute){.id = NH_CU_LAUNCH_CLUSTER,
                                                                   .value = {step->cluster, 1, 1}};
     const struct nh_cu_launch config = {
-        .grid = {(unsigned)step->grid[0], (unsigned)step->grid[1], (unsigned)step->grid[2]},
+        .grid = {(unsigned)blocks, (unsigned)step->grid[1], (unsigned)step->grid[2]},
         .block = {(unsigned)step->threads, 1, 1},
         .shared_bytes = (unsigned)step->shared_bytes,
         .stream = (nh_cu_stream)stream,
@@ -118,7 +118,7 @@ void nh_cuda_add_tables(const struct nh_cuda_operation *operation,
 
 static nhood_status launch_step(const void *user, int32_t s, const nhood_io *io, bool overlaps) {
     const struct nh_cuda_operation *operation = user;
-    const struct nh_cuda_step *step = &operation->step[s];
+    const struct nh_cuda_step *step = operation->step[s];
     struct nh_cuda_arguments arguments;
     struct nh_cuda_table_arguments with_tables;
     struct nh_cu_tensor_map map[NH_CUDA_MAPS] = {{{0}}};
@@ -127,7 +127,9 @@ static nhood_status launch_step(const void *user, int32_t s, const nhood_io *io,
     nh_cuda_step_arguments(step, &arguments);
     if (step->tables) nh_cuda_add_tables(operation, &arguments, &with_tables);
     nhood_status status = encode(&operation->device->cuda->driver, step, &arguments.shared, map);
-    return status ? status : nh_cuda_launch(operation, step, overlaps, io->stream, parameters);
+    return status
+               ? status
+               : nh_cuda_launch(operation, step, step->grid[0], overlaps, io->stream, parameters);
 }
 
 bool nh_cuda_wanted(const struct nh_cuda_step *step, const nhood_io *io) {
@@ -158,7 +160,7 @@ nhood_status nh_cuda_run_steps(const struct nh_cuda_operation *operation, int32_
     nhood_status status = NHOOD_OK;
     bool follows = false; /* the step right before this one was launched */
     for (int32_t s = 0; !status && s < count; s++) {
-        const struct nh_cuda_step *step = &operation->step[s];
+        const struct nh_cuda_step *step = operation->step[s];
         const bool launched = nh_cuda_wanted(step, io);
         const bool overlaps = follows && step->overlaps && operation->device->overlaps;
         if (launched) status = launch(user, s, io, overlaps);
@@ -181,7 +183,8 @@ static void destroy(struct nh_operation *base) {
     struct nh_cuda_operation *operation = (struct nh_cuda_operation *)base;
     if (!operation) return;
     nh_cuda_release_kept(operation);
-    nh_release(operation->host, operation->step);
+    for (int32_t i = 0; i < operation->count; i++)
+        nh_release(operation->host, operation->spec[i]); /* with its step */
     nh_release(operation->host, operation);
 }
 
@@ -197,9 +200,9 @@ static void *load_more(void *argument) {
     struct loading *loading = argument;
     struct nh_cuda_operation *operation = loading->operation;
     for (int i; (i = atomic_fetch_add(&loading->next, 1)) < operation->count;) {
-        struct nh_cuda_step *step = &operation->step[i];
-        loading->status[i] = nh_kernel_get(operation->device, &operation->spec[i],
-                                           step->shared_bytes, &step->kernel);
+        struct nh_cuda_step *step = operation->step[i];
+        loading->status[i] =
+            nh_kernel_get(operation->device, operation->spec[i], step->shared_bytes, &step->kernel);
         if (loading->status[i])
             snprintf(loading->error[i], sizeof loading->error[i], "%s", nhood_last_error());
     }
@@ -226,8 +229,8 @@ nhood_status nh_cuda_load(struct nh_cuda_operation *operation) {
     loading.operation = operation;
     atomic_init(&loading.next, 0);
     for (int i = 0; i < operation->count; i++)
-        missing += !nh_kernel_in_memory(operation->device, &operation->spec[i]);
-    int threads = take_threads(missing - 1);
+        missing += !nh_kernel_in_memory(operation->device, operation->spec[i]);
+    const int threads = missing > 1 ? take_threads(missing - 1) : 0; /* counting CPUs takes 10 us */
     nh_thread_team(1 + threads, load_more, &loading);
     atomic_fetch_sub(&threads_in_use, threads);
     for (int i = 0; i < operation->count; i++)
@@ -246,8 +249,6 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     created->aligned = nh_cuda_aligned_tensors(problem);
     created->for_group = device->kernels_later;
     nhood_status status = nh_cuda_keep_tables(created, problem);
-    /* gradients mostly take two or three launches, anything else one */
-    if (!status) status = nh_cuda_make_room(created, problem->op == NHOOD_OP_BWD ? 3 : 1);
     if (!status) status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))
         status = nh_cuda_add_clear_keys(created, problem);
@@ -265,8 +266,8 @@ void nh_cuda_launches(const struct nh_operation *built, nhood_launch_fn report, 
     const struct nh_cuda_operation *operation =
         (const struct nh_cuda_operation *)(const void *)built;
     for (int32_t i = 0; i < operation->count; i++) {
-        const struct nh_cuda_step *step = &operation->step[i];
-        const struct nh_bundle_item *item = nh_kernel_code(operation->device, &operation->spec[i]);
+        const struct nh_cuda_step *step = operation->step[i];
+        const struct nh_bundle_item *item = nh_kernel_code(operation->device, operation->spec[i]);
         const nhood_launch launch = {.struct_size = sizeof launch,
                                      .kernel = item->key,
                                      .code = item->payload,

@@ -92,7 +92,7 @@ struct nh_cuda_step {
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];
     /* tensor maps, which the kernel gets as an array after its arguments; 0: no such parameter */
     int32_t maps;
-    struct nh_cuda_map map[NH_CUDA_MAPS];
+    struct nh_cuda_map map[NH_CUDA_MAPS]; /* an operation's steps have room for `maps` of them */
 };
 
 struct nh_cuda_operation {
@@ -103,11 +103,10 @@ struct nh_cuda_operation {
     uint32_t aligned;
     /* It is a member of a group: kernels that serve other grids, too, are preferred. */
     bool for_group;
-    int32_t count,
-        room; /* of steps, at most NH_CUDA_STEPS: a group has an operation for each member, and most have few steps */
-    struct nh_cuda_step *step;
+    int32_t count; /* of steps, each of which has memory of its own (nh_cuda_step_copy) */
+    struct nh_cuda_step *step[NH_CUDA_STEPS];
     /* what the steps' kernels are made from, in the same memory; unused once they are loaded */
-    struct nh_kernel_spec *spec;
+    struct nh_kernel_spec *spec[NH_CUDA_STEPS];
     /* The plan's memory on the device, 0: it has none; whether a graph has launches that read it, NULL without memory; and its
      * contents until they are written there. */
     nh_cu_pointer memory;
@@ -163,11 +162,11 @@ bool nh_cuda_wanted(const struct nh_cuda_step *step, const nhood_io *io);
 /* ARGUMENT: a tensor does not begin where CUDA plans need it to. */
 nhood_status nh_cuda_check_alignment(const struct nh_cuda_operation *operation, const nhood_io *io);
 
-/* Launches a step's kernel with these parameters. overlaps: whether it may begin before the launch ahead of it has ended.
- * Fails with DEVICE. */
+/* Launches a step's kernel with these parameters, and so many blocks along x. overlaps: whether it may begin before the launch
+ * ahead of it has ended. Fails with DEVICE. */
 nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
-                            const struct nh_cuda_step *step, bool overlaps, void *stream,
-                            void **parameters);
+                            const struct nh_cuda_step *step, int64_t blocks, bool overlaps,
+                            void *stream, void **parameters);
 
 /* Launches a step of `user`, with tensors of `io`. overlaps: as above. */
 typedef nhood_status nh_cuda_launch_fn(const void *user, int32_t step, const nhood_io *io,
@@ -236,10 +235,11 @@ void nh_cuda_bind_workspace(struct nh_cuda_step *step, const struct nh_problem *
 /* Binds a slot to the workspace, and leaves its strides alone. */
 void nh_cuda_bind_offset(struct nh_cuda_step *step, int slot, size_t offset_bytes);
 
-/* Makes room for so many steps. Steps and specs may move. MEMORY. */
-nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t steps);
+/* Appends the step as it is. MEMORY, or INTERNAL if there are too many steps. */
+nhood_status nh_cuda_step_copy(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
+                               const struct nh_kernel_spec *spec);
 
-/* Appends the step. Fails with UNSUPPORTED if the grid exceeds the hardware's limits, and with INTERNAL if there are
+/* Appends the step with the macros that follow from it. Fails with UNSUPPORTED if the grid exceeds the hardware's limits, and with INTERNAL if there are
  * too many steps, or macros in the spec. */
 nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
                               const struct nh_kernel_spec *spec);

@@ -114,26 +114,20 @@ static void note_tiles(struct nh_cuda_operation *operation, struct nh_cuda_step 
         .from = NH_BIND_WORKSPACE, .offset_bytes = nh_cuda_reserve(operation, (size_t)words * 4)};
 }
 
-/* Without the room for maps that the step does not have, which is most of it. */
-static void copy_step(struct nh_cuda_step *to, const struct nh_cuda_step *from) {
-    memcpy(to, from, offsetof(struct nh_cuda_step, map) + (size_t)from->maps * sizeof *from->map);
-}
-
-nhood_status nh_cuda_make_room(struct nh_cuda_operation *operation, int32_t steps) {
-    const struct nh_host *host = operation->host;
-    if (steps <= operation->room) return NHOOD_OK;
-    struct nh_cuda_step *step =
-        nh_allocate_unset(host, (size_t)steps * (sizeof *step + sizeof(struct nh_kernel_spec)));
-    if (!step) return NHOOD_ERR_MEMORY;
-    struct nh_kernel_spec *spec = (struct nh_kernel_spec *)(void *)(step + steps);
-    for (int32_t i = 0; i < operation->count; i++) {
-        copy_step(&step[i], &operation->step[i]);
-        nh_kernel_copy(&spec[i], &operation->spec[i]);
-    }
-    nh_release(host, operation->step);
-    operation->step = step;
-    operation->spec = spec;
-    operation->room = steps;
+/* Its memory has no room for maps that the step does not have, which would be most of it. */
+nhood_status nh_cuda_step_copy(struct nh_cuda_operation *operation, const struct nh_cuda_step *step,
+                               const struct nh_kernel_spec *spec) {
+    const size_t bytes =
+        offsetof(struct nh_cuda_step, map) + (size_t)step->maps * sizeof *step->map;
+    if (operation->count == NH_CUDA_STEPS)
+        return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
+    char *memory = nh_allocate_unset(operation->host, sizeof *spec + bytes);
+    if (!memory) return NHOOD_ERR_MEMORY;
+    const int32_t index = operation->count++;
+    operation->spec[index] = (struct nh_kernel_spec *)(void *)memory;
+    operation->step[index] = (struct nh_cuda_step *)(void *)(memory + sizeof *spec);
+    nh_kernel_copy(operation->spec[index], spec);
+    memcpy(operation->step[index], step, bytes);
     return NHOOD_OK;
 }
 
@@ -144,25 +138,18 @@ nhood_status nh_cuda_step_add(struct nh_cuda_operation *operation, const struct 
         if (step->grid[i] < 1 || step->grid[i] > limit[i])
             return nh_error(NHOOD_ERR_UNSUPPORTED, "%s: grid axis %d has %lld blocks, of [1, %lld]",
                             spec->source, i, (long long)step->grid[i], (long long)limit[i]);
-    if (operation->count == NH_CUDA_STEPS)
-        return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
-    const int32_t room = operation->count == operation->room
-                             ? (int32_t)nh_min(2 * operation->count + 1, NH_CUDA_STEPS)
-                             : operation->room;
-    const nhood_status status = nh_cuda_make_room(operation, room);
+    const nhood_status status = nh_cuda_step_copy(operation, step, spec);
     if (status) return status;
-    int32_t index = operation->count++;
-    copy_step(&operation->step[index], step);
-    if (!step->work_tiles) operation->step[index].work_tiles = step->grid[0];
-    nh_kernel_copy(&operation->spec[index], spec);
-    if (step->regions) nh_kernel_define(&operation->spec[index], "NH_REGIONS", 1);
-    if (step->periodic) nh_kernel_define(&operation->spec[index], "NH_PERIODIC", step->periodic);
-    if (step->tables) nh_kernel_define(&operation->spec[index], "NH_TABLES", step->tables);
-    if (operation->device->noted_tiles)
-        note_tiles(operation, &operation->step[index], &operation->spec[index]);
+    struct nh_cuda_step *added = operation->step[operation->count - 1];
+    struct nh_kernel_spec *defined = operation->spec[operation->count - 1];
+    if (!step->work_tiles) added->work_tiles = step->grid[0];
+    if (step->regions) nh_kernel_define(defined, "NH_REGIONS", 1);
+    if (step->periodic) nh_kernel_define(defined, "NH_PERIODIC", step->periodic);
+    if (step->tables) nh_kernel_define(defined, "NH_TABLES", step->tables);
+    if (operation->device->noted_tiles) note_tiles(operation, added, defined);
     /* nh_kernel_define drops a macro that does not fit, and most macros have a default: the kernel would still
      * compile. */
-    if (operation->spec[index].count == NH_KERNEL_DEFINES)
+    if (defined->count == NH_KERNEL_DEFINES)
         return nh_error(NHOOD_ERR_INTERNAL, "%s: more than %d macros", spec->source,
                         NH_KERNEL_DEFINES - 1);
     if (spec->field && spec->values > NH_KERNEL_CONFIG_INTS)
