@@ -14,6 +14,10 @@ problem above. Forward without gradients, forward with, forward and backward, an
 gradients, each beside torch's dense attention over the same tokens, laid out as that likes it best. A turn on CUDA
 ends when the device is done.
 
+--groups times calls of groups (docs/groups.md) in the same way: 32 images of 7 to 14 pixels a side on CUDA and
+3 to 10 on the CPU, window 3x3, and two sets of heads, each beside one problem of as many tokens; and calls with sizes that have not been before, of which the
+last column is nhood_plan_create_group alone.
+
 Needs the package: installed, or PYTHONPATH=bindings/python
 in a source tree that is built. Without torch its lines are left out, without a C compiler the loop.
 """
@@ -225,6 +229,115 @@ def print_training(turns: int) -> None:
         print(f"| {row} | {cells[0]} | {cells[1]} | {medians[0] / medians[1]:.2f} |")
 
 
+def images(device: str, more: int = 0) -> list[tuple[int, int]]:
+    """32 images, of which no two that follow each other are equal."""
+    least = 7 if device == "cuda" else 3
+    return [(least + (i + more) % 8, least + (5 * i + more // 8) % 8) for i in range(32)]
+
+
+def group_lines(device: str) -> dict[str, list[Callable[[], Any]]]:
+    """By rows of the table: a call without gradients, one with, and forward and backward."""
+    import nhood.torch as nhood_torch
+    import torch
+
+    torch.set_num_threads(1)
+    on_cuda = device == "cuda"
+    options: dict[str, Any] = {"device": device, "dtype": torch.bfloat16 if on_cuda else torch.float32}
+    heads, dim = (4, 32) if on_cuda else (1, 8)
+    layouts = images(device)
+    tokens = sum(rows * columns for rows, columns in layouts)
+
+    def calls(forward: Callable[..., torch.Tensor], *shape: int) -> list[Callable[[], Any]]:
+        plain = torch.randn(3, *shape, dim, **options).unbind()
+        trained = [x.clone().requires_grad_() for x in plain]
+        gradient = torch.randn(*shape, dim, **options)
+        return [
+            lambda: forward(*plain),
+            lambda: forward(*trained),
+            lambda: torch.autograd.grad(forward(*trained), trained, gradient),
+        ]
+
+    def packed(*tensors: torch.Tensor) -> torch.Tensor:
+        return nhood_torch.neighborhood_attention_varlen(*tensors, 3, layouts=layouts)
+
+    def one(*tensors: torch.Tensor) -> torch.Tensor:
+        return nhood_torch.na2d(*tensors, 3)
+
+    def sets(*tensors: torch.Tensor) -> torch.Tensor:
+        return nhood_torch.na2d(*tensors, 3, dilation=[[1, 1], [2, 2]])
+
+    return {
+        "32 images": calls(packed, 1, tokens, heads),
+        "one problem": calls(one, 1, tokens // 8, 8, heads),
+        "two sets of heads": calls(sets, 1, 8, 8, 2),
+        "one set": calls(one, 1, 8, 8, 2),
+    }
+
+
+def new_sizes(device: str, turns: int) -> dict[str, list[tuple[float, float]]]:
+    """µs of calls whose sizes are new, and of their plans in C, which are made of fewer kernels than there are turns."""
+    import nhood.torch as nhood_torch
+    import torch
+    from nhood import _groups
+
+    create, planned = _groups._create, 0.0
+
+    def timed_create(*given: Any) -> Any:
+        nonlocal planned
+        start = time.perf_counter()
+        made = create(*given)
+        planned += time.perf_counter() - start
+        return made
+
+    def host(call: Callable[[], Any], times: list[tuple[float, float]]) -> Any:
+        nonlocal planned
+        if device == "cuda":
+            torch.cuda.synchronize()
+        planned, start = 0.0, time.perf_counter()
+        result = call()
+        times.append(((time.perf_counter() - start) * 1e6, planned * 1e6))
+        return result
+
+    times: dict[str, list[tuple[float, float]]] = {"forward with gradients": [], "backward": []}
+    options: dict[str, Any] = {"device": device, "dtype": torch.bfloat16 if device == "cuda" else torch.float32}
+    heads, dim = (4, 32) if device == "cuda" else (1, 8)
+    _groups._create = timed_create
+    try:
+        for more in range(1, min(turns, 63) + 1):
+            layouts = images(device, more)
+            tokens = sum(rows * columns for rows, columns in layouts)
+            given = [torch.randn(1, tokens, heads, dim, requires_grad=True, **options) for _ in range(3)]
+            out = host(lambda: nhood_torch.neighborhood_attention_varlen(*given, 3, layouts=layouts), times["forward with gradients"])
+            gradient = torch.ones_like(out)
+            host(lambda: torch.autograd.grad(out, given, gradient), times["backward"])
+    finally:
+        _groups._create = create
+    return {row: of[len(of) // 3 :] for row, of in times.items()}  # the first ones may compile kernels
+
+
+def print_groups(turns: int) -> None:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    finish = torch.cuda.synchronize if device == "cuda" else None
+    rows = group_lines(device)
+    times: dict[tuple[str, int], list[float]] = {(row, which): [] for row in rows for which in range(3)}
+    for _ in range(turns):
+        for row, which in times:
+            times[row, which].append(time_of(rows[row][which], finish))
+    name = torch.cuda.get_device_name() if device == "cuda" else nhood.devices()[0].description
+    print(f"nhood {nhood.version()}, {name}, {with_or_without()} nhood_quick, torch {torch.__version__}\n")
+    print("| µs, median (fastest turn) | forward | with gradients | forward and backward |\n|---|---|---|---|")
+    for row in rows:
+        cells = [f"{statistics.median(times[row, i]):.1f} ({min(times[row, i]):.1f})" for i in range(3)]
+        print(f"| {row} | {' | '.join(cells)} |")
+    print("\n| 32 images of new sizes, µs, median (fastest) | call | without its plan | its plan in C |\n|---|---|---|---|")
+    for row, of in new_sizes(device, turns).items():
+        columns = [[call for call, _ in of], [call - plan for call, plan in of], [plan for _, plan in of]]
+        cells = [f"{statistics.median(column):.1f} ({min(column):.1f})" for column in columns]
+        print(f"| {row} | {' | '.join(cells)} |")
+
+
 def devices_of_torch() -> list[str]:
     try:
         import torch
@@ -256,8 +369,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1000, help="per line of the table (default 1000)")
     parser.add_argument("--limit", type=float, metavar="US", help="fail if the fastest call from numpy takes longer, in µs")
     parser.add_argument("--training", action="store_true", help="time steps of training beside dense attention instead")
+    parser.add_argument("--groups", action="store_true", help="time calls of groups instead")
     options = parser.parse_args()
     nhood.configure(threads=1)
+    if options.groups:
+        return print_groups(options.turns)
     if options.training:
         return print_training(options.turns)
     arrays = np.random.default_rng(1).standard_normal((4, *SHAPE), dtype=np.float32)

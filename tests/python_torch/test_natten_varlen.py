@@ -5,7 +5,7 @@ import pytest
 import torch
 from nhood import torch as nt
 from nhood._operations import BACKWARD, FORWARD
-from nhood.torch import _groups
+from nhood.torch import _tensors
 from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 nhood.compat.natten.install()
@@ -129,8 +129,8 @@ def test_new_lengths_of_sequences_recompile_nothing():
 def test_new_numbers_of_sequences_recompile_nothing(backend, monkeypatch):
     """Each call runs one attention forward and one backward, and none where there is nothing."""
     ran = []
-    execute = _groups.launch
-    monkeypatch.setattr(_groups, "launch", lambda call, tensors: ran.append(call.operation) or execute(call, tensors))
+    execute = _tensors.launch
+    monkeypatch.setattr(_tensors, "launch", lambda call, *rest: ran.append(call.operation) or execute(call, *rest))
     compiles = CompileCounterWithBackend(backend)
 
     @torch.compile(backend=compiles, fullgraph=True)

@@ -5,6 +5,7 @@ import nhood.torch as nt
 import pytest
 import torch
 from nhood import _quick
+from nhood.torch._groups import na_varlen
 from torch.overrides import TorchFunctionMode
 
 SHAPE = (1, 7, 7, 2, 8)
@@ -276,3 +277,149 @@ def test_what_is_wrong_is_found(warm):
         with pytest.raises(error, match=text):
             call()
         assert torch.equal(nt.na2d(query, key, value, 3), expected)
+
+
+LAYOUTS = [(7, 5), (3, 3), (3, 3), [4, 9]]
+TOKENS = 7 * 5 + 2 * 9 + 36
+
+
+def packed(seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(1, TOKENS, heads, 8, generator=generator).to(dtype) for heads in (4, 2, 2)]
+
+
+def of_samples(q, k, v, **named):
+    return nt.neighborhood_attention_varlen(q, k, v, 3, layouts=LAYOUTS, dilations=((2, 1), 1, 1, 1), **named)
+
+
+def with_table(q, k, v):
+    return nt.neighborhood_attention_varlen(q, k, v, table=nt.varlen_table(torch.tensor([(9, 9), (2, 4)]), 2))
+
+
+def between_tokens(q, k, v):
+    """Tokens of no sample: 8 .. 9, and those from 40 on."""
+    table = nt.varlen_table([(2, 4), (5, 6)], 2)
+    table[1, :2] = 10
+    return na_varlen(q, k, v, table, None, False, True)
+
+
+def of_sets(q, k, v, **named):
+    q, k, v = [x[:, :81].unflatten(1, (9, 9)) for x in (q, k, v)]
+    return nt.na2d(q, k, v, [3, 5], dilation=[[1, 1], [3, 1]], **named)
+
+
+def of_sets_with_bias(q, k, v):
+    return of_sets(q, k, v, bias=[torch.ones(2, 5, 9), torch.arange(90.0).view(2, 5, 9).to(q.dtype)])
+
+
+GROUPS = {
+    "samples": (of_samples, "varlen"),
+    "samples, lse": (lambda q, k, v: of_samples(q, k, v, return_lse=True, scale=0.3), "varlen"),
+    "table": (with_table, "varlen"),
+    "tokens of no sample": (between_tokens, "na_varlen"),
+    "sets": (of_sets, "torch.na2d"),
+    "sets, lse": (lambda q, k, v: of_sets(q, k, v, return_lse=True, clamp_window=True), "torch.na2d"),
+    "sets with bias": (of_sets_with_bias, "na_sets"),
+}
+
+
+def several(results):
+    return results if isinstance(results, (tuple, list)) else (results,)
+
+
+@needs_module
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_come_again(name, known, monkeypatch):
+    """From the third time on: a batch of new sizes is not remembered when it comes once."""
+    call, quick = GROUPS[name]
+    for turn in range(4):
+        given = packed(turn)
+        got = several(call(*given))
+        assert known == [quick] * max(0, turn - 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(_quick, "call", _quick.no_call)
+            patched.setattr(_quick, "execute", _quick.no_call)
+            expected = several(call(*given))
+        assert len(got) == len(expected)
+        for one, right in zip(got, expected):
+            assert torch.equal(one, right) and one.dtype == right.dtype and one.is_contiguous() and not one.requires_grad
+
+
+@needs_module
+@pytest.mark.parametrize("name", GROUPS)
+def test_recorded_groups_come_again(name, known, monkeypatch):
+    call, quick = GROUPS[name]
+
+    def derivatives(given):
+        given = [x.requires_grad_() for x in given]
+        results = [x for x in several(call(*given))]
+        results = [results[0], *[x.where(x > -torch.inf, 0) for x in results[1:]]]
+        first = torch.autograd.grad(sum([x.square().sum() for x in results]), given, create_graph=True)
+        second = torch.autograd.grad(sum([x.square().sum() for x in first]), given)
+        return [*results, *first, *second]
+
+    for turn in range(4):
+        known.clear()
+        got = derivatives(packed(turn))
+        forward = 1 if quick.startswith("na_") else 0  # the turn that remembers the call: those of operators are executions
+        assert (quick in known) == (turn > forward)
+        # asked for twice a turn, as out is a function of the inputs when gradients are differentiated
+        assert any([of in known for of in ("na_varlen_backward", "na_sets_backward")]) == (turn > 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(_quick, "call", _quick.no_call)
+            patched.setattr(_quick, "execute", _quick.no_call)
+            expected = derivatives(packed(turn))
+        assert all(map(torch.equal, got, expected))
+
+
+@needs_module
+def test_layouts_and_tables_that_change_in_place():
+    given = packed()
+    layouts, table = [[9, 9], [2, 4]], nt.varlen_table([(9, 9), (2, 4)], 2)
+    lengths = torch.tensor(layouts)
+    calls = (
+        lambda: nt.neighborhood_attention_varlen(*given, 2, layouts=layouts),
+        lambda: nt.neighborhood_attention_varlen(*given, 2, layouts=lengths),
+        lambda: nt.neighborhood_attention_varlen(*given, table=table),
+    )
+    first = [[call() for _ in range(4)][-1] for call in calls]
+    layouts[0][1], layouts[1][:] = 3, [31, 2]
+    lengths.copy_(torch.tensor(layouts))
+    table.copy_(nt.varlen_table(layouts, 2))
+    right = nt.neighborhood_attention_varlen(*given, 2, layouts=((9, 3), (31, 2)))
+    for call, before in zip(calls, first):
+        assert torch.equal(before, first[0]) and not torch.equal(right, before)
+        assert torch.equal(call(), right)
+    layouts[0][1] = 4
+    with pytest.raises(ValueError, match="layouts have 98 tokens, query has 89"):
+        calls[0]()
+    layouts[0] = layouts
+    with pytest.raises(TypeError):
+        calls[0]()
+
+
+@needs_module
+def test_new_sizes_do_not_push_out_what_comes_again(known):
+    given = tensors()
+    for _ in range(2):
+        nt.na2d(*given, 3)
+    for rows in range(3, 200):
+        trained = [torch.randn(1, 3 * rows, 1, 8, requires_grad=True) for _ in range(3)]
+        for _ in range(2):
+            nt.neighborhood_attention_varlen(*trained, 3, layouts=[(3, rows)]).sum().backward()
+    known.clear()
+    nt.na2d(*given, 3)
+    assert known == ["torch.na2d"]
+
+
+@needs_module
+def test_settings_apply_to_groups():
+    given = packed()
+    expected = [of_samples(*given) for _ in range(3)][-1]
+    nhood.configure(solver="reference")
+    reference = [of_samples(*given) for _ in range(3)]
+    assert not torch.equal(reference[0], expected) and torch.equal(reference[0], reference[2])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert of_samples(*given).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="layouts have 89 tokens, query has 88"):
+        of_samples(*[x[:, 1:] for x in given])

@@ -5,6 +5,7 @@ import ctypes
 import importlib.machinery
 import importlib.util
 import shutil
+import struct
 
 import nhood
 import nhood.torch
@@ -35,6 +36,7 @@ class DLTensor(ctypes.Structure):
 
 VIEW = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
 EXECUTE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_library.Io))
+EXECUTE_GROUP = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(_library.GroupIo))
 
 
 class Exchange(ctypes.Structure):
@@ -50,15 +52,16 @@ class Device:
         loader = importlib.machinery.ExtensionFileLoader("nhood_quick", str(path))
         self.module = importlib.util.module_from_spec(importlib.util.spec_from_loader("nhood_quick", loader))
         loader.exec_module(self.module)
-        execute, exchange = EXECUTE(self.execute), Exchange((1, 0), (None,) * 4, VIEW(self.view))
-        assert self.module.start(ctypes.cast(execute, ctypes.c_void_p).value, object.__basicsize__, self.check)
+        execute, group, exchange = EXECUTE(self.execute), EXECUTE_GROUP(self.execute_group), Exchange((1, 0), (None,) * 4, VIEW(self.view))
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in (execute, group)]
+        assert self.module.start(*addresses, object.__basicsize__, self.check)
         samples, plain = tuple(_dispatch._samples()), tuple(_dispatch._PLAIN_TENSORS)
         assert self.module.learn_keys(torch.Tensor, torch.Tensor.__basicsize__, samples, plain, torch.is_grad_enabled)
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         capsule = new_capsule(ctypes.addressof(exchange), b"dlpack_exchange_api", None)
         tried = torch.zeros(2, 3)
-        self.kept += [execute, exchange, capsule, tried]
+        self.kept += [execute, group, exchange, capsule, tried]
         assert self.module.add_type(tried, capsule, tried.data_ptr(), (2, 3), (3, 1))
 
     def view(self, tensor, view):
@@ -66,11 +69,21 @@ class Device:
         self.kept.append(extents)
         ordinal = self.ordinals.get(tensor.data_ptr(), -1)
         device = (1, 0) if ordinal < 0 else (2, ordinal)
-        view[0] = DLTensor(tensor.data_ptr(), *device, tensor.dim(), tensor.element_size(), *extents, 0)
+        code = 2 if tensor.is_floating_point() else 0  # DLPack's, below the bits and the lanes
+        kind = code | 8 * tensor.element_size() << 8 | 1 << 16
+        view[0] = DLTensor(tensor.data_ptr(), *device, tensor.dim(), kind, *extents, 0)
         return 0
 
     def execute(self, plan, io):
         self.enqueued.append((plan, list(io[0].data), io[0].workspace, io[0].workspace_bytes, io[0].stream))
+        return self.status
+
+    def execute_group(self, plan, io):
+        """A member is the addresses of its tensors, by slot."""
+        members = ctypes.cast(io[0].member, ctypes.POINTER(_library.Io))
+        assert all([members[i].struct_size == ctypes.sizeof(_library.Io) for i in range(io[0].count)])
+        addresses = [{slot: at for slot, at in enumerate(members[i].data) if at} for i in range(io[0].count)]
+        self.enqueued.append((plan, addresses, io[0].workspace, io[0].workspace_bytes, io[0].stream))
         return self.status
 
     def check(self, status):
@@ -86,10 +99,10 @@ class Device:
         self.asked.append(ordinal)
         return STREAM
 
-    def remember(self, arguments, slots, makers, workspace_bytes=0, setting=None):
+    def remember(self, arguments, slots, makers, workspace_bytes=0, setting=None, contents=(), group=None):
         workspace = (lambda: self.empty(workspace_bytes, dtype=torch.uint8), ()) if workspace_bytes else None
         launch = _quick.Launch(self.stream, workspace, setting, setting and setting())
-        self.module.remember(0, arguments, (), self, 77, workspace_bytes, slots, tuple(makers), launch)
+        self.module.remember(0, arguments, (), self, 77, workspace_bytes, slots, tuple(makers), launch, contents, group)
 
 
 @pytest.fixture
@@ -142,6 +155,42 @@ def test_what_differs_is_not_taken_for_it(device):
     assert device.module.call("na", query) is not None
 
 
+def test_a_group_is_enqueued_by_its_members(device):
+    """A table in CPU memory counts by what it holds, and is none of the tensors."""
+    query, table = device.empty(8, 4), torch.tensor([[0, 3], [3, 5]])
+    maker = (lambda: device.empty(8, 2), ())
+    offsets = struct.pack("4q", 0, 0, 24, 12)  # of query and result
+    device.remember(("group", query, table), (0, 5), [maker], workspace_bytes=64, contents=(2,), group=(2, offsets))
+    other = device.empty(8, 4)
+    for same in (table, table.clone()):
+        device.enqueued.clear()
+        result = device.module.call("group", other, same)
+        ((plan, members, _, size, stream),) = device.enqueued
+        assert (plan, size, stream) == (77, 64, STREAM)
+        first = {0: other.data_ptr(), 5: result.data_ptr()}
+        assert members == [first, {0: first[0] + 24, 5: first[5] + 12}]
+    for another in (table + 1, table.T, table[:, :1], table.int(), table.to(torch.float64), query):
+        assert device.module.call("group", other, another) is None
+    table[1, 1] = 4
+    assert device.module.call("group", other, table) is None
+    table[1, 1] = 5
+    assert device.module.call("group", other, table) is not None
+
+
+def test_what_is_no_group_is_not_remembered(device):
+    query, table = device.empty(8, 4), torch.tensor([[0, 3], [3, 5]])
+    maker = (lambda: device.empty(8, 2), ())
+    right = {"contents": (2,), "group": (2, bytes(32))}
+    for wrong in ({"group": (2, bytes(24))}, {"group": (-1, bytes(32))}, {"contents": ()}, {"contents": (1,)}, {"contents": (3,)}):
+        device.remember(("group", query, table), (0, 5), [maker], **{**right, **wrong})
+        assert device.module.call("group", query, table) is None
+    for moved in (table.T, table.int(), 3):
+        device.remember(("group", query, moved), (0, 5), [maker], **right)
+        assert device.module.call("group", query, moved) is None
+    device.remember(("group", query, table), (0, 5), [maker], **right)
+    assert device.module.call("group", query, table) is not None
+
+
 def test_devices_are_not_mixed(device):
     query, key = device.empty(2, 4, ordinal=0), device.empty(2, 4, ordinal=1)
     device.remember(("na", query, key), (0, 1, 5), [(lambda: device.empty(2, 4), ())])
@@ -184,7 +233,7 @@ def test_errors_are_raised(device):
 
 def test_a_plan_of_a_device_needs_a_launch(device):
     query = device.empty(2, 4)
-    device.module.remember(0, ("na", query), (), device, 77, 0, (0, 5), ((lambda: query, ()),), None)
+    device.module.remember(0, ("na", query), (), device, 77, 0, (0, 5), ((lambda: query, ()),), None, (), None)
     assert device.module.call("na", query) is None
 
 

@@ -1,12 +1,13 @@
 /* nhood_quick: calls from Python that come again, without the interpreter between arguments and library.
  *
  * The package remembers here what a call led to: the plan, and the results it fills. A later call whose arrays have the same
- * types, shapes, strides and dtypes, and whose other arguments are the same values of the same types, is executed at once.
+ * types, shapes, strides and dtypes, and whose other arguments are the same values of the same types, is executed at once. Of some
+ * arrays, such as the table of a group's members, what they hold is the value.
  * Everything else, errors among it, is left to the package, which does without this module where it cannot be loaded.
  *
  * Written against the limited API of Python 3.9, so that one file serves every later CPython. The interpreter's lock guards
  * the table; interpreters without one load no module of this API. Nothing of nhood is linked: the package hands in the
- * address of nhood_plan_execute. */
+ * addresses of nhood_plan_execute and nhood_plan_execute_group. */
 #define Py_LIMITED_API 0x03090000
 #include <Python.h>
 
@@ -26,6 +27,7 @@
 static unsigned long long generation; /* how often everything was forgotten */
 
 static nhood_status (*execute)(const nhood_plan *plan, const nhood_io *io);
+static nhood_status (*execute_group)(const nhood_plan *plan, const nhood_group_io *io);
 static PyObject *check; /* raises what a status means */
 
 /* ---- execution ---- */
@@ -56,27 +58,30 @@ static void give_workspace(char *memory, size_t bytes) {
 
 /* What an execution needs of its entry, with references: the table may change while it makes results and computes. */
 struct taken {
-    PyObject *owner, *results, *stream, *workspace;
+    PyObject *owner, *results, *stream, *workspace, *offsets;
     const nhood_plan *handle;
     size_t workspace_bytes;
+    int64_t members;
     int device;
-    int slot[MOST_RESULTS];
+    int arrays; /* among the arguments */
+    int slot[MOST_ARGUMENTS + MOST_RESULTS];
 };
 
 /* Writes the addresses of the arrays, too. */
 static struct taken take(const struct entry *entry, const struct call *call, nhood_io *io) {
-    struct taken taken = {another(entry->owner),
-                          another(entry->results),
-                          another(entry->launch.stream),
-                          another(entry->launch.workspace),
-                          entry->handle,
-                          entry->workspace_bytes,
-                          entry->device,
-                          {0}};
-    int arrays = 0;
+    struct taken taken = {.owner = another(entry->owner),
+                          .results = another(entry->results),
+                          .stream = another(entry->launch.stream),
+                          .workspace = another(entry->launch.workspace),
+                          .offsets = another(entry->offsets),
+                          .handle = entry->handle,
+                          .workspace_bytes = entry->workspace_bytes,
+                          .members = entry->members,
+                          .device = entry->device};
     for (int i = 0; i < entry->arguments; i++)
-        if (!entry->argument[i].value) io->data[entry->slot[arrays++]] = call->given[i].layout.data;
-    memcpy(taken.slot, entry->slot + arrays, sizeof taken.slot);
+        if (!entry->argument[i].value)
+            io->data[entry->slot[taken.arrays++]] = call->given[i].layout.data;
+    memcpy(taken.slot, entry->slot, sizeof taken.slot);
     return taken;
 }
 
@@ -85,6 +90,7 @@ static void give_back(struct taken *taken) {
     Py_DecRef(taken->results);
     Py_DecRef(taken->stream);
     Py_DecRef(taken->workspace);
+    Py_DecRef(taken->offsets);
 }
 
 /* Makes an array on the device and writes its address. NULL: an exception is set. */
@@ -107,11 +113,11 @@ static PyObject *make_results(const struct taken *taken, nhood_io *io) {
     const Py_ssize_t count = PyTuple_Size(taken->results);
     if (count == 1)
         return make_array(PyTuple_GetItem(taken->results, 0), taken->device,
-                          &io->data[taken->slot[0]]);
+                          &io->data[taken->slot[taken->arrays]]);
     PyObject *results = PyTuple_New(count);
     for (Py_ssize_t i = 0; results && i < count; i++) {
         PyObject *result = make_array(PyTuple_GetItem(taken->results, i), taken->device,
-                                      &io->data[taken->slot[i]]);
+                                      &io->data[taken->slot[taken->arrays + i]]);
         if (result && !PyTuple_SetItem(results, i, result)) continue;
         Py_DecRef(results);
         results = NULL;
@@ -119,11 +125,45 @@ static PyObject *make_results(const struct taken *taken, nhood_io *io) {
     return results;
 }
 
+/* Executes the plan of a group on arrays whose addresses are in io: members lie in them at the offsets. */
+static nhood_status run_group(const struct taken *taken, const int64_t *offsets, const nhood_io *io,
+                              nhood_io *members) {
+    const int arrays = taken->arrays + (int)PyTuple_Size(taken->results);
+    for (int64_t i = 0; i < taken->members; i++) {
+        members[i].struct_size = sizeof *members;
+        for (int j = 0; j < arrays; j++)
+            members[i].data[taken->slot[j]] =
+                (char *)io->data[taken->slot[j]] + offsets[i * arrays + j];
+    }
+    const nhood_group_io group = {.struct_size = sizeof group,
+                                  .count = taken->members,
+                                  .member = members,
+                                  .workspace = io->workspace,
+                                  .workspace_bytes = io->workspace_bytes,
+                                  .stream = io->stream};
+    PyThreadState *thread = PyEval_SaveThread();
+    const nhood_status status = execute_group(taken->handle, &group);
+    PyEval_RestoreThread(thread);
+    return status;
+}
+
 /* Calls the library with the interpreter's lock released. False: an exception is set. */
 static bool run(const struct taken *taken, const nhood_io *io) {
-    PyThreadState *thread = PyEval_SaveThread();
-    const nhood_status status = execute(taken->handle, io);
-    PyEval_RestoreThread(thread);
+    nhood_status status;
+    if (taken->offsets) {
+        nhood_io *members = calloc((size_t)taken->members + 1, sizeof *members);
+        if (!members) {
+            PyErr_NoMemory();
+            return false;
+        }
+        const void *offsets = PyBytes_AsString(taken->offsets);
+        status = run_group(taken, offsets, io, members);
+        free(members);
+    } else {
+        PyThreadState *thread = PyEval_SaveThread();
+        status = execute(taken->handle, io);
+        PyEval_RestoreThread(thread);
+    }
     if (!status) return true;
     Py_DecRef(PyObject_CallFunction(check, "i", (int)status));
     return false;
@@ -178,11 +218,15 @@ static void find_execution(struct call *execution, const struct entry *entry,
     execution->recorded = false;
     for (Py_ssize_t i = 0; i < execution->count; i++) {
         const int place = entry->execution_place[i];
-        if (place >= 0)
-            execution->given[i] = call->given[place];
-        else
-            execution->given[i] =
-                (struct given){.object = PyTuple_GetItem(entry->execution, i), .type = NULL};
+        struct given *given = &execution->given[i];
+        if (place >= 0) {
+            *given = call->given[place];
+            continue;
+        }
+        *given = (struct given){.object = PyTuple_GetItem(entry->execution, i)};
+        given->type = array_type_of(given->object);
+        if (given->type && !array_read(given->type, given->object, &given->layout))
+            given->type = NULL; /* which no entry has */
     }
 }
 
@@ -274,30 +318,46 @@ static PyObject *add(struct entry *entry, bool whole, unsigned long long since) 
     return another(Py_None);
 }
 
+/* Reads (members, offsets) of the plan of a group, whose members have so many arrays. */
+static bool read_group(struct entry *entry, PyObject *tuple, Py_ssize_t arrays) {
+    long long members;
+    PyObject *offsets;
+    if (!PyArg_ParseTuple(tuple, "LO", &members, &offsets)) return false;
+    if (!PyBytes_CheckExact(offsets) || members < 0 || members > NHOOD_MOST_MEMBERS ||
+        PyBytes_Size(offsets) != (Py_ssize_t)(members * arrays * (int64_t)sizeof(int64_t)))
+        return false;
+    entry->members = members;
+    entry->offsets = another(offsets);
+    return true;
+}
+
 static PyObject *remember(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *given, *slots, *launch;
+    PyObject *given, *slots, *launch, *contents, *group;
     unsigned long long since, handle, workspace_bytes;
     struct entry entry = {0};
-    if (!PyArg_ParseTuple(arguments, "KO!O!OKKO!O!O", &since, &PyTuple_Type, &given, &PyTuple_Type,
-                          &entry.names, &entry.owner, &handle, &workspace_bytes, &PyTuple_Type,
-                          &slots, &PyTuple_Type, &entry.results, &launch))
+    if (!PyArg_ParseTuple(arguments, "KO!O!OKKO!O!OO!O", &since, &PyTuple_Type, &given,
+                          &PyTuple_Type, &entry.names, &entry.owner, &handle, &workspace_bytes,
+                          &PyTuple_Type, &slots, &PyTuple_Type, &entry.results, &launch,
+                          &PyTuple_Type, &contents, &group))
         return NULL;
     Py_IncRef(entry.names);
     Py_IncRef(entry.owner);
     Py_IncRef(entry.results);
     entry.handle = (const nhood_plan *)(uintptr_t)handle;
     entry.workspace_bytes = (size_t)workspace_bytes;
+    entry.of_group = group != Py_None;
     const Py_ssize_t results = PyTuple_Size(entry.results);
     struct call call;
     bool whole =
         results >= 1 && results <= MOST_RESULTS && read_remembered(&call, given) &&
-        table_describe(&entry, &call) &&
+        table_describe(&entry, &call, contents) &&
         read_ints(slots, MOST_ARGUMENTS + MOST_RESULTS, 0, NHOOD_TENSOR_SLOTS - 1, entry.slot);
     Py_ssize_t used = results;
     for (int i = 0; i < entry.arguments; i++)
         used += !entry.argument[i].value;
     whole = whole && used == PyTuple_Size(slots) &&
+            (!entry.of_group || read_group(&entry, group, used)) &&
             (entry.device == ON_CPU) == (launch == Py_None) &&
             (launch == Py_None || read_launch(&entry.launch, launch));
     return add(&entry, whole, since);
@@ -305,20 +365,23 @@ static PyObject *remember(PyObject *module, PyObject *arguments) {
 
 static PyObject *remember_function(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *given, *places, *execution_places;
+    PyObject *given, *places, *execution_places, *contents;
     unsigned long long since;
+    int of_group;
     struct entry entry = {.recorded = true};
-    if (!PyArg_ParseTuple(arguments, "KO!O!OO!O!O!O!i", &since, &PyTuple_Type, &given,
+    if (!PyArg_ParseTuple(arguments, "KO!O!OO!O!O!O!iO!i", &since, &PyTuple_Type, &given,
                           &PyTuple_Type, &entry.names, &entry.owner, &PyTuple_Type,
                           &entry.constants, &PyTuple_Type, &places, &PyTuple_Type, &entry.execution,
-                          &PyTuple_Type, &execution_places, &entry.results_place))
+                          &PyTuple_Type, &execution_places, &entry.results_place, &PyTuple_Type,
+                          &contents, &of_group))
         return NULL;
     Py_IncRef(entry.names);
     Py_IncRef(entry.owner);
     Py_IncRef(entry.constants);
     Py_IncRef(entry.execution);
+    entry.of_group = of_group;
     struct call call;
-    const bool whole = read_remembered(&call, given) && table_describe(&entry, &call) &&
+    const bool whole = read_remembered(&call, given) && table_describe(&entry, &call, contents) &&
                        PyTuple_Size(places) == PyTuple_Size(entry.constants) &&
                        read_ints(places, MOST_ARGUMENTS, -1, (long)call.count - 1, entry.place) &&
                        PyTuple_Size(execution_places) == PyTuple_Size(entry.execution) &&
@@ -347,20 +410,23 @@ static PyObject *get_generation(PyObject *module, PyObject *nothing) {
 
 static PyObject *start(PyObject *module, PyObject *arguments) {
     (void)module;
-    unsigned long long address;
+    unsigned long long address, group_address;
     PyObject *given;
     Py_ssize_t head;
-    if (!PyArg_ParseTuple(arguments, "KnO", &address, &head, &given)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "KKnO", &address, &group_address, &head, &given)) return NULL;
     if (execute) return another(Py_False);
     array_set_head(head);
     check = another(given);
     execute = (nhood_status(*)(const nhood_plan *, const nhood_io *))(uintptr_t)address;
+    execute_group =
+        (nhood_status(*)(const nhood_plan *, const nhood_group_io *))(uintptr_t)group_address;
     return another(Py_True);
 }
 
 static PyMethodDef methods[] = {
     {"start", start, METH_VARARGS,
-     "start(address of nhood_plan_execute, object.__basicsize__, check): before anything else. "
+     "start(address of nhood_plan_execute, of nhood_plan_execute_group, object.__basicsize__, "
+     "check): before anything else. "
      "Returns False where that has "
      "been done: the table is of one interpreter and one copy of the package."},
     {"add_type", array_add_type, METH_VARARGS,
@@ -374,18 +440,23 @@ static PyMethodDef methods[] = {
      "execute(*arguments): the same of calls that only execute, whatever gradients are recorded."},
     {"remember", remember, METH_VARARGS,
      "remember(generation, arguments, names, plan, handle, workspace_bytes, slots, results, "
-     "launch): what a call with these arguments does, the last of them by these names, unless "
+     "launch, contents, group): what a call with these arguments does, the last of them by these "
+     "names, unless "
      "everything was forgotten since. slots: of the arrays among the arguments, then of the "
      "results; results: a pair (callable, arguments) for each; launch: None on the CPU, else "
      "(what tells the stream of an ordinal, a pair that makes the workspace or None, what tells a "
-     "setting or None, its value)."},
+     "setting or None, its value); contents: the numbers of the arguments that are arrays of int64 "
+     "in CPU memory, of which it counts what they hold; group: None, or of the plan of a group "
+     "(members, where they begin: bytes, int64 [member, slot])."},
     {"remember_function", remember_function, METH_VARARGS,
      "remember_function(generation, arguments, names, function, constants, places, execution, "
-     "execution_places, results_place): that such a call is one of `function` if gradients are "
+     "execution_places, results_place, contents, of_group): that such a call is one of `function` "
+     "if gradients are "
      "recorded for it. places: for each of the function's arguments, the place of the call's "
      "argument that it is, or -1 for the one in constants. execution: likewise, the arguments of "
      "`execute`; where that remembers them, its results come first and take the place of the "
-     "function's argument of that number. A tuple of one result is taken for that alone."},
+     "function's argument of that number. A tuple of one result is taken for that alone. contents: "
+     "as above; of_group: whether it computes a group."},
     {"forget", forget, METH_NOARGS, "forget(): everything, and the workspace."},
     {"generation", get_generation, METH_NOARGS,
      "generation(): how often everything was forgotten."},

@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-/* The table is looked through entry by entry. */
-enum { ENTRIES = 128 };
+/* The table is looked through entry by entry: first those of one problem, then those of groups (see of_group). */
+enum { ENTRIES_OF_ONE = 128, ENTRIES_OF_GROUPS = 48, ENTRIES = ENTRIES_OF_ONE + ENTRIES_OF_GROUPS };
 
 /* The alignment in bytes of tensors on CUDA devices, for solvers that need one (CUDA_ALIGNMENT in _plans.py). */
 enum { ALIGNMENT = 16 };
 
 static struct entry table[ENTRIES];
-static int newest, last_hit;
+static int newest_of_one, newest_of_groups, last_hit;
 
 /* What most entries that are not a call's differ in, close together: entries take some 5 KB each. */
 static struct head {
@@ -26,80 +26,114 @@ PyObject *another(PyObject *object) {
     return object;
 }
 
-/* Whether two arguments are the same value of the same type: 1 == True == 1.0, but only the first is an integer. Most strings are
- * names, of which there is one object each; texts of windows are not. */
-static bool same_value(PyObject *a, PyObject *b) {
-    if (a == b) return true;
-    if (Py_TYPE(a) != Py_TYPE(b)) return false;
-    if (PyTuple_CheckExact(a)) {
-        const Py_ssize_t count = PyTuple_Size(a);
-        bool same = count == PyTuple_Size(b);
+/* Whether a value is one that was remembered, of the same type: 1 == True == 1.0, but only the first is an integer. Lists are
+ * remembered as tuples, and are equal to tuples that hold the same: they may change, but not while they are compared. Most strings
+ * are names, of which there is one object each; texts of windows are not. */
+static bool same_value(PyObject *remembered, PyObject *value) {
+    if (remembered == value) return true;
+    if (PyTuple_CheckExact(remembered)) {
+        const bool is_list = PyList_CheckExact(value);
+        if (!is_list && !PyTuple_CheckExact(value)) return false;
+        const Py_ssize_t count = PyTuple_Size(remembered);
+        bool same = count == (is_list ? PyList_Size(value) : PyTuple_Size(value));
         for (Py_ssize_t i = 0; same && i < count; i++)
-            same = same_value(PyTuple_GetItem(a, i), PyTuple_GetItem(b, i));
+            same = same_value(PyTuple_GetItem(remembered, i),
+                              is_list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i));
         return same;
     }
-    if (PyUnicode_CheckExact(a)) return !PyUnicode_Compare(a, b) && !PyErr_Occurred();
-    if (!PyLong_CheckExact(a) && !PyFloat_CheckExact(a)) return false;
-    return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+    if (Py_TYPE(remembered) != Py_TYPE(value)) return false;
+    if (PyUnicode_CheckExact(remembered))
+        return !PyUnicode_Compare(remembered, value) && !PyErr_Occurred();
+    if (!PyLong_CheckExact(remembered) && !PyFloat_CheckExact(remembered)) return false;
+    return PyObject_RichCompareBool(remembered, value, Py_EQ) == 1;
 }
 
-/* Whether a value cannot change, so that it can be compared with later. */
-static bool is_lasting(PyObject *value) {
-    if (PyTuple_CheckExact(value)) {
-        bool lasting = true;
-        for (Py_ssize_t i = 0; lasting && i < PyTuple_Size(value); i++)
-            lasting = is_lasting(PyTuple_GetItem(value, i));
+/* How deep lists and tuples may be in each other: a list may hold itself. */
+enum { DEEPEST = 4 };
+
+/* Whether a value is one that can be remembered: one that cannot change, or a list or tuple of such ones. */
+static bool is_lasting(PyObject *value, int depth) {
+    const bool is_list = PyList_CheckExact(value);
+    if (is_list || PyTuple_CheckExact(value)) {
+        const Py_ssize_t count = is_list ? PyList_Size(value) : PyTuple_Size(value);
+        bool lasting = depth < DEEPEST;
+        for (Py_ssize_t i = 0; lasting && i < count; i++)
+            lasting = is_lasting(is_list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i),
+                                 depth + 1);
         return lasting;
     }
     return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) ||
            PyFloat_CheckExact(value) || PyUnicode_CheckExact(value);
 }
 
-/* Lists are compared by what they hold: they may change, but not while that is done. */
-static bool same_entries(PyObject *tuple, PyObject *list) {
+/* A value that is_lasting, with tuples in the place of lists: a new reference. NULL: an exception is set. */
+static PyObject *without_lists(PyObject *value) {
+    PyObject *tuple = PyList_CheckExact(value)    ? PyList_AsTuple(value)
+                      : PyTuple_CheckExact(value) ? PyTuple_GetSlice(value, 0, PyTuple_Size(value))
+                                                  : NULL;
+    if (!tuple) return PyErr_Occurred() ? NULL : another(value);
     const Py_ssize_t count = PyTuple_Size(tuple);
-    bool same = PyList_CheckExact(list) && count == PyList_Size(list);
-    for (Py_ssize_t i = 0; same && i < count; i++)
-        same = same_value(PyTuple_GetItem(tuple, i), PyList_GetItem(list, i));
-    return same;
+    PyObject *own = PyTuple_New(count);
+    for (Py_ssize_t i = 0; own && i < count; i++) {
+        PyObject *entry = without_lists(PyTuple_GetItem(tuple, i));
+        if (entry && !PyTuple_SetItem(own, i, entry)) continue;
+        Py_DecRef(own);
+        own = NULL;
+    }
+    Py_DecRef(tuple);
+    return own;
+}
+
+/* The bytes of an array of int64 in CPU memory, by layouts of torch's tensors; -1: it is none, or is not contiguous. */
+static int64_t content_bytes(const struct given *given) {
+    enum { OF_INTEGERS = 0, BITS = 64 };
+    const uint64_t int64 = (uint64_t)OF_INTEGERS << 32 | (uint64_t)BITS << 16 | 1;
+    const struct layout *layout = &given->layout;
+    if (!given->type || !given->type->exchange || layout->device != ON_CPU ||
+        layout->dtype != int64)
+        return -1;
+    int64_t entries = 1;
+    for (int64_t axis = layout->axes - 1; axis >= 0; axis--) {
+        if (layout->shape[axis] != 1 && layout->strides[axis] != entries) return -1;
+        entries *= layout->shape[axis];
+    }
+    return entries * (int64_t)sizeof(int64_t);
 }
 
 static bool argument_matches(const struct argument *argument, const struct given *given) {
-    if (argument->is_list) return same_entries(argument->value, given->object);
-    if (argument->value) return !given->type && same_value(argument->value, given->object);
+    if (argument->value && !argument->is_content)
+        return !given->type && same_value(argument->value, given->object);
     if (given->type != argument->type) return false;
     const struct layout *layout = &given->layout;
     const size_t bytes = (size_t)argument->axes * sizeof(int64_t);
-    return layout->dtype == argument->dtype && layout->axes == argument->axes &&
-           !memcmp(layout->shape, argument->shape, bytes) &&
-           !memcmp(layout->strides, argument->strides, bytes);
+    if (layout->dtype != argument->dtype || layout->axes != argument->axes ||
+        memcmp(layout->shape, argument->shape, bytes) ||
+        memcmp(layout->strides, argument->strides, bytes))
+        return false;
+    return !argument->is_content ||
+           (layout->device == ON_CPU && !memcmp(layout->data, PyBytes_AsString(argument->value),
+                                                (size_t)PyBytes_Size(argument->value)));
 }
 
 /* Describes an argument, with references. False for one that cannot be remembered. */
-static bool describe(const struct given *given, struct argument *argument) {
-    if (PyList_CheckExact(given->object)) {
-        PyObject *held = PyList_AsTuple(given->object);
-        if (!held || !is_lasting(held)) {
-            Py_DecRef(held);
-            return false;
-        }
-        argument->value = held;
-        argument->is_list = true;
-        return true;
-    }
+static bool describe(const struct given *given, bool is_content, struct argument *argument) {
     if (!given->type) {
-        argument->value = another(given->object);
-        return true;
+        argument->value = is_content ? NULL : without_lists(given->object);
+        return argument->value;
     }
     const struct layout *layout = &given->layout;
-    if (layout->axes > MOST_AXES) return false;
+    const int64_t bytes = is_content ? content_bytes(given) : 0;
+    if (layout->axes > MOST_AXES || bytes < 0) return false;
     argument->type = given->type;
     argument->axes = layout->axes;
     argument->dtype = layout->dtype;
     if (!argument->type->exchange) argument->owner = another((PyObject *)(uintptr_t)layout->dtype);
     memcpy(argument->shape, layout->shape, (size_t)layout->axes * sizeof(int64_t));
     memcpy(argument->strides, layout->strides, (size_t)layout->axes * sizeof(int64_t));
-    return true;
+    if (!is_content) return true;
+    argument->is_content = true;
+    argument->value = PyBytes_FromStringAndSize(layout->data, (Py_ssize_t)bytes);
+    return argument->value;
 }
 
 bool table_read_call(struct call *call, PyObject *const *given, Py_ssize_t count, PyObject *names,
@@ -114,7 +148,7 @@ bool table_read_call(struct call *call, PyObject *const *given, Py_ssize_t count
         one->object = given[i];
         one->type = array_type_of(given[i]);
         if (!one->type) {
-            if (!is_lasting(given[i]) && !PyList_CheckExact(given[i])) return false;
+            if (!is_lasting(given[i], 0)) return false;
             continue;
         }
         if (!array_read(one->type, given[i], &one->layout)) return false;
@@ -124,12 +158,17 @@ bool table_read_call(struct call *call, PyObject *const *given, Py_ssize_t count
     return true;
 }
 
-/* The device of all arrays of a call; false if they are on several. */
-static bool find_device(const struct call *call, int *device) {
+/* Whether an argument of an entry is an array that the plan computes with. */
+static bool is_array(const struct argument *argument) {
+    return !argument->value;
+}
+
+/* The device of all arrays of a call like the entry's; false if they are on several. */
+static bool find_device(const struct entry *entry, const struct call *call, int *device) {
     bool any = false, same = true;
     *device = ON_CPU;
     for (Py_ssize_t i = 0; same && i < call->count; i++) {
-        if (!call->given[i].type) continue;
+        if (!is_array(&entry->argument[i])) continue;
         same = !any || *device == call->given[i].layout.device;
         *device = call->given[i].layout.device;
         any = true;
@@ -137,10 +176,10 @@ static bool find_device(const struct call *call, int *device) {
     return same;
 }
 
-static bool is_aligned(const struct call *call) {
+static bool is_aligned(const struct entry *entry, const struct call *call) {
     uintptr_t bits = 0;
     for (Py_ssize_t i = 0; i < call->count; i++)
-        if (call->given[i].type) bits |= (uintptr_t)call->given[i].layout.data;
+        if (is_array(&entry->argument[i])) bits |= (uintptr_t)call->given[i].layout.data;
     return bits % ALIGNMENT == 0;
 }
 
@@ -160,9 +199,9 @@ static bool matches(const struct entry *entry, const struct call *call) {
     for (int i = 0; same && i < entry->arguments; i++)
         same = argument_matches(&entry->argument[i], &call->given[i]);
     int device = ON_CPU;
-    same = same && find_device(call, &device) && device == entry->device;
+    same = same && find_device(entry, call, &device) && device == entry->device;
     if (!same || !entry->launch.stream) return same;
-    return entry->launch.aligned == is_aligned(call) && setting_is(&entry->launch);
+    return entry->launch.aligned == is_aligned(entry, call) && setting_is(&entry->launch);
 }
 
 const struct entry *table_find(const struct call *call) {
@@ -179,17 +218,30 @@ const struct entry *table_find(const struct call *call) {
     return NULL;
 }
 
-bool table_describe(struct entry *entry, const struct call *call) {
-    if (!find_device(call, &entry->device)) return false;
-    entry->launch.aligned = is_aligned(call);
-    for (; entry->arguments < call->count; entry->arguments++)
-        if (!describe(&call->given[entry->arguments], &entry->argument[entry->arguments]))
-            return false;
-    return true;
+bool table_describe(struct entry *entry, const struct call *call, PyObject *contents) {
+    bool is_content[MOST_ARGUMENTS] = {false};
+    for (Py_ssize_t i = 0; i < PyTuple_Size(contents); i++) {
+        const long place = PyLong_AsLong(PyTuple_GetItem(contents, i));
+        if (PyErr_Occurred() || place < 0 || place >= call->count) return false;
+        is_content[place] = true;
+    }
+    for (int i = 0; i < call->count; i++) {
+        if (!describe(&call->given[i], is_content[i], &entry->argument[i])) return false;
+        entry->arguments = i + 1;
+    }
+    entry->launch.aligned = is_aligned(entry, call);
+    return find_device(entry, call, &entry->device);
 }
 
 void table_add(struct entry *entry) {
-    newest = (newest + 1) % ENTRIES;
+    int newest;
+    if (entry->of_group) {
+        newest_of_groups = (newest_of_groups + 1) % ENTRIES_OF_GROUPS;
+        newest = ENTRIES_OF_ONE + newest_of_groups;
+    } else {
+        newest_of_one = (newest_of_one + 1) % ENTRIES_OF_ONE;
+        newest = newest_of_one;
+    }
     const struct entry old = table[newest];
     table[newest] = *entry;
     *entry = old;
@@ -211,6 +263,7 @@ void table_free(struct entry *entry) {
     Py_DecRef(old.names);
     Py_DecRef(old.owner);
     Py_DecRef(old.results);
+    Py_DecRef(old.offsets);
     Py_DecRef(old.constants);
     Py_DecRef(old.execution);
     Py_DecRef(old.launch.stream);

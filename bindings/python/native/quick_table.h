@@ -25,8 +25,8 @@ struct call {
 
 /* An argument as it was. */
 struct argument {
-    PyObject *value; /* an immutable value; NULL: an array as follows */
-    bool is_list;    /* value is a tuple of what a list held */
+    PyObject *value; /* an immutable value, lists as tuples; NULL: an array as follows */
+    bool is_content; /* an array as follows, in CPU memory, that held what value, a bytes, does */
     const struct array_type *type;
     int64_t axes, shape[MOST_AXES], strides[MOST_AXES];
     uint64_t dtype;
@@ -46,6 +46,7 @@ struct launch {
 struct entry {
     PyObject *owner; /* of the plan, or the function; NULL: the entry is free */
     bool recorded;
+    bool of_group;   /* such plans are large: these entries have a share of the table */
     PyObject *names; /* a tuple: of the last arguments, those given by keyword */
     int device;      /* of all arrays */
     int arguments;
@@ -59,6 +60,10 @@ struct entry {
     struct launch launch;
     int slot[MOST_ARGUMENTS +
              MOST_RESULTS]; /* of each array among the arguments, then of each result */
+    int64_t members;        /* of the plan of a group */
+    PyObject
+        *offsets; /* of these a bytes: in each array, in the order of slot, int64 [member, array];
+                          NULL: the plan of one problem */
 
     /* What an entry for a function has. */
     PyObject *constants; /* a tuple: its arguments, but for those that are arguments of the call */
@@ -79,10 +84,11 @@ bool table_read_call(struct call *call, PyObject *const *given, Py_ssize_t count
 /* NULL: nothing like it is remembered. */
 const struct entry *table_find(const struct call *call);
 
-/* Describes the arguments of a call in an entry, with references. False if it cannot be remembered. */
-bool table_describe(struct entry *entry, const struct call *call);
+/* Describes the arguments of a call in an entry, with references. False if it cannot be remembered.
+ * contents: a tuple, the numbers of the arrays of int64 in CPU memory that are arguments by what they hold. */
+bool table_describe(struct entry *entry, const struct call *call, PyObject *contents);
 
-/* Replaces the oldest entry and leaves that in `entry`. */
+/* Replaces the oldest entry, of those of groups or of the others, and leaves that in `entry`. */
 void table_add(struct entry *entry);
 
 /* Empties an entry. Its objects go last: what they run may come back here. */

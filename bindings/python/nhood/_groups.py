@@ -66,12 +66,22 @@ class GroupPlan(NamedTuple):
     workspace_bytes: int
     count: int
     outputs: Outputs
-    places: np.ndarray
-    """the words of a member's io that hold pointers: of the inputs, then of the outputs that are there"""
+    slots: tuple[int, ...]
+    """of the inputs, then of the outputs that are there"""
     offsets: np.ndarray
-    """in bytes, [member, pointer]"""
+    """in bytes, [member, slot]"""
     whole: tuple[bool, bool]
     """whether every token of queries, and of keys, is one of a member"""
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        assert self.owner.handle is not None  # of one whose making was interrupted, which no plan has
+        return self.owner.handle
+
+    def comes_again(self) -> bool:
+        """Whether it was asked before, which is worth remembering: batches of new sizes may come without end."""
+        before, self.owner.called = self.owner.called, True
+        return before
 
 
 # ---- problems ----
@@ -426,7 +436,7 @@ def packed_plan(
         *_create(context, device, problems),
         len(problems),
         outputs,
-        np.array([_IO_DATA + of.slot for of, _ in present], np.intp),
+        tuple([of.slot for of, _ in present]),
         offsets,
         tuple(int((of * attended).sum()) == total for of, total in zip(members.tokens, _totals(sizes))),  # type: ignore[arg-type]
     )
@@ -589,19 +599,25 @@ def heads_plan(
         entries[:-1] * c.DTYPE_BYTES[dtype] if of.slot in (c.BIAS, c.D_BIAS) else _lie_by_heads(problems, of, layout, kv_heads)
         for of, layout in present
     ]
-    places = np.array([_IO_DATA + of.slot for of, _ in present], np.intp)
+    slots = tuple([of.slot for of, _ in present])
     owner, workspace_bytes = _create(context, device, problems)
-    return GroupPlan(owner, workspace_bytes, sets.count, outputs, places, np.stack(offsets, axis=1), (True, True))
+    return GroupPlan(owner, workspace_bytes, sets.count, outputs, slots, np.stack(offsets, axis=1), (True, True))
 
 
 # ---- executing ----
+
+
+@functools.lru_cache(maxsize=256)
+def _places(slots: tuple[int, ...]) -> np.ndarray:
+    """The words of an io that are the pointers of these slots."""
+    return np.array(slots, np.intp) + _IO_DATA
 
 
 def _group_io(plan: GroupPlan, addresses: Sequence[int]) -> tuple[c.GroupIo, np.ndarray]:
     """The io struct, and the members' in it, which are to be kept as long."""
     members = np.zeros((plan.count, _IO_WORDS), np.int64)
     members[:, 0] = ctypes.sizeof(c.Io)
-    members[:, plan.places] = plan.offsets + np.array(addresses, np.int64)
+    members[:, _places(plan.slots)] = plan.offsets + np.array(addresses, np.int64)
     io = c.GroupIo(struct_size=ctypes.sizeof(c.GroupIo), count=plan.count, member=members.ctypes.data)
     return io, members
 

@@ -115,6 +115,7 @@ class PlanOwner:
     """Releases the plan when the last of cache and running calls lets go of it."""
 
     handle: Optional[ctypes.c_void_p] = None  # of one whose making was interrupted
+    called = False
 
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()

@@ -37,8 +37,8 @@ def _load() -> Any:
         loader.exec_module(module)
     except ImportError:
         return None
-    execute = ctypes.cast(c.lib.nhood_plan_execute, ctypes.c_void_p).value
-    if not module.start(execute, object.__basicsize__, _words.check_call):
+    executes = [ctypes.cast(f, ctypes.c_void_p).value for f in (c.lib.nhood_plan_execute, c.lib.nhood_plan_execute_group)]
+    if not module.start(*executes, object.__basicsize__, _words.check_call):
         return None
     tried = np.empty((3, 5))[:, 1:4]
     return module if module.add_type(tried, None, tried.ctypes.data, tried.shape, tried.strides) else None
@@ -67,6 +67,8 @@ class Call(NamedTuple):
     """of the parameters that the arguments are for"""
     keywords: tuple[str, ...]
     """the last of these names, given with the arguments"""
+    contents: tuple[int, ...] = ()
+    """the places of arguments that are tensors of int64 in CPU memory, of which it counts what they hold"""
 
 
 Maker = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -88,11 +90,13 @@ if _module:
     atexit.register(_module.forget)  # plans go before the library
 
 
-def begin(arguments: tuple[Any, ...], named: dict[str, Any], parameters: tuple[str, ...]) -> Call:
+def begin(
+    arguments: tuple[Any, ...], named: dict[str, Any], parameters: tuple[str, ...], contents: tuple[int, ...] = ()
+) -> Call:
     """What `call` did not know. parameters: names of the first arguments at least, those of arrays as in the operation's
     inputs. Made before the call looks at the context: one that changes meanwhile makes it void."""
     names = (*parameters[: len(arguments)], *named)
-    return Call(_module.generation(), (*arguments, *named.values()), names, tuple(named))
+    return Call(_module.generation(), (*arguments, *named.values()), names, tuple(named), contents)
 
 
 class Launch(NamedTuple):
@@ -108,17 +112,27 @@ class Launch(NamedTuple):
 
 
 def remember(
-    begun: Call, operation: Operation, plan: Any, makers: Sequence[Maker], launch: Optional[Launch] = None
+    begun: Call,
+    operation: Operation,
+    plan: Any,
+    makers: Sequence[Maker],
+    launch: Optional[Launch] = None,
+    offsets: Optional[np.ndarray] = None,
 ) -> None:
     """That the call is the execution of a plan on its arrays, with results by `makers`, in the order of the outputs.
 
-    launch: None for plans of the CPU, with workspaces of the module's own."""
+    launch: None for plans of the CPU, with workspaces of the module's own. offsets: of the plan of a group, where its members
+    begin in each array, in bytes: [member, slot of the plan]."""
     if launch is None and plan.workspace_bytes > _MOST_WORKSPACE:
         return
     slot_of = {tensor.name: tensor.slot for tensor in operation.inputs}
     given = zip(begun.names, begun.arguments)
     slots = [slot_of[name] for name, argument in given if name in slot_of and argument is not None]
     slots += plan.slots[len(slots) :]
+    group = None
+    if offsets is not None:
+        columns = [plan.slots.index(slot) for slot in slots]
+        group = len(offsets), np.ascontiguousarray(offsets[:, columns], np.int64).tobytes()
     handle = plan.handle.value
     _module.remember(
         begun.generation,
@@ -130,6 +144,8 @@ def remember(
         tuple(slots),
         tuple(makers),
         launch,
+        begun.contents,
+        group,
     )
 
 
@@ -145,7 +161,12 @@ class Execution(NamedTuple):
 
 
 def remember_function(
-    begun: Call, function: Callable[..., Any], names: Sequence[str], rest: tuple[Any, ...], execution: Execution
+    begun: Call,
+    function: Callable[..., Any],
+    names: Sequence[str],
+    rest: tuple[Any, ...],
+    execution: Execution,
+    of_group: bool = False,
 ) -> None:
     """That where gradients are recorded for it the call is one of `function`: with its arguments of these names, None for those
     that it has not, and then the rest. If `execute` remembers the execution, that comes first, and the function gets its results
@@ -164,6 +185,8 @@ def remember_function(
         (*first, *missing, *last),
         (*[-1] * len(first), *given, *[-1] * len(last)),
         len(names) + results,
+        begun.contents,
+        of_group,
     )
 
 

@@ -35,9 +35,9 @@ from .._windows import KernelSize
 from .._words import is_traced, wrong_type
 from ._dispatch import are_plain, only_inference_here
 from ._fused import fused_attention, of_operator, remember_recorded
-from ._groups import na_sets
+from ._groups import Sets, ask_na_sets, compute_na_sets, na_sets
 from ._ops import ask_na
-from ._tensors import deterministic, run
+from ._tensors import deterministic, launch, run
 from ._unfused import Axes, av, qk
 
 _COMMON_PARAGRAPHS = """Tensors are on the CPU or on one CUDA device, float64, float32, float16 or bfloat16, all of one dtype
@@ -179,7 +179,7 @@ def _by_sets(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
     return False
 
 
-def _attention_of_sets(
+def _arguments_of_sets(
     rank: int,
     query: Tensor,
     key: Tensor,
@@ -199,7 +199,8 @@ def _attention_of_sets(
     grid: Optional[PerAxis] = None,
     query_offset: Optional[PerAxis] = None,
     key_offset: Optional[PerAxis] = None,
-) -> Any:
+) -> tuple[Any, ...]:
+    """Those of na_sets."""
     check_additional(additional_keys, additional_values)
     refused = dict(additional_keys=additional_keys, grid=grid, query_offset=query_offset, key_offset=key_offset)
     sets = head_sets(rank, kernel_size, stride, dilation, is_causal, is_periodic, **refused)
@@ -213,8 +214,22 @@ def _attention_of_sets(
     joined = torch.cat([table.flatten() for table in tables]) if tables else None
     scale = None if scale is None else number(scale, "scale")
     return_lse = flag(return_lse, "return_lse")
-    results = na_sets(query, key, value, joined, *sets, scale, clamp_window, return_lse)
-    return tuple(results) if return_lse else results[0]
+    return (query, key, value, joined, *sets, scale, clamp_window, return_lse)
+
+
+def _attention_of_sets(rank: int, inference: bool, begun: Optional[_quick.Call], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """begun: the call to remember it by."""
+    arguments = _arguments_of_sets(rank, *args, **named)
+    if inference and are_plain(True, *arguments[:4]):
+        results = launch(*ask_na_sets(*arguments), begun) if begun else compute_na_sets(*arguments)
+    else:
+        results = na_sets(*arguments)
+        if begun:  # without a bias: its tables are a list of tensors, with which no call is remembered
+            parameters = arguments[4:]
+            execution = _quick.Execution(("na_sets", begun.arguments[1]), (None, *parameters[:-1], True), 2)
+            rest = (None, parameters, compute_na_sets, False)
+            _quick.remember_function(begun, Sets.apply, ("query", "key", "value"), rest, execution, of_group=True)
+    return tuple(results) if arguments[-1] else results[0]
 
 
 def _check_tables(sets: HeadSets, tables: Sequence[Tensor], query: Tensor, key: Tensor, clamp: bool) -> None:
@@ -237,7 +252,8 @@ def _attention(rank: int) -> Callable[..., Any]:
                 return known
         try:
             if _by_sets(args, named):
-                return _attention_of_sets(rank, *args, **named)
+                begun = _quick.begin((name, deterministic(), *args), named, _PARAMETERS) if known is None else None
+                return _attention_of_sets(rank, inference, begun, args, named)
             if not inference or not are_plain(True, *args, *named.values()):
                 arguments = attention_arguments(rank, *args, **named)
                 results = fused_attention(*arguments)

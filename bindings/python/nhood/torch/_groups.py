@@ -26,7 +26,7 @@ from .._windows import text_of
 from ._dispatch import directly
 from ._fused import AttentionBackward
 from ._ops import library
-from ._tensors import Launch, example_layouts, launch
+from ._tensors import Launch, compute_group, example_layouts
 from ._transforms import Formula, one_by_one, register_formula, register_mapping
 from ._unfused import OptionalTensor, Problem
 
@@ -84,7 +84,7 @@ def _numbers(table: Tensor) -> np.ndarray:
 # ---- implementations ----
 
 
-def _packed(asked: Asked, tensors: Sequence[OptionalTensor], table: Tensor, whole: bool) -> list[Tensor]:
+def _packed(asked: Asked, tensors: Sequence[OptionalTensor], table: Tensor, whole: bool) -> tuple[Launch, Sequence[OptionalTensor]]:
     numbers = _numbers(table)
     words, data = numbers.shape[1], numbers.tobytes()
     _groups.rank_of(words)
@@ -92,15 +92,28 @@ def _packed(asked: Asked, tensors: Sequence[OptionalTensor], table: Tensor, whol
     def find(context: _plans.Context, device: int, flags: int, layouts: Any) -> GroupPlan:
         return _groups.packed_plan(context, device, asked._replace(flags=flags), data, words, layouts, whole)
 
-    return launch(Launch(asked.operation, asked.flags, find), tensors)
+    return Launch(asked.operation, asked.flags, find), tensors
 
 
-def _na_varlen(
+_TENSORS_OF = {
+    "na_varlen": ("query", "key", "value", "table"),
+    "na_varlen_backward": ("query", "key", "value", "out", "lse", "d_out", "d_lse", "table"),
+    "na_sets": ("query", "key", "value", "bias"),
+    "na_sets_backward": ("query", "key", "value", "bias", "out", "lse", "d_out", "d_lse"),
+}
+
+
+def ask_na_varlen(
     query: Tensor, key: Tensor, value: Tensor, table: Tensor, scale: Optional[float], whole: bool, need_lse: bool
-) -> list[Tensor]:
+) -> tuple[Launch, Sequence[OptionalTensor]]:
+    return _packed(_forward(scale, need_lse), (query, key, value, None, None, None), table, whole)
+
+
+def compute_na_varlen(*arguments: Any) -> list[Tensor]:
+    query, key, value, table, _, whole, need_lse = arguments
     if query.numel() == 0 or key.numel() == 0:
         return _nothing(query, value, table, whole, need_lse)
-    return _packed(_forward(scale, need_lse), (query, key, value, None, None, None), table, whole)
+    return compute_group("na_varlen", _TENSORS_OF["na_varlen"], ask_na_varlen, arguments)
 
 
 def _nothing(query: Tensor, value: Tensor, table: Tensor, whole: bool, need_lse: bool) -> list[Tensor]:
@@ -116,29 +129,44 @@ def _tokens_of(table: Tensor) -> int:
     return int(axes.prod(axis=1).sum())
 
 
-def _na_varlen_backward(*arguments: Any) -> list[Tensor]:
+def _ask_na_varlen_backward(*arguments: Any) -> tuple[Launch, Sequence[OptionalTensor]]:
     query, key, value, out, lse, d_out, d_lse, table, scale, whole, wanted = arguments
-    if query.numel() == 0 or key.numel() == 0:
-        return [torch.zeros_like(x) for x, want in zip((query, key, value), wanted) if want]
     tensors = (query, key, value, None, None, None, out, lse, d_out, d_lse)
     return _packed(_backward(scale, wanted), tensors, table, whole)
 
 
-def _by_heads(asked: Asked, sets: HeadSets, tensors: Sequence[OptionalTensor]) -> list[Tensor]:
+def _na_varlen_backward(*arguments: Any) -> list[Tensor]:
+    inputs, wanted = arguments[:3], arguments[-1]
+    if inputs[0].numel() == 0 or inputs[1].numel() == 0:
+        return [torch.zeros_like(x) for x, want in zip(inputs, wanted) if want]
+    return compute_group("na_varlen_backward", _TENSORS_OF["na_varlen_backward"], _ask_na_varlen_backward, arguments)
+
+
+def _by_heads(
+    asked: Asked, sets: HeadSets, tensors: Sequence[OptionalTensor]
+) -> tuple[Launch, Sequence[OptionalTensor]]:
     def find(context: _plans.Context, device: int, flags: int, layouts: Any) -> GroupPlan:
         return _groups.heads_plan(context, device, asked._replace(flags=flags), sets, layouts)
 
-    return launch(Launch(asked.operation, asked.flags, find), tensors)
+    return Launch(asked.operation, asked.flags, find), tensors
 
 
-def _na_sets(*arguments: Any) -> list[Tensor]:
+def ask_na_sets(*arguments: Any) -> tuple[Launch, Sequence[OptionalTensor]]:
     sets, scale, flags = _sets_of(arguments[4:])
     return _by_heads(_forward(scale, arguments[-1], flags), sets, (*arguments[:4], None, None))
 
 
-def _na_sets_backward(*arguments: Any) -> list[Tensor]:
+def _ask_na_sets_backward(*arguments: Any) -> tuple[Launch, Sequence[OptionalTensor]]:
     sets, scale, flags = _sets_of(arguments[8:])
     return _by_heads(_backward(scale, arguments[-1], flags), sets, (*arguments[:4], None, None, *arguments[4:8]))
+
+
+def compute_na_sets(*arguments: Any) -> list[Tensor]:
+    return compute_group("na_sets", _TENSORS_OF["na_sets"], ask_na_sets, arguments)
+
+
+def _na_sets_backward(*arguments: Any) -> list[Tensor]:
+    return compute_group("na_sets_backward", _TENSORS_OF["na_sets_backward"], _ask_na_sets_backward, arguments)
 
 
 def _sequence_table(starts_q: Tensor, starts_kv: Tensor, is_causal: bool) -> Tensor:
@@ -265,9 +293,9 @@ def register_operator(
     return directly(name, getattr(torch.ops.nhood, name).default, implementation, tensors)
 
 
-na_varlen = register_operator("na_varlen", _SCHEMAS["na_varlen"], 4, _na_varlen, _checked_na_varlen)
+na_varlen = register_operator("na_varlen", _SCHEMAS["na_varlen"], 4, compute_na_varlen, _checked_na_varlen)
 na_varlen_backward = register_operator("na_varlen_backward", _SCHEMAS["na_varlen_backward"], 8, _na_varlen_backward, _fake_gradients)
-na_sets = register_operator("na_sets", _SCHEMAS["na_sets"], 4, _na_sets, _fake_na_sets)
+na_sets = register_operator("na_sets", _SCHEMAS["na_sets"], 4, compute_na_sets, _fake_na_sets)
 na_sets_backward = register_operator("na_sets_backward", _SCHEMAS["na_sets_backward"], 8, _na_sets_backward, _fake_gradients)
 for _name, _implementation, _fake in (
     ("sequence_table", _sequence_table, _fake_sequence_table),
@@ -481,12 +509,15 @@ def _second_jvp(
 
 
 class _Fused(Formula):
-    """The derivatives of out and lse, which is computed for the backward call where it is not asked for. need_lse is the last parameter."""
+    """The derivatives of out and lse, which is computed for the backward call where it is not asked for. need_lse is the last parameter.
+
+    apply also takes the results, with lse, in the place of what computes them."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
-        *inputs, parameters, execute, from_dispatcher = arguments
-        results = tuple(execute(*inputs, *parameters[:-1], True))
+        *inputs, parameters, results, from_dispatcher = arguments
+        if type(results) is not tuple:  # what computes them
+            results = tuple(results(*inputs, *parameters[:-1], True))
         ctx.save_for_backward(*inputs, *results)
         if from_dispatcher:
             ctx.save_for_forward(*inputs)

@@ -17,6 +17,7 @@ from .. import _library as c
 from .. import _bounded, _groups, _plans, _quick
 from .._layouts import Layout, packed_strides, wrong_dtype
 from .._operations import Operation
+from .._operations import Tensor as Result
 from .._plans import Request
 
 _TO_DTYPE = {getattr(torch, name): dtype for dtype, name in c.DTYPE_NAMES.items()}
@@ -236,6 +237,8 @@ def _launch(workspace_bytes: int, first: Tensor) -> _quick.Launch:
     if first.dtype is torch.float32:
         return _quick.Launch(_current_stream, workspace, tf32_allowed, tf32_allowed())
     return _quick.Launch(_current_stream, workspace, None, None)
+
+
 class Launch(NamedTuple):
     """A group's call, but for its tensors."""
 
@@ -245,8 +248,33 @@ class Launch(NamedTuple):
     """(context, device, flags, layouts) -> the plan"""
 
 
-def launch(call: Launch, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
-    """Executes a group; the wanted results. Tensors are read as by `run`. Tokens of no member get 0, log-sum-exps -infinity."""
+def compute_group(
+    name: str,
+    names: Sequence[str],
+    ask: Callable[..., tuple[Launch, Sequence[Optional[Tensor]]]],
+    arguments: tuple[Any, ...],
+) -> list[Tensor]:
+    """launch(*ask(*arguments)), where `name` stands for `ask`: at once if there has been such a call twice. names: of the first
+    arguments, the tensors."""
+    whole = (name, deterministic(), *arguments)
+    known = _quick.execute(*whole)
+    if known is not None and known is not False:
+        return list(known) if type(known) is tuple else [known]
+    return launch(*ask(*arguments), None if known is False else begin_group(whole, ("", "", *names)))
+
+
+def begin_group(arguments: tuple[Any, ...], names: tuple[str, ...]) -> _quick.Call:
+    """names: of the arguments. Tensors among those of no such input count by what they hold."""
+    contents = [i for i, (of, given) in enumerate(zip(names, arguments)) if of in _BY_CONTENT and isinstance(given, Tensor)]
+    return _quick.begin(arguments, {}, names, tuple(contents))
+
+
+_BY_CONTENT = ("table", "layouts", "kernel_sizes", "strides", "dilations")
+
+
+def launch(call: Launch, tensors: Sequence[Optional[Tensor]], begun: Optional[_quick.Call] = None) -> list[Tensor]:
+    """Executes a group; the wanted results. Tensors are read as by `run`. Tokens of no member get 0, log-sum-exps -infinity.
+    begun: the call to remember it by, where its plan comes again."""
     first = tensors[0]
     assert first is not None  # no operation's first input is optional
     ordinal = first.get_device()
@@ -257,6 +285,8 @@ def launch(call: Launch, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
         t if t is None or _readable(name, t.shape, t.stride(), t.dtype) else t.contiguous()
         for name, t in zip(names, tensors)
     ]
+    if any([own is not given for own, given in zip(readable, tensors)]):
+        begun = None
     layouts = tuple([t if t is None else _layout(t.shape, t.stride(), t.dtype) for t in readable])
     addresses = [t.data_ptr() for t in readable if t is not None]
     low_bits = 0
@@ -270,24 +300,35 @@ def launch(call: Launch, tensors: Sequence[Optional[Tensor]]) -> list[Tensor]:
     context = _plans.current_context()
     device = _plans.CPU if ordinal < 0 else context.cuda_device(ordinal)
     plan = call.find(context, device, _flags(call.flags, first, low_bits), layouts)
+    outputs = [(of, output) for of, output in zip(call.operation.outputs, plan.outputs) if output is not None]
     results = []
-    for of, output in zip(call.operation.outputs, plan.outputs):
-        if output is None:
-            continue
-        dtype = _FROM_DTYPE[output[1]]
+    for of, (shape, number) in outputs:
+        dtype = _FROM_DTYPE[number]
         if plan.whole["Y" in of.shape]:
-            result = first.new_empty(output[0], dtype=dtype)
+            result = first.new_empty(shape, dtype=dtype)
         else:
-            result = first.new_full(output[0], -torch.inf if of.slot == c.LSE else 0.0, dtype=dtype)
+            result = first.new_full(shape, _nothing_of(of), dtype=dtype)
         results.append(result)
         addresses.append(result.data_ptr())
+    size = plan.workspace_bytes
     if ordinal < 0:
         _groups.execute(plan, addresses)
-        return results
-    size = plan.workspace_bytes
-    workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
-    _groups.enqueue(plan, addresses, workspace.data_ptr() if workspace is not None else None, _current_stream(ordinal))
+    else:
+        workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
+        _groups.enqueue(plan, addresses, workspace.data_ptr() if workspace is not None else None, _current_stream(ordinal))
+    if begun and plan.comes_again():
+        makers = [
+            _maker(shape, _FROM_DTYPE[number], first.device, None if plan.whole["Y" in of.shape] else _nothing_of(of))
+            for of, (shape, number) in outputs
+        ]
+        where = None if ordinal < 0 else _launch(size, first)
+        _quick.remember(begun, call.operation, plan, makers, where, plan.offsets)
     return results
+
+
+def _nothing_of(tensor: Result) -> float:
+    """What tokens of no member get."""
+    return -torch.inf if tensor.slot == c.LSE else 0.0
 
 
 def run_bounded(
@@ -333,7 +374,11 @@ except ImportError:
     _empty_strided_cpu = _empty_strided_cuda = None
 
 
-def _maker(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> _quick.Maker:
+def _maker(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, filled: Optional[float] = None
+) -> _quick.Maker:
+    if filled is not None:
+        return partial(torch.full, dtype=dtype, device=device), (shape, filled)
     strided = (shape, packed_strides(shape, 1), dtype)
     if device.type == "cpu" and _empty_strided_cpu:
         return _empty_strided_cpu, strided

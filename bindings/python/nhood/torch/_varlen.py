@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .. import _quick
 from .. import _varlen as of_arrays
 from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis
 from .._groups import Asked, row_words
 from .._operations import FORWARD
 from .._windows import KernelSize
 from ._bounded import na_bounded
+from ._dispatch import are_plain, only_inference_here
 from ._functions import _COMMON_PARAGRAPHS, _check_tensors, autocast, in_graph
-from ._groups import na_varlen, of_any_number, packed_layout_check, varlen_windows
+from ._groups import Varlen, ask_na_varlen, compute_na_varlen, na_varlen, of_any_number, packed_layout_check, varlen_windows
+from ._tensors import begin_group, deterministic, launch
 
 Layouts = Union[Tensor, Sequence[Sequence[int]]]
 
@@ -195,6 +198,14 @@ def neighborhood_attention_varlen(
     An illegal sample is named by its index, with axis, value and limit; but with a bound on a GPU, which cannot refuse it, that
     sample and all tokens behind it get NaN.
     """
+    given = (query, key, value, kernel_size, layouts, kernel_sizes, stride, strides, dilation, dilations)
+    given = (*given, is_causal, scale, return_lse, table)
+    inference, known = bound is None and only_inference_here(), False
+    if inference:
+        call = ("varlen", deterministic(), *given)
+        known = _quick.call(*call)
+        if known is not None and known is not False:
+            return known
     try:
         _check_tensors(FORWARD, (query, key, value), ())
     except TypeError as refusal:
@@ -208,16 +219,41 @@ def neighborhood_attention_varlen(
         scale = None if scale is None else number(scale, "scale")
         results = na_bounded(query, key, value, layouts, *parameters, scale, flag(return_lse, "return_lse"))
         return tuple(results) if return_lse else results[0]
+    own_table = table is not None
     if table is None:
         if layouts is None:
             raise ValueError("layouts = None and table = None: give one of them")
         table = _table(layouts, of_samples, is_causal, (query, key, value))
-    elif layouts is not None or any([given is not None for given in of_samples]):
+    elif layouts is not None or any([of is not None for of in of_samples]):
         raise ValueError("table and layouts, windows, strides or dilations: give one or the others")
     query, key, value = autocast(query, key, value)
     scale = None if scale is None else number(scale, "scale")
-    results = na_varlen(query, key, value, table, scale, True, flag(return_lse, "return_lse"))
+    return_lse = flag(return_lse, "return_lse")
+    begun = begin_group(call, _NAMES) if known is None and query.numel() and key.numel() else None
+    arguments = (query, key, value, table, scale, True, return_lse)
+    if inference and are_plain(True, *arguments[:4]):
+        results = launch(*ask_na_varlen(*arguments), begun) if begun else compute_na_varlen(*arguments)
+    else:
+        results = na_varlen(*arguments)
+        if begun:
+            _remember_recorded(begun, own_table, *arguments[3:])
     return tuple(results) if return_lse else results[0]
+
+
+_NAMES = ("", "", "query", "key", "value", "kernel_size", "layouts", "kernel_sizes", "stride", "strides", "dilation", "dilations")
+_NAMES = (*_NAMES, "is_causal", "scale", "return_lse", "table")
+
+
+def _remember_recorded(
+    begun: _quick.Call, own_table: bool, table: Tensor, scale: Optional[float], whole: bool, need_lse: bool
+) -> None:
+    """That the call is na_varlen(..) of its own tensors, with gradients recorded past the dispatcher. own_table: whether the table is
+    one of these."""
+    names = ("query", "key", "value", "table") if own_table else ("query", "key", "value")
+    made = () if own_table else (table,)
+    execution = _quick.Execution(("na_varlen", begun.arguments[1]), (*made, scale, whole, True), len(made) + 1)
+    rest = (*made, (scale, whole, need_lse), compute_na_varlen, False)
+    _quick.remember_function(begun, Varlen.apply, names, rest, execution, of_group=True)
 
 
 def _within_bound(
