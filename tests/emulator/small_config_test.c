@@ -49,6 +49,8 @@ static struct small_config random_config(void) {
     }
     c.plane_chunks = c.pipeline == SMALL_PLANES;
     if (c.plane_chunks) c.rows[0] = c.warp_tile[0];
+    if (fetched && !c.regions && random_below(2)) c.ends[2] = c.rows[2];
+    c.grouped = random_below(2);
     if (c.pipeline >= SMALL_LINES) c.slots = c.halo[3 - c.rank] + 2;
     if (c.pass != SMALL_BY_KEY && random_below(2))
         c.bias_count = (2 * c.window[0] - 1) * (2 * c.window[1] - 1) * (2 * c.window[2] - 1);

@@ -209,9 +209,10 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     const int64_t blocks = nh_min(step->work_tiles, wave);
     step->grid[0] = nh_max(blocks / launch.config.near_heads, 1) * launch.config.near_heads;
     const bool bias_gradient = pass == SMALL_BY_QUERY && problem->has_bias;
-    /* halos roll from a block's first work tile on, and sums of the bias's gradient are a block's own */
-    step->wave_blocks =
-        launch.config.slots || bias_gradient ? 0 : nh_min(wave, grouped_wave(device, step));
+    /* sums of the bias's gradient are a block's own, and where halos roll only kernels for groups take any run of work tiles */
+    step->wave_blocks = (launch.config.slots && !launch.for_group) || bias_gradient
+                            ? 0
+                            : nh_min(wave, grouped_wave(device, step));
     if (bias_gradient) bind_bias_sums(operation, &launch, step);
     const struct nh_kernel_spec spec = spec_of(&launch);
     nhood_status status = nh_cuda_step_add(operation, step, &spec);

@@ -94,13 +94,13 @@ NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, c
 
 NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const nh_ring &ring) {
     if (NH_PLANES) return ring.own;
-    if (C.slots) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
+    if (C.slots && !NH_DEALS) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
     return ((unsigned)args.tiling.work_tiles - NH_OWN_BLOCK + NH_OWN_BLOCKS - 1) / NH_OWN_BLOCKS;
 }
 
 NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned n) {
-    return (int)(C.slots ? (nh_roll_start(args, 0) + n) * C.near_heads + NH_OWN_BLOCK % C.near_heads
-                          : NH_OWN_BLOCK + n * NH_OWN_BLOCKS);
+    return (int)(C.slots && !NH_DEALS ? (nh_roll_start(args, 0) + n) * C.near_heads + NH_OWN_BLOCK % C.near_heads
+                                      : NH_OWN_BLOCK + n * NH_OWN_BLOCKS);
 }
 
 /* Called by one thread; a barrier must follow. */
@@ -129,7 +129,7 @@ NH_DEVICE void nh_barrier_end(unsigned barrier) {
 
 /* Ends the pipeline of one member: the block may begin another one for the next (NH_DEALS). Called by all threads. */
 NH_DEVICE void nh_ring_end(nh_ring &ring) {
-    static_assert(!NH_DEALS || !C.slots, "runs of work tiles may begin where halos do not roll");
+    static_assert(!NH_DEALS || !C.slots || NH_GROUP_ROLLS, "runs of work tiles begin anywhere in a sweep");
     if constexpr (NH_DEALS) {
         const auto end = [](const unsigned long long *barrier, int count) {
             for (int i = 0; i < count; i++)
@@ -291,11 +291,12 @@ NH_DEVICE void nh_fetch_rows(const nh_tiled_args &args, const nh_work_tile &work
 
 /* A warp stores its warp tile's results, which are ready. Dilated rows have gaps between them, and threads store them:
  * a tensor map with element strides can only fetch. Threads also store warp tiles that begin before the first row, as
- * stores of the copy engine must not. LAST: nothing else is left to do for the warp tile, whose barrier is `done`. */
+ * stores of the copy engine must not, and those of which another work tile has rows. LAST: nothing else is
+ * left to do for the warp tile, whose barrier is `done`. */
 template <int LAYOUT, bool LAST = false>
 NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &work_tile, const nh_tensor_map &map,
                                 int tensor, int warp_tile, const char *results, int heads, unsigned done = 0) {
-    if (C.dilated || nh_begins_before(work_tile, warp_tile)) {
+    if (C.dilated || nh_begins_before(work_tile, warp_tile) || nh_ends_within(work_tile, warp_tile)) {
         nh_store_rows<C.dim, C.dim>(args, work_tile, tensor, results, warp_tile);
         if (LAST) nh_warp_arrive(done);
         return;
@@ -333,8 +334,10 @@ NH_DEVICE void nh_wait_for_room(nh_ring &ring, const auto &roll, unsigned n) {
     nh_barrier_wait(nh_shared_address(&ring.free[stage]), ~(n / C.stages) & 1);
     if (NH_EARLY) nh_barrier_wait(nh_shared_address(&ring.done[n % C.held]), ~(n / C.held) & 1);
     unsigned older = n + 1 - C.held;
-    if constexpr (NH_PLANES) {
-        const unsigned late = roll.late, passing = NH_PASSES ? roll.passing : 0;
+    if constexpr (NH_PLANES || NH_GROUP_ROLLS) {
+        const unsigned late = roll.late;
+        unsigned passing = 0;
+        if constexpr (NH_PASSES) passing = roll.passing;
         for (unsigned bit = 1; bit <= (late | passing); bit <<= 1, older++) {
             if (!((late | passing) & bit) || (int)older < 0) continue;
             nh_barrier_wait(nh_shared_address(late & bit ? &ring.done[older % C.held] : &ring.passed[older % C.held]),

@@ -181,7 +181,7 @@ static struct nh_config config_of(const struct nh_small_launch *launch) {
 static void consider(struct choice *choice, const struct nh_small_launch *launch) {
     struct nh_work work;
     if (nh_small_fetches(launch) && !warps_fit(launch)) return;
-    if (launch->for_group && launch->config.slots) return; /* rolling depends on the grid */
+    if (nh_small_cannot_roll(launch)) return;
     choice->made++;
     nh_work_start(&work,
                   launch->config.pass == SMALL_FORWARD ? NH_OPERATION_SMALL_FORWARD
@@ -437,7 +437,7 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
         (enum small_pipeline)value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE];
     if (!nh_small_with_boxes(&begun, &extents, pipeline, &boxed)) return false;
     if (pipeline == SMALL_BOXES) boxed = nh_small_with_stages(&boxed, stages);
-    if (begun.for_group && boxed.config.slots) return false;
+    if (nh_small_cannot_roll(&boxed)) return false;
     *launch = nh_small_with_warps(&boxed, value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS]);
     return true;
 }

@@ -50,6 +50,7 @@ enum {
     ONE(regions)       /* 1: tensors do not cover the grid, or an axis is periodic */              \
     ONE(periodic)      /* bits of axes that are periodic */                                        \
     ONE(whole)         /* 1: work tiles have no rows beyond their dilation group */                \
+    ONE(grouped)       /* 1: serves grids of any lengths, those of a group's members */            \
     ONE(warps)         /* those that compute */                                                    \
     ONE(fetchers)      /* producer warps, behind these */                                          \
     ONE(min_blocks)    /* blocks that a multiprocessor is to hold */                               \
@@ -58,9 +59,11 @@ enum {
     MANY(columns, 3)   /* extents of a warp tile's box of columns */                               \
     MANY(halo, 3)  /* extents of a work tile's; where it rolls, along the first axis of a slot */  \
     MANY(shift, 3) /* rows by which work tiles begin before the first row */                       \
-    ONE(stages)    /* work tiles that the copy engine fetches ahead; 0: threads copy */            \
-    ONE(slots)     /* of a rolling halo's ring (small_roll.cuh); 0: halos do not roll */           \
-    ONE(held)      /* work tiles whose columns are there at a time: stages, or more */             \
+    MANY(ends,                                                                                     \
+         3) /* rows that the last work tile along an axis has at least; 0: as many as are left */  \
+    ONE(stages)       /* work tiles that the copy engine fetches ahead; 0: threads copy */         \
+    ONE(slots)        /* of a rolling halo's ring (small_roll.cuh); 0: halos do not roll */        \
+    ONE(held)         /* work tiles whose columns are there at a time: stages, or more */          \
     ONE(lines_before) /* positions from the first slot to the first row (small_roll.cuh) */        \
     ONE(slots_around) /* slots of a sweep less its work tiles */                                   \
     ONE(near_heads)   /* heads that adjacent blocks compute at the same time */                    \
@@ -104,6 +107,21 @@ NH_CONFIG_FN int small_first_axis(const struct small_config *c) {
 /* The first axis on which masks depend. */
 NH_CONFIG_FN int small_masked_axis(const struct small_config *c) {
     return c->plane_chunks ? 1 : small_first_axis(c);
+}
+
+/* Where the last of `tiles` work tiles along an axis begins. With `ends` it has so many rows, of which the work tile before it
+ * then lacks some: so those near the end are in warp tiles that lie the same in grids of all lengths. On a short axis it begins
+ * behind those near the front, whole warp tiles later. */
+NH_CONFIG_FN int small_last_work_tile(const struct small_config *c, int axis, int length,
+                                      int tiles) {
+    int begin = (tiles - 1) * c->rows[axis], own = length - c->ends[axis],
+        tile = c->warp_tile[axis];
+    if (own < c->window[axis]) own += (c->window[axis] - own + tile - 1) / tile * tile;
+    return c->ends[axis] && tiles > 1 && own < begin ? own : begin;
+}
+/* Whether the last work tile along some axis begins where its end decides. */
+NH_CONFIG_FN int small_has_ends(const struct small_config *c) {
+    return c->ends[0] + c->ends[1] + c->ends[2] > 0;
 }
 
 /* ---- rows of tensors: units of 16 bytes, two of which are a step of a product ---- */
@@ -296,9 +314,10 @@ NH_CONFIG_FN long long small_bias_sums_bytes(const struct small_config *c) {
 
 /* struct nh_work_tile */
 NH_CONFIG_FN int small_work_tile_bytes(const struct small_config *c) {
-    enum { PLACE = 64, LINE_ROLL = 16, PLANE_ROLL = 20, REGIONS = 85, TENSOR = 32 };
+    enum { PLACE = 64, LINE_ROLL = 16, PLANE_ROLL = 20, REGIONS = 85, ENDS = 12, TENSOR = 32 };
     int place = PLACE + (c->pipeline == SMALL_PLANES ? PLANE_ROLL : LINE_ROLL);
     if (c->regions) place += REGIONS;
+    if (small_has_ends(c)) place += ENDS;
     return (int)small_round_up(place, 8) + TENSOR * NH_CUDA_TENSORS;
 }
 /* struct nh_places, what a row sees on an axis, which is aligned to its size */

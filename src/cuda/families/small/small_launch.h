@@ -82,6 +82,15 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
 /* The third step: stages of the copy engine, if it fetches; the halo rolls if it can. */
 struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages);
 
+/* Whether halos roll in a launch for a group (for_group): as far as lengths and batch do not decide it, so for all members that
+ * such a launch serves. An axis may still be too short, or need more slots than others: such a member has no launch of this config. */
+bool nh_small_group_rolls(const struct nh_small_launch *launch);
+
+/* Whether a launch for a group lacks the rolling halo that its config has. */
+static inline bool nh_small_cannot_roll(const struct nh_small_launch *launch) {
+    return launch->for_group && !launch->config.slots && nh_small_group_rolls(launch);
+}
+
 /* Whether every query sees a full window of keys along the axis, all of which are in the tensors. */
 bool nh_small_sees_windows(const struct nh_axis *axis);
 
@@ -107,8 +116,8 @@ bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *wor
 
 /* ---- small_choice.c ---- */
 
-/* The launch of a config's knobs. False if its halo exceeds shared memory, or is to serve a group (for_group) and rolls, which
- * depends on the grid; config.min_blocks is 0 if no block fits. */
+/* The launch of a config's knobs. False if its halo exceeds shared memory, or is to roll in a launch for a group (for_group) and
+ * cannot on this grid; config.min_blocks is 0 if no block fits. */
 bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                         enum small_pass pass, const int32_t *value, bool for_group,
                         struct nh_small_launch *launch);

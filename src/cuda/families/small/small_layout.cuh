@@ -21,6 +21,7 @@ enum {
     NH_BITS = C.mask == SMALL_BITS,
     NH_ADDS_MASK = small_adds_mask(&C),
     NH_SHIFTED = C.shift[1] > 0 || C.shift[2] > 0,
+    NH_HAS_ENDS = small_has_ends(&C),
     /* Whether a plane is free as soon as the last warp tile that begins with it has passed it. If that then needs
      * repair, it reads columns from memory: in f16's forward pass, whose sums overflow earlier, not rare enough. */
     NH_PASSES = NH_PLANES && (C.pass != SMALL_FORWARD || NH_DTYPE != NH_F16),
@@ -63,6 +64,8 @@ enum {
 static_assert(C.stages || NH_WARP_TILES % C.warps == 0, "every warp has as many warp tiles");
 static_assert(!C.plane_chunks || NH_PLANES, "a chunk is a plane");
 static_assert(!NH_SHIFTED || (NH_PLANES && !NH_REGIONS), "planes of whole grids");
+static_assert(!NH_HAS_ENDS || (C.stages && !NH_REGIONS && !C.dilated && !NH_SHIFTED),
+              "the copy engine, and whole grids");
 
 } // namespace nh_small
 
@@ -136,6 +139,12 @@ NH_DEVICE constexpr int nh_statistics_pitch(int axis) {
 /* Rows by which work tiles begin before the first row. */
 NH_DEVICE constexpr int nh_axis_shift(int axis) {
     return nh_by_axis(axis, 0, C.shift[1], C.shift[2]);
+}
+NH_DEVICE constexpr int nh_axis_ends(int axis) {
+    return nh_by_axis(axis, C.ends[0], C.ends[1], C.ends[2]);
+}
+NH_DEVICE int nh_last_work_tile(int axis, int length, int tiles) {
+    return small_last_work_tile(&C, axis, length, tiles);
 }
 NH_DEVICE constexpr int nh_rows_before(int axis) {
     return axis == 0 ? 0 : axis == 1 ? C.rows[0] : C.rows[0] + C.rows[1];

@@ -23,6 +23,25 @@ static bool kinds_suffice(const struct nh_axis *axis, int64_t warp_tile, int64_t
            queries_of(axis, end - warp_tile).begin + columns <= queries_end;
 }
 
+/* Whether kinds suffice where the last work tile begins where its end decides: warp tiles that are neither near the front nor among
+ * those that are counted from the end see windows (nh_kind_with_end in small_masks.cuh). On a long axis they do. */
+static bool ends_suffice(const struct nh_small_launch *launch, int a) {
+    const struct nh_axis *axis = &launch->problem->axis[a];
+    const int64_t length = axis->length, window = axis->window, rows = launch->config.rows[a],
+                  tile = launch->config.warp_tile[a], front = nh_ceil_div(window, tile);
+    const int64_t tiles = nh_ceil_div(length, rows);
+    if (!launch->config.ends[a] || tiles == 1 || length >= 2 * (window + rows)) return true;
+    const int64_t last = small_last_work_tile(&launch->config, a, (int)length, (int)tiles);
+    for (int64_t row = 0; row < length; row = row < last && row + tile > last ? last : row + tile) {
+        const bool counted =
+            row < last ? row / tile < front : nh_ceil_div(length - row, tile) <= front + 1;
+        const int64_t end = nh_min(row + tile, row < last ? last : length);
+        if (!counted && (row < window || nh_max(end, front * tile + end - row) > length - window))
+            return false;
+    }
+    return true;
+}
+
 /* The same with a table: boxes and what rows see of them are as nh_kind_box and nh_kind_ranges of small_masks.cuh have them. The
  * end of the slots, which a box that rolls must not meet, is not before that of the queries that the last key sees. */
 static bool table_kinds_suffice(const struct nh_small_launch *launch, int a, bool rolls) {
@@ -65,7 +84,7 @@ static bool table_kinds_suffice(const struct nh_small_launch *launch, int a, boo
  * boxes of warp tiles that begin with the first column that their rows see. */
 static bool kinds_mask(const struct nh_small_launch *launch) {
     const int first = NH_AXES - launch->problem->rank;
-    enum { MOST_BYTES = 16384 };
+    enum { MOST_BYTES = 16384, MOST_BYTES_OF_GROUP = 20480 };
     int64_t places = 0;
     if (!nh_small_by_keys(launch)) return false;
     for (int a = small_masked_axis(&launch->config); a < NH_AXES; a++) {
@@ -73,14 +92,21 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
         int32_t warp_tile = launch->config.warp_tile[a], columns = launch->config.columns[a];
         bool rolls = launch->config.slots && a == first;
         places += warp_tile;
+        /* Boxes that serve all lengths have columns for rows near an end, too. A work tile must then not begin near the front
+         * and have warp tiles that do not: their boxes would begin further from its first column than elsewhere. */
+        const bool even =
+            launch->config.rows[a] == warp_tile || launch->config.rows[a] >= axis->window;
+        const int64_t more = launch->for_group && even ? axis->window / 2 : 0;
         if (axis->stride > 1 || warp_tile % 2 || places > KIND_PLACES ||
-            columns > warp_tile + axis->window ||
+            columns > warp_tile + axis->window + more ||
             (!rolls && launch->config.rows[a] - warp_tile + columns > launch->config.halo[a]) ||
             !(axis->windows.kind ? table_kinds_suffice(launch, a, rolls)
-                                 : kinds_suffice(axis, warp_tile, columns)))
+                                 : kinds_suffice(axis, warp_tile, columns)) ||
+            !ends_suffice(launch, a))
             return false;
     }
-    return small_kinds_bytes(&launch->config) <= MOST_BYTES;
+    return small_kinds_bytes(&launch->config) <=
+           (launch->for_group ? MOST_BYTES_OF_GROUP : MOST_BYTES);
 }
 
 /* Whether a place for each column at which a row's window may start is enough. */

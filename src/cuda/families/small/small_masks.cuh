@@ -162,21 +162,33 @@ struct nh_kinds {
 };
 static_assert(sizeof(nh_kinds) == small_kinds_bytes(&C), "the host's count");
 
+NH_DEVICE int nh_warp_tile_count(int axis, int length) {
+    return (length + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
+}
+
 /* The kind of the number-th of `count` warp tiles along the axis. */
 NH_DEVICE int nh_kind_of(int axis, int number, int count) {
     const int front = nh_front_kinds(axis), back = nh_axis_kinds(axis) - (count - number);
     return nh_kinds_before(axis) + (number < front ? number : back > front ? back : front);
 }
 
-NH_DEVICE int nh_warp_tile_count(int axis, int length) {
-    return (length + nh_axis_warp_tile(axis) - 1) / nh_axis_warp_tile(axis);
+/* With C.ends: the kind of the warp tile at a position of an axis with several work tiles, the last of which begins at
+ * `last`. Those before it are not near the end, and those in it are counted from the end. */
+NH_DEVICE int nh_kind_with_end(int axis, int position, int length, int last) {
+    const int front = nh_front_kinds(axis), rows = nh_axis_warp_tile(axis), number = position / rows;
+    const int back = nh_axis_kinds(axis) - nh_warp_tile_count(axis, length - position);
+    return nh_kinds_before(axis) + (position < last ? nh_least(number, front) : back > front ? back : front);
 }
 
 /* Where the box of the warp tile at a position begins; all dilation groups are alike. length: behind the last row. */
 NH_DEVICE int nh_kind_box(const nh_tiled_args &args, int axis, const nh_group &group, int length, int position) {
     if (C.slots && axis == NH_FIRST_AXIS) return nh_roll_box(args, group, length, position).begin;
     const int first = nh_group_first(group) - nh_axis_shift(axis), rows = nh_axis_rows(axis);
-    const int work_tile = nh_shifted_row(axis, first + (position - first) / rows * rows);
+    int work_tile = nh_shifted_row(axis, first + (position - first) / rows * rows);
+    if (nh_axis_ends(axis)) {
+        const int last = nh_last_work_tile(axis, length, args.tiling.tiles[axis]);
+        if (position >= last) work_tile = last;
+    }
     return nh_least(nh_columns_of(args.axis[axis], group, nh_shifted_row(axis, position), nh_axis_wraps(axis)).begin,
                     nh_columns_of(args.axis[axis], group, work_tile, nh_axis_wraps(axis)).begin + nh_axis_halo(axis) -
                         nh_axis_columns(axis));
@@ -191,7 +203,12 @@ NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kin
     for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
         const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
         if (number < 0 || number >= count) continue;
-        const int position = first + number * rows;
+        int position = first + number * rows;
+        if (nh_axis_ends(axis) && kind > front && args.tiling.tiles[axis] > 1) {
+            const int last = nh_last_work_tile(axis, length, args.tiling.tiles[axis]);
+            position = last + (nh_warp_tile_count(axis, length - last) - (nh_axis_kinds(axis) - kind)) * rows;
+            if (position < last) continue;
+        }
         const int begin = nh_kind_box(args, axis, group, length, position);
         const nh_range own =
             nh_columns_of(args.axis[axis], group, nh_shifted_row(axis, nh_least(position + i % rows, length - 1)),

@@ -8,6 +8,8 @@
  * A warp tile's box may go on at the start of the ring: there is a table of its columns' rows for each line at which
  * this may happen. Where work tiles are planes of a volume (NH_PLANES) there are slots for C.held work tiles of one
  * sweep; sweeps are dealt out to blocks in turn, and fetches for a new one wait until enough of the one before is done.
+ * In kernels for groups, which serve sweeps of any length, slots are enough for any one work tile and, away from the
+ * ends of sweeps, for those in flight; elsewhere fetches wait for earlier work tiles.
  *
  * With NH_REGIONS a sweep's slots begin C.lines_before positions before the first row that tensors have, and there are
  * C.slots_around more of them than work tiles (either may be negative): boxes never reach beyond them. Slots beyond
@@ -38,7 +40,14 @@ struct nh_plane_roll {
     /* a bit for each of the C.held - 1 work tiles before, the oldest first: must it be done, or past its first plane */
     unsigned late, passing;
 };
-typedef nh_choose<NH_PLANES, nh_plane_roll, nh_line_roll>::type nh_roll;
+/* In a kernel for groups (C.grouped), whose slots are enough for any one work tile. */
+struct nh_group_roll {
+    int first;
+    nh_range fresh;
+    unsigned late; /* a bit for each of the C.held - 1 work tiles before, the oldest first: must it be done */
+};
+enum { NH_GROUP_ROLLS = C.grouped && C.slots > 0 };
+typedef nh_choose<NH_PLANES, nh_plane_roll, nh_choose<NH_GROUP_ROLLS, nh_group_roll, nh_line_roll>::type>::type nh_roll;
 
 /* The lines of its box, at least one, that a warp tile multiplies if its rows see `seen`: columns come in 16s. */
 NH_DEVICE int nh_roll_touched(int seen) {
@@ -127,10 +136,35 @@ NH_DEVICE nh_plane_roll nh_roll_of_planes(const nh_tiled_args &args, const nh_gr
     return roll;
 }
 
+/* The same in a kernel for groups. Lane 1 computes what the work tile before needs, and lanes from 2 on what the C.held
+ * - 1 before need, from the oldest, which may be in the sweep before, which is as long. */
+NH_DEVICE nh_group_roll nh_roll_of_group(const nh_tiled_args &args, const nh_group &group, int length, int row,
+                                         int number, bool first, int &begin) {
+    const int lane = (int)(threadIdx.x % 32), tile = row / NH_SLOT_LINES;
+    const int last = NH_SLOT_LINES - nh_axis_warp_tile(NH_FIRST_AXIS);
+    const bool older = lane > 1 && lane <= C.held;
+    int own = older ? tile + lane - 1 - C.held : lane == 1 && tile ? tile - 1 : tile, sweep = 0;
+    for (; own < 0; own += args.tiling.tiles[NH_FIRST_AXIS])
+        sweep -= args.tiling.tiles[NH_FIRST_AXIS];
+    const nh_range box = nh_roll_box(args, group, length, own * NH_SLOT_LINES);
+    const int end = (nh_roll_box(args, group, length, own * NH_SLOT_LINES + last).end - 1) / NH_SLOT_LINES + 1;
+    begin = __shfl_sync(~0u, box.begin, 0);
+    nh_group_roll roll;
+    roll.first = nh_roll_first(args, number, tile);
+    const int before = __shfl_sync(~0u, end, 1);
+    roll.fresh.begin = first || tile == 0 ? begin / NH_SLOT_LINES : before;
+    roll.fresh.end = __shfl_sync(~0u, end, 0);
+    if (roll.fresh.end < roll.fresh.begin) roll.fresh.end = roll.fresh.begin;
+    roll.late = __ballot_sync(~0u, older && sweep + box.begin / NH_SLOT_LINES + C.slots < roll.fresh.end) >> 2;
+    return roll;
+}
+
 NH_DEVICE auto nh_roll_of(const nh_tiled_args &args, const nh_group &group, int length, int row, int number, bool first,
                           int &begin) {
     if constexpr (NH_PLANES)
         return nh_roll_of_planes(args, group, length, row, number, first, begin);
+    else if constexpr (NH_GROUP_ROLLS)
+        return nh_roll_of_group(args, group, length, row, number, first, begin);
     else
         return nh_roll_of_lines(args, group, length, row, number, first, begin);
 }

@@ -173,6 +173,16 @@ static bool is_whole(const struct nh_small_launch *launch) {
     return all;
 }
 
+/* The columns that a tile of keys may have more than one away from the ends. On an axis of up to two windows all queries see some key
+ * of a tile: such axes are served, too, if that takes no more than a line more, beyond which warp tiles elsewhere stop. */
+static int64_t more_queries(const struct nh_small_launch *launch, int a, int32_t rows) {
+    const int64_t window = launch->problem->axis[a].window, more = window / 2,
+                  of_short = (window - 1) / rows * rows;
+    return a == NH_AXES - launch->problem->rank && launch->problem->rank > 1 && of_short == more + 1
+               ? of_short
+               : more;
+}
+
 /* The columns that `rows` rows see along an axis, at most if windows are cut on a long one; where the kernel is to serve other
  * lengths, too, those of a long axis, unless a short one has more, whose rows are near both ends. Keys near the end have half a
  * window more queries, and how many of them are in one tile depends on the length: the most there may be serve all. */
@@ -180,23 +190,85 @@ static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t r
     const bool keys = nh_small_by_keys(launch);
     const bool grouped = launch->for_group && a >= NH_AXES - launch->problem->rank;
     struct nh_axis axis = launch->problem->axis[a];
+    const int64_t grouped_keys = rows - 1 + axis.window + more_queries(launch, a, rows);
     /* A plan of a group asks for each member: what serves all lengths needs no count where windows have no steps, and no tile of
      * keys is near both ends. */
     if (grouped && axis.stride == 1 && axis.dilation == 1) {
         if (!keys) return rows - 1 + axis.window;
-        if (!axis.causal && axis.length >= 2 * axis.window + rows)
-            return rows - 1 + axis.window + axis.window / 2;
+        if (!axis.causal && axis.length >= 2 * axis.window + rows) return grouped_keys;
     }
     const int64_t columns = nh_small_slides(&axis)
                                 ? nh_min(axis.length, rows + axis.windows.window - 1)
                                 : nh_tile_count(&axis, rows, 1, keys).halo;
     if (!grouped) return columns;
-    if (keys && axis.stride == 1 && !axis.causal)
-        return nh_max(columns, rows - 1 + axis.window + axis.window / 2);
+    if (keys && axis.stride == 1 && !axis.causal) return nh_max(columns, grouped_keys);
     axis.length = nh_max(axis.length,
                          4 * (launch->config.rows[a] + axis.window + axis.stride) * axis.dilation);
     axis.query = axis.key = axis.key_tensor = (struct nh_box){0, axis.length};
     return nh_max(columns, nh_tile_count(&axis, rows, 1, keys).halo);
+}
+
+/* ---- the last work tile along an axis, in a launch for a group ---- */
+
+/* By keys, those nearer to the end than a window are seen by up to half a window more queries, and how many columns their warp tiles
+ * have depends on where these begin, which otherwise the length decides. So the last work tile begins where its end decides
+ * (nh_last_work_tile in small_layout.cuh), if that saves columns. Returns how many rows it has at least, a warp tile of which
+ * begins with the first of these keys, or 0. */
+static int32_t ends_of(const struct nh_small_launch *launch, int a, enum small_pipeline pipeline) {
+    const struct nh_axis *axis = &launch->problem->axis[a];
+    const int32_t rows = launch->config.rows[a], tile = launch->config.warp_tile[a];
+    if (!launch->for_group || pipeline != SMALL_BOXES || !nh_small_by_keys(launch) ||
+        a <= NH_AXES - launch->problem->rank || nh_problem_dilated(launch->problem) ||
+        axis->stride > 1 || axis->causal || axis->windows.kind || rows < axis->window)
+        return 0;
+    return rows - (rows - (int32_t)axis->window) % tile;
+}
+
+/* The most columns that a warp tile has then along an axis that is not short. Its rows are near the front, near the end, or see
+ * windows. A work tile of `rows` may begin up to a warp tile before the first key near the end. */
+static int64_t columns_with_ends(const struct nh_axis *axis, int32_t rows, int32_t tile,
+                                 int32_t ends) {
+    const int64_t window = axis->window, half = window / 2;
+    const int64_t front = (window - 1) / tile * tile + tile + half,
+                  end = window + (rows - ends) + window - 1 - half;
+    return nh_max(tile - 1 + window, nh_max(front, end));
+}
+
+/* The same, looked up for each warp tile, or for each work tile where `tile` is its rows. */
+static int64_t columns_looked_up(const struct nh_small_launch *launch, int a, int32_t tile) {
+    const struct nh_axis *axis = &launch->problem->axis[a];
+    const struct small_config *config = &launch->config;
+    const int64_t length = axis->length, rows = config->rows[a], tiles = nh_ceil_div(length, rows);
+    const int64_t last = small_last_work_tile(config, a, (int)length, (int)tiles);
+    int64_t most = 0;
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t begin = i == tiles - 1 ? last : i * rows,
+                      end = i == tiles - 2 ? last : nh_min(begin + rows, length);
+        for (int64_t row = begin; row < end; row += tile)
+            most = nh_max(most, nh_axis_seen(axis, length, true, nh_min(row + tile, end) - 1).end -
+                                    nh_axis_seen(axis, length, true, row).begin);
+    }
+    return most;
+}
+
+/* Sets ends, columns and halo of an axis, if the last work tile begins where its end decides. */
+static void set_ends(struct nh_small_launch *launch, int a, enum small_pipeline pipeline) {
+    const struct nh_axis *axis = &launch->problem->axis[a];
+    struct small_config *config = &launch->config;
+    const int32_t ends = ends_of(launch, a, pipeline), rows = config->rows[a],
+                  tile = config->warp_tile[a];
+    const int64_t window = axis->window;
+    if (!ends) return;
+    int64_t columns = columns_with_ends(axis, rows, tile, ends);
+    if (columns >= tile - 1 + window + window / 2) return;
+    int64_t halo = rows - tile + columns;
+    config->ends[a] = ends;
+    if (axis->length <= rows || axis->length < 2 * window + tile + rows) {
+        columns = nh_max(columns, columns_looked_up(launch, a, tile));
+        halo = nh_max(rows - tile + columns, columns_looked_up(launch, a, rows));
+    }
+    config->columns[a] = (int)columns;
+    config->halo[a] = (int)halo;
 }
 
 bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
@@ -217,11 +289,13 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
         config->columns[a] = (int)columns_of(launch, a, config->warp_tile[a]);
         config->halo[a] = (int)halo;
         if (pipeline == SMALL_BOXES) set_shift(launch, a);
+        set_ends(launch, a, pipeline);
         dense = dense && all_see(axis, keys, config->columns[a]);
         launch->work_tiles *= tiles_of(axis, keys, config->rows[a], config->shift[a]);
         launch->warp_tiles *= tiles_of(axis, keys, config->warp_tile[a], config->shift[a]);
     }
     if (pipeline == SMALL_BOXES) close_gaps(config);
+    config->grouped = launch->for_group;
     config->whole = !launch->for_group && is_whole(launch);
     config->least_pairs = least_pairs(launch);
     config->mask = dense ? SMALL_NO_MASK : (int)nh_small_mask_of(launch);
@@ -437,6 +511,27 @@ static int64_t place_slots(struct sweep *sweep, int32_t held, struct nh_small_la
     return least;
 }
 
+/* The slots that are in use, away from the ends of sweeps, while the last `held` work tiles are unfinished, in a launch for a group:
+ * the same for all lengths. Where more are needed, at the ends, its kernel waits for earlier work tiles. A work tile's own slots
+ * are never more: those of its longest box, which may begin with the last line of a slot. */
+static int64_t slots_of_group(const struct sweep *sweep, int32_t held) {
+    const int64_t rows = sweep->work_tile, window = sweep->axis->window;
+    const int64_t lines = touched(sweep, rows - 1 + window);
+    const int64_t ahead = nh_small_by_keys(sweep->launch) ? window - 1 - window / 2 : window / 2;
+    return nh_max(held - 1 + nh_ceil_div(lines - ahead, rows) + nh_ceil_div(ahead, rows),
+                  nh_ceil_div(sweep->lines + rows - 1, rows));
+}
+
+bool nh_small_group_rolls(const struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
+    const struct nh_axis *axis = &problem->axis[NH_AXES - problem->rank];
+    const int32_t rows = launch->config.rows[NH_AXES - problem->rank];
+    return launch->config.stages && problem->rank > 1 && rows > 1 &&
+           rows == launch->config.warp_tile[NH_AXES - problem->rank] &&
+           !nh_problem_strided(problem) && !nh_problem_dilated(problem) && !axis->causal &&
+           !axis->windows.kind && problem->heads == problem->kv_heads;
+}
+
 /* Blocks of 8 columns per chunk where planes roll. One chunk of 40 has all 20 pairs of a window of 5 x 5 x 5, or the 19 of
  * one of 3 x 7 x 7: this much unrolled code suits one warp per scheduler, as the compiler then overlaps products with the
  * softmax. Chunks of 8 suit several warps per scheduler. Timed (docs/log/small.md): at head dim 64, one chunk is faster if
@@ -490,6 +585,7 @@ static int32_t held_longer(const struct sweep *sweep) {
 static bool roll(struct nh_small_launch *launch) {
     const bool forward = launch->config.pass == SMALL_FORWARD;
     int first = small_first_axis(&launch->config);
+    if (launch->for_group && !nh_small_group_rolls(launch)) return false;
     const struct nh_small_launch as_chunked =
         !forward && nh_small_is_plane(launch->problem, launch->config.rows)
             ? with_plane_chunks(launch)
@@ -499,7 +595,9 @@ static bool roll(struct nh_small_launch *launch) {
     struct nh_range seen[MOST_TABLE_TILES];
     struct sweep sweep = sweep_of(&as_chunked, seen);
     const int32_t held = config->stages + held_longer(&sweep);
-    int64_t slots = rolls(&sweep) ? place_slots(&sweep, held, &rolled) : 0;
+    const int64_t slots = !rolls(&sweep)      ? 0
+                          : launch->for_group ? slots_of_group(&sweep, held)
+                                              : place_slots(&sweep, held, &rolled);
     if (!slots) return false;
     config->pipeline = sweep.planes ? SMALL_PLANES : SMALL_LINES;
     config->halo[first] = (int)sweep.work_tile;
@@ -529,7 +627,7 @@ static bool fetches_lines(const struct nh_small_launch *launch) {
 
 /* The number of adjacent heads that adjacent blocks compute at the same time where halos roll, but not by planes. */
 static int32_t near_heads(const struct nh_small_launch *launch) {
-    if (launch->config.pipeline != SMALL_LINES) return 1;
+    if (launch->config.pipeline != SMALL_LINES || launch->for_group) return 1;
     int64_t heads = launch->problem->heads;
     return heads % 4 == 0 ? 4 : heads % 2 == 0 ? 2 : 1;
 }

@@ -184,8 +184,11 @@ NH_DEVICE void nh_visibility_fill(const nh_tiled_args &args, const nh_work_tile 
             const int before_rows = nh_first_row(work_tile, a);
             if (C.mask == SMALL_KINDS)
                 visibility.places[place].word[0] =
-                    (unsigned)nh_kind_of(a, (first - before_rows + shift) / nh_axis_warp_tile(a),
-                                         nh_warp_tile_count(a, length - before_rows + shift));
+                    (unsigned)(nh_axis_ends(a) && args.tiling.tiles[a] > 1
+                                   ? nh_kind_with_end(a, first, length,
+                                                      nh_last_work_tile(a, length, args.tiling.tiles[a]))
+                                   : nh_kind_of(a, (first - before_rows + shift) / nh_axis_warp_tile(a),
+                                                nh_warp_tile_count(a, length - before_rows + shift)));
         }
         for (int c = 0; c < (NH_BITS ? NH_CHUNKS : 0); c++)
             visibility.bits[place][c][t] = prefixes.bits[nh_prefixes_before(a) + to][c][t] &

@@ -62,7 +62,12 @@ struct nh_covered_place : nh_work_tile_place {
     nh_halo_span span[3];
     bool seam; /* the halo goes on in the next lap of some axis */
 };
-typedef nh_choose<NH_REGIONS, nh_covered_place, nh_work_tile_place>::type nh_located;
+/* With C.ends. */
+struct nh_ending_place : nh_work_tile_place {
+    int rows_end[3]; /* behind the work tile's last row: the group's end, or where the last work tile begins */
+};
+typedef nh_choose<NH_REGIONS, nh_covered_place, nh_choose<NH_HAS_ENDS, nh_ending_place, nh_work_tile_place>::type>::type
+    nh_located;
 struct nh_work_tile : nh_located {
     /* For each tensor: offset of the first row, or of the halo's first column, and elements from one position to the
      * next. (In shared memory, as the compiler would keep products of strides in registers across work tiles.) */
@@ -80,6 +85,12 @@ NH_DEVICE bool nh_has_seam(const auto &work_tile) {
 NH_DEVICE int nh_first_row(const auto &work_tile, int a) {
     if constexpr (NH_REGIONS) return work_tile.covered[a].first;
     return 0;
+}
+
+/* The position behind the last row that the work tile may have. */
+NH_DEVICE int nh_rows_end(const auto &work_tile, int a) {
+    if constexpr (NH_HAS_ENDS) return work_tile.rows_end[a];
+    return work_tile.length[a];
 }
 
 /* The group, as nh_columns_of needs it. */
@@ -128,6 +139,16 @@ NH_DEVICE void nh_halo_moved(auto &at, int a, int by) {
     if constexpr (NH_REGIONS) at.span[a].ahead += by;
 }
 
+/* With C.ends: moves the last work tile along an axis to where it begins, and ends the one before there. */
+NH_DEVICE void nh_place_end(const nh_tiled_args &args, auto &at, int a) {
+    if constexpr (NH_HAS_ENDS) {
+        const int tiles = args.tiling.tiles[a], last = nh_last_work_tile(a, at.length[a], tiles);
+        const int left = tiles - 1 - at.row[a] / nh_axis_rows(a);
+        at.rows_end[a] = nh_axis_ends(a) && left == 1 ? last : at.length[a];
+        if (nh_axis_ends(a) && left == 0) at.row[a] = last;
+    }
+}
+
 /* Sets where a work tile lies in its dilation group on each axis: rows, halo and, in regions, what tensors have. `rest`
  * is its number less what is known already, and becomes that of what follows. */
 NH_DEVICE void nh_place_axes(const nh_tiled_args &args, const nh_digits &digits, auto &at, unsigned &rest) {
@@ -137,6 +158,7 @@ NH_DEVICE void nh_place_axes(const nh_tiled_args &args, const nh_digits &digits,
     NH_UNROLL for (int a = 2; a >= 0; a--) {
         at.length[a] = 1;
         if constexpr (NH_REGIONS) at.covered[a] = {1, 0, {0, 1}};
+        if constexpr (NH_HAS_ENDS) at.rows_end[a] = 1;
         if (a < NH_FIRST_AXIS) continue;
         const nh_cuda_axis &axis = args.axis[a];
         at.length[a] = (int)axis.length;
@@ -145,6 +167,7 @@ NH_DEVICE void nh_place_axes(const nh_tiled_args &args, const nh_digits &digits,
             const unsigned rounded = (unsigned)(axis.length - at.group[a] + axis.dilation - 1);
             at.length[a] = (int)nh_quotient(rounded, digits.groups[a]);
         }
+        nh_place_end(args, at, a);
         if constexpr (NH_REGIONS) {
             const bool wraps = nh_axis_wraps(a);
             at.covered[a] = nh_covered_group_of(args, a, at.group[a], at.length[a]);
@@ -215,7 +238,7 @@ NH_DEVICE void nh_note_warp_tile(const nh_tiled_args &args, int index, int warp_
 NH_DEVICE bool nh_warp_tile_exists(const nh_work_tile &work_tile, int warp_tile) {
     bool exists = true;
     NH_UNROLL for (int a = C.whole ? 3 : NH_FIRST_AXIS; a < 3; a++)
-        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, 0, a) < work_tile.length[a];
+        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, 0, a) < nh_rows_end(work_tile, a);
     return exists;
 }
 
@@ -232,7 +255,7 @@ NH_DEVICE void nh_for_warp_tiles(const nh_tiled_args &args, const nh_work_tile &
 NH_DEVICE bool nh_row_exists(const nh_work_tile &work_tile, int warp_tile, int row) {
     bool exists = true;
     NH_UNROLL for (int a = C.whole ? 3 : NH_FIRST_AXIS; a < 3; a++)
-        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) < work_tile.length[a];
+        exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) < nh_rows_end(work_tile, a);
     NH_UNROLL for (int a = 0; NH_SHIFTED && a < 3; a++)
         exists = exists && work_tile.row[a] + nh_row_at(warp_tile, row, a) >= 0;
     return exists;
@@ -243,6 +266,16 @@ NH_DEVICE bool nh_begins_before(const nh_work_tile &work_tile, int warp_tile) {
     NH_UNROLL for (int a = NH_SHIFTED ? 0 : 3; a < 3; a++)
         before = before || work_tile.row[a] + nh_row_at(warp_tile, 0, a) < 0;
     return before;
+}
+
+/* With C.ends: whether the warp tile goes on with rows of the last work tile, which computes these. */
+NH_DEVICE bool nh_ends_within(const nh_work_tile &work_tile, int warp_tile) {
+    bool within = false;
+    NH_UNROLL for (int a = NH_HAS_ENDS ? 0 : 3; a < 3; a++)
+        within = within || (nh_rows_end(work_tile, a) < work_tile.length[a] &&
+                            work_tile.row[a] + nh_row_at(warp_tile, 0, a) + nh_axis_warp_tile(a) >
+                                nh_rows_end(work_tile, a));
+    return within;
 }
 
 /* Offset of a row in a tensor, in elements. */
