@@ -130,7 +130,7 @@ def test_new_numbers_of_sequences_recompile_nothing(backend, monkeypatch):
     """Each call runs one attention forward and one backward, and none where there is nothing."""
     ran = []
     execute = _tensors.launch
-    monkeypatch.setattr(_tensors, "launch", lambda call, *rest: ran.append(call.operation) or execute(call, *rest))
+    monkeypatch.setattr(_tensors, "launch", lambda call, *rest: ran.append(call.asked.operation) or execute(call, *rest))
     compiles = CompileCounterWithBackend(backend)
 
     @torch.compile(backend=compiles, fullgraph=True)

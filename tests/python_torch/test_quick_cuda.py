@@ -239,8 +239,8 @@ def test_a_plan_of_a_device_needs_a_launch(device):
 
 @pytest.mark.parametrize("dtype, has_setting", [(torch.float32, True), (torch.bfloat16, False), (torch.float64, False)])
 def test_launches_know_what_plans_depend_on(dtype, has_setting):
-    launch = _tensors._launch(64, torch.empty(2, dtype=dtype))
+    launch = _tensors._launch(64, dtype, torch.device("cpu"))
     assert (launch.setting is _tensors.tf32_allowed) == has_setting
     assert launch.expected is (_tensors.tf32_allowed() if has_setting else None)
     make, arguments = launch.workspace
-    assert make(*arguments).numel() == 64 and _tensors._launch(0, torch.empty(2)).workspace is None
+    assert make(*arguments).numel() == 64 and _tensors._launch(0, dtype, torch.device("cpu")).workspace is None

@@ -12,6 +12,7 @@
 #include <Python.h>
 
 #include "quick_table.h"
+#include "groups.h"
 #include "log_lines.h"
 #include "signals.h"
 #include "tensor_keys.h"
@@ -363,6 +364,67 @@ static PyObject *remember(PyObject *module, PyObject *arguments) {
     return add(&entry, whole, since);
 }
 
+/* Executes the plan of a group that is in no entry. */
+static PyObject *run_group_once(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *owner, *slots, *results, *launch, *offsets, *arrays;
+    unsigned long long handle, workspace_bytes;
+    long long members;
+    if (!PyArg_ParseTuple(arguments, "OKKO!O!OLSO!", &owner, &handle, &workspace_bytes,
+                          &PyTuple_Type, &slots, &PyTuple_Type, &results, &launch, &members,
+                          &offsets, &PyTuple_Type, &arrays))
+        return NULL;
+    const Py_ssize_t given = PyTuple_Size(arrays), made = PyTuple_Size(results);
+    struct taken taken = {.owner = owner,
+                          .results = results,
+                          .offsets = offsets,
+                          .handle = (const nhood_plan *)(uintptr_t)handle,
+                          .workspace_bytes = (size_t)workspace_bytes,
+                          .members = members,
+                          .device = ON_CPU,
+                          .arrays = (int)given};
+    bool right =
+        made <= MOST_RESULTS && given + made == PyTuple_Size(slots) && members >= 0 &&
+        members <= NHOOD_MOST_MEMBERS &&
+        read_ints(slots, MOST_ARGUMENTS + MOST_RESULTS, 0, NHOOD_TENSOR_SLOTS - 1, taken.slot) &&
+        PyBytes_Size(offsets) == (Py_ssize_t)(members * (given + made) * (int64_t)sizeof(int64_t));
+    nhood_io io = {.struct_size = sizeof io};
+    for (Py_ssize_t i = 0; right && i < given; i++) {
+        PyObject *array = PyTuple_GetItem(arrays, i);
+        const struct array_type *type = array_type_of(array);
+        struct layout layout;
+        right = type && array_read(type, array, &layout);
+        if (!right) break;
+        io.data[taken.slot[i]] = layout.data;
+        taken.device = layout.device;
+    }
+    struct launch how = {0};
+    right = right && (launch == Py_None || read_launch(&how, launch));
+    PyObject *done = NULL;
+    if (right) {
+        taken.stream = how.stream;
+        taken.workspace = how.workspace;
+        done = make_results(&taken, &io);
+        if (done && !(taken.stream ? run_on_cuda(&taken, &io) : run_on_cpu(&taken, &io))) {
+            Py_DecRef(done);
+            done = NULL;
+        }
+    } else if (!PyErr_Occurred()) {
+        done = another(Py_None);
+    }
+    Py_DecRef(how.stream);
+    Py_DecRef(how.workspace);
+    Py_DecRef(how.setting);
+    Py_DecRef(how.expected);
+    return done;
+}
+
+static PyObject *knows(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    (void)module;
+    struct call call;
+    return PyBool_FromLong(table_read_call(&call, given, count, NULL, true) && table_find(&call));
+}
+
 static PyObject *remember_function(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *given, *places, *execution_places, *contents;
@@ -457,6 +519,24 @@ static PyMethodDef methods[] = {
      "`execute`; where that remembers them, its results come first and take the place of the "
      "function's argument of that number. A tuple of one result is taken for that alone. contents: "
      "as above; of_group: whether it computes a group."},
+    {"run_group", run_group_once, METH_VARARGS,
+     "run_group(plan, handle, workspace_bytes, slots, results, launch, members, offsets, arrays): "
+     "executes the plan of a group, of which these are as in `remember`; the results, or None if "
+     "an array cannot be read."},
+    {"knows", (PyCFunction)(void (*)(void))knows, METH_FASTCALL,
+     "knows(*arguments): whether `execute` would execute such a call."},
+    {"group_table", (PyCFunction)(void (*)(void))groups_table, METH_FASTCALL,
+     "group_table(layouts, kernel_size, kernel_sizes, stride, strides, dilation, dilations, "
+     "is_causal): the table of such samples, packed one after the other, a bytearray, and the "
+     "words "
+     "of a row; None for what is unusual, or wrong."},
+    {"group_problems", groups_problems, METH_VARARGS,
+     "group_problems(blank, table, words, tensors, queries, keys, whole): the problems of the "
+     "members in a table, a bytearray, each a copy of `blank` with axes, batch and strides; where "
+     "they begin in the tensors, int64 [problem, tensor] in bytes; how many they are; and whether "
+     "all queries, and all keys, are attended. tensors: for each (slot, 0 for queries or 1 for "
+     "keys, "
+     "bytes of an element, stride of tokens, of heads). None for what is unusual, or wrong."},
     {"forget", forget, METH_NOARGS, "forget(): everything, and the workspace."},
     {"generation", get_generation, METH_NOARGS,
      "generation(): how often everything was forgotten."},

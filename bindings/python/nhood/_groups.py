@@ -13,12 +13,12 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
 from . import _library as c
-from . import _words
+from . import _quick, _words
 from ._layouts import Layout, packed_strides
 from ._operations import FORWARD, Operation, Tensor, bind, dtype_of, tensor_dtype
 from ._plans import Context, Outputs, PlanOwner, cached_groups, current_options, give_back, int_in, take_scratch
@@ -68,8 +68,8 @@ class GroupPlan(NamedTuple):
     outputs: Outputs
     slots: tuple[int, ...]
     """of the inputs, then of the outputs that are there"""
-    offsets: np.ndarray
-    """in bytes, [member, slot]"""
+    offsets: bytes
+    """where members begin: int64 in bytes, [member, slot]"""
     whole: tuple[bool, bool]
     """whether every token of queries, and of keys, is one of a member"""
 
@@ -77,6 +77,10 @@ class GroupPlan(NamedTuple):
     def handle(self) -> ctypes.c_void_p:
         assert self.owner.handle is not None  # of one whose making was interrupted, which no plan has
         return self.owner.handle
+
+    @property
+    def offset_array(self) -> np.ndarray:
+        return np.frombuffer(self.offsets, np.int64).reshape(self.count, len(self.slots))
 
     def comes_again(self) -> bool:
         """Whether it was asked before, which is worth remembering: batches of new sizes may come without end."""
@@ -437,9 +441,85 @@ def packed_plan(
         len(problems),
         outputs,
         tuple([of.slot for of, _ in present]),
-        offsets,
+        offsets.tobytes(),
         tuple(int((of * attended).sum()) == total for of, total in zip(members.tokens, _totals(sizes))),  # type: ignore[arg-type]
     )
+
+
+class PackedMembers(NamedTuple):
+    """The members of packed arrays: a table, as bytes, the words of its rows, and whether they are all of the tokens."""
+
+    table: bytes
+    words: int
+    whole: bool
+
+
+class PackedKind(NamedTuple):
+    """What packed arrays decide about the problems of their members, whatever the number of tokens."""
+
+    blank: bytes
+    """a problem, but for axes, batch and strides"""
+    tensors: tuple[tuple[int, int, int, int, int], ...]
+    """of the inputs, then of the outputs that are there: slot, 0 for queries or 1 for keys, bytes of an element, stride of tokens and
+    of heads"""
+    outputs: tuple[Optional[tuple[int, tuple[int, ...], int]], ...]
+    """queries or keys, the axes behind the tokens, dtype"""
+
+
+Behind = tuple[tuple[int, ...], tuple[int, ...], int]
+"""of a packed array [1, tokens, ..]: the axes behind the tokens, the strides from that of tokens on, in elements, and the dtype"""
+
+
+def packed_kind(asked: Asked, rank: int, arrays: Sequence[Optional[Behind]]) -> Optional[PackedKind]:
+    """None for arrays that packed_plan refuses, or that have to be copied."""
+    operation = asked.operation
+    sizes: dict[str, int] = {}
+    dtype = next(given[2] for given in arrays if given is not None)
+    exact = c.DTYPE_F64 if dtype == c.DTYPE_F64 else c.DTYPE_F32
+    tensors = []
+    for of, given in zip(operation.inputs, arrays):
+        if given is None:
+            if not of.optional:
+                return None
+            continue
+        extents, strides, own = given
+        letters, last = of.shape[2:], of.shape[-1] in "DV"
+        if len(extents) != len(letters) or own != (dtype if last else exact) or of.slot == c.BIAS:
+            return None
+        if any([sizes.setdefault(letter, extent) != extent or extent < 1 for letter, extent in zip(letters, extents)]):
+            return None
+        if extents[-1] > 1 and strides[-1] != 1 or not any(strides[:-1]):
+            return None
+        tensors.append((of.slot, int(of.shape[1] == "Y"), c.DTYPE_BYTES[own], strides[0], strides[1]))
+    outputs: list[Optional[tuple[int, tuple[int, ...], int]]] = []
+    for of, wanted in zip(operation.outputs, asked.wanted):
+        if not wanted:
+            outputs.append(None)
+            continue
+        if any([letter not in sizes for letter in of.shape[2:]]):
+            return None
+        extents = tuple([sizes[letter] for letter in of.shape[2:]])
+        side, own = int(of.shape[1] == "Y"), tensor_dtype(of, dtype)
+        outputs.append((side, extents, own))
+        tensors.append((of.slot, side, c.DTYPE_BYTES[own], math.prod(extents), math.prod(extents[1:])))
+    blank = blank_problem(asked, dtype, rank)
+    blank.heads, blank.kv_heads, blank.dim, blank.dim_v = sizes["H"], sizes["K"], sizes["D"], sizes["V"]
+    return PackedKind(bytes(blank), tuple(tensors), tuple(outputs))
+
+
+def plan_quickly(context: Context, device: int, kind: PackedKind, members: PackedMembers, tokens: tuple[int, int]) -> Optional[GroupPlan]:
+    """packed_plan by the module nhood_quick; None without it, and for what that leaves to packed_plan: windows by table, and whatever
+    is wrong. tokens: of queries and of keys."""
+    made = _quick.group_problems(kind.blank, members.table, members.words, kind.tensors, *tokens, members.whole)
+    if made is None:
+        return None
+    problems, offsets, count, *whole = made
+    try:
+        owner, workspace_bytes = _create(context, device, np.frombuffer(problems, _PROBLEM))
+    except (ValueError, NotImplementedError):
+        return None
+    outputs = tuple([of and ((1, tokens[of[0]], *of[1]), of[2]) for of in kind.outputs])
+    return GroupPlan(owner, workspace_bytes, count, outputs, tuple([of[0] for of in kind.tensors]), offsets, tuple(whole))
 
 
 # ---- sets of heads ----
@@ -601,7 +681,18 @@ def heads_plan(
     ]
     slots = tuple([of.slot for of, _ in present])
     owner, workspace_bytes = _create(context, device, problems)
-    return GroupPlan(owner, workspace_bytes, sets.count, outputs, slots, np.stack(offsets, axis=1), (True, True))
+    return GroupPlan(owner, workspace_bytes, sets.count, outputs, slots, np.stack(offsets, axis=1).tobytes(), (True, True))
+
+
+AnyMembers = Union[PackedMembers, HeadSets]
+
+
+def plan_of(
+    context: Context, device: int, asked: Asked, members: AnyMembers, layouts: tuple[Optional[Layout], ...]
+) -> GroupPlan:
+    if isinstance(members, PackedMembers):
+        return packed_plan(context, device, asked, members.table, members.words, layouts, members.whole)
+    return heads_plan(context, device, asked, members, layouts)
 
 
 # ---- executing ----
@@ -617,7 +708,7 @@ def _group_io(plan: GroupPlan, addresses: Sequence[int]) -> tuple[c.GroupIo, np.
     """The io struct, and the members' in it, which are to be kept as long."""
     members = np.zeros((plan.count, _IO_WORDS), np.int64)
     members[:, 0] = ctypes.sizeof(c.Io)
-    members[:, _places(plan.slots)] = plan.offsets + np.array(addresses, np.int64)
+    members[:, _places(plan.slots)] = plan.offset_array + np.array(addresses, np.int64)
     io = c.GroupIo(struct_size=ctypes.sizeof(c.GroupIo), count=plan.count, member=members.ctypes.data)
     return io, members
 

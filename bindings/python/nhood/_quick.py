@@ -75,6 +75,18 @@ Maker = tuple[Callable[..., Any], tuple[Any, ...]]
 """what makes a result, and the arguments to that"""
 
 
+class Launch(NamedTuple):
+    """How a plan of a CUDA device is enqueued."""
+
+    stream: Callable[[int], int]
+    """of the device's ordinal; its address"""
+    workspace: Optional[Maker]
+    setting: Optional[Callable[[], Any]]
+    """on which the plan depends"""
+    expected: Any
+    """what that was"""
+
+
 def no_call(*_: Any, **__: Any) -> bool:
     return False
 
@@ -85,6 +97,31 @@ cannot be"""
 
 execute: Callable[..., Any] = _module.execute if _module else no_call
 """(*arguments) -> the same of calls that only execute, whatever gradients are recorded"""
+
+knows: Callable[..., bool] = _module.knows if _module else no_call
+"""(*arguments) -> whether `execute` would execute such a call"""
+
+
+def nothing(*_: Any) -> None:
+    return None
+
+
+group_table: Callable[..., Optional[tuple[bytearray, int]]] = _module.group_table if _module else nothing
+"""(layouts, kernel_size, kernel_sizes, stride, strides, dilation, dilations, is_causal) -> the table of these samples, and the words of
+a row; None for what is unusual, or wrong"""
+
+group_problems: Callable[..., Any] = _module.group_problems if _module else nothing
+"""(blank, table, words, tensors, queries, keys, whole) -> problems, offsets, how many, whether all queries and all keys are attended; None
+for what is unusual, or wrong (nhood/_groups.py)"""
+
+
+def run_group(plan: Any, makers: Sequence[Maker], launch: Optional[Launch], arrays: tuple[Any, ...]) -> Any:
+    """Executes the plan of a group; the results, one alone or a tuple. None if the module does not."""
+    if _module is None or launch is None and plan.workspace_bytes > _MOST_WORKSPACE:
+        return None
+    made = (plan.owner, plan.handle.value, plan.workspace_bytes, plan.slots, makers, launch, plan.count, plan.offsets)
+    return _module.run_group(*made, arrays)
+
 
 if _module:
     atexit.register(_module.forget)  # plans go before the library
@@ -99,30 +136,18 @@ def begin(
     return Call(_module.generation(), (*arguments, *named.values()), names, tuple(named), contents)
 
 
-class Launch(NamedTuple):
-    """How a plan of a CUDA device is enqueued."""
-
-    stream: Callable[[int], int]
-    """of the device's ordinal; its address"""
-    workspace: Optional[Maker]
-    setting: Optional[Callable[[], Any]]
-    """on which the plan depends"""
-    expected: Any
-    """what that was"""
-
-
 def remember(
     begun: Call,
     operation: Operation,
     plan: Any,
     makers: Sequence[Maker],
     launch: Optional[Launch] = None,
-    offsets: Optional[np.ndarray] = None,
+    offsets: Optional[bytes] = None,
 ) -> None:
     """That the call is the execution of a plan on its arrays, with results by `makers`, in the order of the outputs.
 
     launch: None for plans of the CPU, with workspaces of the module's own. offsets: of the plan of a group, where its members
-    begin in each array, in bytes: [member, slot of the plan]."""
+    begin in each array, as GroupPlan has them."""
     if launch is None and plan.workspace_bytes > _MOST_WORKSPACE:
         return
     slot_of = {tensor.name: tensor.slot for tensor in operation.inputs}
@@ -131,8 +156,10 @@ def remember(
     slots += plan.slots[len(slots) :]
     group = None
     if offsets is not None:
-        columns = [plan.slots.index(slot) for slot in slots]
-        group = len(offsets), np.ascontiguousarray(offsets[:, columns], np.int64).tobytes()
+        group = plan.count, offsets
+        if tuple(slots) != plan.slots:
+            columns = [plan.slots.index(slot) for slot in slots]
+            group = plan.count, np.ascontiguousarray(plan.offset_array[:, columns]).tobytes()
     handle = plan.handle.value
     _module.remember(
         begun.generation,

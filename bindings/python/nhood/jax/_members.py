@@ -89,5 +89,5 @@ def places_of(plan: GroupPlan, dtype: int, elements: Sequence[int]) -> str:
     results, its elements and where the members begin in it, in bytes."""
     words: list[Any] = [plan.count, dtype]
     for i, count in enumerate(elements):
-        words += [count, *plan.offsets[:, i].tolist()]
+        words += [count, *plan.offset_array[:, i].tolist()]
     return "".join([f"{word} " for word in words])

@@ -224,7 +224,8 @@ def _attention_of_sets(rank: int, inference: bool, begun: Optional[_quick.Call],
         results = launch(*ask_na_sets(*arguments), begun) if begun else compute_na_sets(*arguments)
     else:
         results = na_sets(*arguments)
-        if begun:  # without a bias: its tables are a list of tensors, with which no call is remembered
+        # Without a bias: its tables are a list of tensors, with which no call is remembered.
+        if begun and _quick.knows("na_sets", begun.arguments[1], *arguments[:-1], True):
             parameters = arguments[4:]
             execution = _quick.Execution(("na_sets", begun.arguments[1]), (None, *parameters[:-1], True), 2)
             rest = (None, parameters, compute_na_sets, False)

@@ -7,6 +7,7 @@ itself.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -18,9 +19,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
-from .. import _groups, _plans
+from .. import _groups
 from .. import _library as c
-from .._groups import Asked, GroupPlan, HeadSets, parted
+from .._groups import Asked, HeadSets, parted
 from .._operations import BACKWARD, FORWARD
 from .._windows import text_of
 from ._dispatch import directly
@@ -75,9 +76,13 @@ def of_any_number(table: Tensor) -> Tensor:
     return table
 
 
-def _numbers(table: Tensor) -> np.ndarray:
-    if table.device.type != "cpu" or table.dtype != torch.int64 or table.dim() != 2:
+def _check_table(table: Tensor) -> None:
+    if not table.is_cpu or table.dtype is not torch.int64 or table.dim() != 2:
         raise ValueError(f"table is {table.dtype} of {table.dim()} axes on {table.device}, expected torch.int64 of 2 on the CPU")
+
+
+def _numbers(table: Tensor) -> np.ndarray:
+    _check_table(table)
     return table.detach().numpy() if table.is_contiguous() else table.detach().contiguous().numpy()
 
 
@@ -85,14 +90,12 @@ def _numbers(table: Tensor) -> np.ndarray:
 
 
 def _packed(asked: Asked, tensors: Sequence[OptionalTensor], table: Tensor, whole: bool) -> tuple[Launch, Sequence[OptionalTensor]]:
-    numbers = _numbers(table)
-    words, data = numbers.shape[1], numbers.tobytes()
+    _check_table(table)
+    words = table.shape[1]
     _groups.rank_of(words)
-
-    def find(context: _plans.Context, device: int, flags: int, layouts: Any) -> GroupPlan:
-        return _groups.packed_plan(context, device, asked._replace(flags=flags), data, words, layouts, whole)
-
-    return Launch(asked.operation, asked.flags, find), tensors
+    table = table if table.is_contiguous() else table.contiguous()
+    data = ctypes.string_at(table.data_ptr(), 8 * table.numel())
+    return Launch(asked, _groups.PackedMembers(data, words, whole)), tensors
 
 
 _TENSORS_OF = {
@@ -142,23 +145,14 @@ def _na_varlen_backward(*arguments: Any) -> list[Tensor]:
     return compute_group("na_varlen_backward", _TENSORS_OF["na_varlen_backward"], _ask_na_varlen_backward, arguments)
 
 
-def _by_heads(
-    asked: Asked, sets: HeadSets, tensors: Sequence[OptionalTensor]
-) -> tuple[Launch, Sequence[OptionalTensor]]:
-    def find(context: _plans.Context, device: int, flags: int, layouts: Any) -> GroupPlan:
-        return _groups.heads_plan(context, device, asked._replace(flags=flags), sets, layouts)
-
-    return Launch(asked.operation, asked.flags, find), tensors
-
-
 def ask_na_sets(*arguments: Any) -> tuple[Launch, Sequence[OptionalTensor]]:
     sets, scale, flags = _sets_of(arguments[4:])
-    return _by_heads(_forward(scale, arguments[-1], flags), sets, (*arguments[:4], None, None))
+    return Launch(_forward(scale, arguments[-1], flags), sets), (*arguments[:4], None, None)
 
 
 def _ask_na_sets_backward(*arguments: Any) -> tuple[Launch, Sequence[OptionalTensor]]:
     sets, scale, flags = _sets_of(arguments[8:])
-    return _by_heads(_backward(scale, arguments[-1], flags), sets, (*arguments[:4], None, None, *arguments[4:8]))
+    return Launch(_backward(scale, arguments[-1], flags), sets), (*arguments[:4], None, None, *arguments[4:8])
 
 
 def compute_na_sets(*arguments: Any) -> list[Tensor]:

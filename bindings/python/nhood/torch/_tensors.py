@@ -7,7 +7,7 @@ torch's current stream with a workspace from torch's allocator. Nothing here syn
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -227,14 +227,14 @@ def run(
         _plans.enqueue(call.plan, addresses, address, _current_stream(ordinal))
     if begun:
         makers = [_maker(*output, first.device) for output in call.outputs if output]
-        launch = None if ordinal < 0 else _launch(call.plan.workspace_bytes, first)
+        launch = None if ordinal < 0 else _launch(call.plan.workspace_bytes, first.dtype, first.device)
         _quick.remember(begun, request.operation, call.plan, makers, launch)
     return results
 
 
-def _launch(workspace_bytes: int, first: Tensor) -> _quick.Launch:
-    workspace = _maker((workspace_bytes,), torch.uint8, first.device) if workspace_bytes else None
-    if first.dtype is torch.float32:
+def _launch(workspace_bytes: int, dtype: torch.dtype, device: torch.device) -> _quick.Launch:
+    workspace = _maker((workspace_bytes,), torch.uint8, device) if workspace_bytes else None
+    if dtype is torch.float32:
         return _quick.Launch(_current_stream, workspace, tf32_allowed, tf32_allowed())
     return _quick.Launch(_current_stream, workspace, None, None)
 
@@ -242,10 +242,8 @@ def _launch(workspace_bytes: int, first: Tensor) -> _quick.Launch:
 class Launch(NamedTuple):
     """A group's call, but for its tensors."""
 
-    operation: Operation
-    flags: int
-    find: Callable[[_plans.Context, int, int, tuple[Optional[Layout], ...]], _groups.GroupPlan]
-    """(context, device, flags, layouts) -> the plan"""
+    asked: _groups.Asked
+    members: _groups.AnyMembers
 
 
 def compute_group(
@@ -278,52 +276,113 @@ def launch(call: Launch, tensors: Sequence[Optional[Tensor]], begun: Optional[_q
     first = tensors[0]
     assert first is not None  # no operation's first input is optional
     ordinal = first.get_device()
-    names = call.operation.input_names
-    if any([tensor is not None and tensor.get_device() != ordinal for tensor in tensors]):
-        raise _mixed_devices(call.operation, tensors)
-    readable = [
-        t if t is None or _readable(name, t.shape, t.stride(), t.dtype) else t.contiguous()
-        for name, t in zip(names, tensors)
-    ]
-    if any([own is not given for own, given in zip(readable, tensors)]):
-        begun = None
-    layouts = tuple([t if t is None else _layout(t.shape, t.stride(), t.dtype) for t in readable])
-    addresses = [t.data_ptr() for t in readable if t is not None]
-    low_bits = 0
-    for of, t, layout in zip(call.operation.inputs, readable, layouts):
-        if t is not None and layout is not None:
-            low_bits |= t.data_ptr()
-            if of.shape[-1] in "DV":  # members begin at any token or head; results, which are packed, at multiples of a row
-                shape, steps, _ = layout
-                for stride in (*steps[1:-1], shape[-1] * steps[-1]):
-                    low_bits |= stride
-    context = _plans.current_context()
-    device = _plans.CPU if ordinal < 0 else context.cuda_device(ordinal)
-    plan = call.find(context, device, _flags(call.flags, first, low_bits), layouts)
-    outputs = [(of, output) for of, output in zip(call.operation.outputs, plan.outputs) if output is not None]
-    results = []
-    for of, (shape, number) in outputs:
-        dtype = _FROM_DTYPE[number]
-        if plan.whole["Y" in of.shape]:
-            result = first.new_empty(shape, dtype=dtype)
-        else:
-            result = first.new_full(shape, _nothing_of(of), dtype=dtype)
-        results.append(result)
-        addresses.append(result.data_ptr())
-    size = plan.workspace_bytes
-    if ordinal < 0:
-        _groups.execute(plan, addresses)
-    else:
-        workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
-        _groups.enqueue(plan, addresses, workspace.data_ptr() if workspace is not None else None, _current_stream(ordinal))
+    seen: list[Optional[Seen]] = []
+    for tensor in tensors:
+        if tensor is None:
+            seen.append(None)
+            continue
+        if tensor.get_device() != ordinal:
+            raise _mixed_devices(call.asked.operation, tensors)
+        seen.append((tensor.shape, tensor.stride(), tensor.dtype))
+    asked = call.asked
+    flags = _flags(asked.flags, first, 0 if ordinal < 0 else _low_bits(asked.operation, tensors))
+    if flags != asked.flags:
+        asked = asked._replace(flags=flags)
+    prepared = _prepare_group(_plans.current_context(), first.device, asked, call.members, *seen)
+    if prepared.unreadable:
+        return launch(call, [t.contiguous() if i in prepared.unreadable else t for i, t in enumerate(tensors)])  # type: ignore[union-attr]
+    plan = prepared.plan
+    assert plan is not None
+    given = tuple([tensor for tensor in tensors if tensor is not None])
+    known = _quick.run_group(plan, prepared.makers, prepared.launch, given)
+    results = _run_group(prepared, given) if known is None else list(known) if type(known) is tuple else [known]
     if begun and plan.comes_again():
-        makers = [
-            _maker(shape, _FROM_DTYPE[number], first.device, None if plan.whole["Y" in of.shape] else _nothing_of(of))
-            for of, (shape, number) in outputs
-        ]
-        where = None if ordinal < 0 else _launch(size, first)
-        _quick.remember(begun, call.operation, plan, makers, where, plan.offsets)
+        _quick.remember(begun, asked.operation, plan, prepared.makers, prepared.launch, plan.offsets)
     return results
+
+
+def _run_group(prepared: _GroupCall, given: Sequence[Tensor]) -> list[Tensor]:
+    """Without nhood_quick."""
+    plan, first = prepared.plan, given[0]
+    assert plan is not None
+    results = [make(*arguments) for make, arguments in prepared.makers]
+    addresses = [tensor.data_ptr() for tensor in (*given, *results)]
+    if prepared.launch is None:
+        _groups.execute(plan, addresses)
+        return results
+    size = plan.workspace_bytes
+    workspace = torch.empty(size, dtype=torch.uint8, device=first.device) if size else None
+    where = workspace.data_ptr() if workspace is not None else None
+    _groups.enqueue(plan, addresses, where, _current_stream(first.get_device()))
+    return results
+
+
+def _low_bits(operation: Operation, tensors: Sequence[Optional[Tensor]]) -> int:
+    """Of the addresses of members, which begin at any token or head; results, which are packed, at multiples of a row."""
+    low_bits = 0
+    for of, tensor in zip(operation.inputs, tensors):
+        if tensor is not None:
+            low_bits |= tensor.data_ptr()
+            if of.shape[-1] in "DV":
+                size = tensor.element_size()
+                low_bits |= tensor.shape[-1] * size
+                for stride in tensor.stride()[1:-1]:
+                    low_bits |= stride * size
+    return low_bits
+
+
+class _GroupCall(NamedTuple):
+    """What all but the tensors' memory decides about a call of a group."""
+
+    unreadable: tuple[int, ...]
+    """the inputs to copy first; if there are any, that is all that is known"""
+    plan: Optional[_groups.GroupPlan] = None
+    makers: tuple[_quick.Maker, ...] = ()
+    launch: Optional[_quick.Launch] = None
+
+
+@_plans.cached_groups
+def _prepare_group(
+    context: _plans.Context, where: torch.device, asked: _groups.Asked, members: _groups.AnyMembers, *seen: Optional[Seen]
+) -> _GroupCall:
+    device = _plans.CPU if where.type == "cpu" else context.cuda_device(where.index)
+    plan = _plan_quickly(context, device, asked, members, seen) if isinstance(members, _groups.PackedMembers) else None
+    if plan is None:
+        names = asked.operation.input_names
+        unreadable = tuple([i for i, given in enumerate(seen) if given and not _readable(names[i], *given)])
+        if unreadable:
+            return _GroupCall(unreadable)
+        plan = _groups.plan_of(context, device, asked, members, tuple([given and _layout(*given) for given in seen]))
+    makers = []
+    for of, output in zip(asked.operation.outputs, plan.outputs):
+        if output is not None:
+            filled = None if plan.whole["Y" in of.shape] else _nothing_of(of)
+            makers.append(_maker(output[0], _FROM_DTYPE[output[1]], where, filled))
+    dtype = seen[0][2]  # type: ignore[index]
+    return _GroupCall((), plan, tuple(makers), None if where.type == "cpu" else _launch(plan.workspace_bytes, dtype, where))
+
+
+def _plan_quickly(
+    context: _plans.Context, device: int, asked: _groups.Asked, members: _groups.PackedMembers, seen: Sequence[Optional[Seen]]
+) -> Optional[_groups.GroupPlan]:
+    tokens = [0, 0]
+    for of, given in zip(asked.operation.inputs, seen):
+        if given is None:
+            continue
+        shape, side = given[0], of.shape[1] == "Y"
+        if len(shape) < 3 or shape[0] != 1 or shape[1] < 1 or (tokens[side] or shape[1]) != shape[1]:
+            return None
+        tokens[side] = shape[1]
+    behind = [given and (given[0][2:], given[1][1:], given[2]) for given in seen]
+    kind = _packed_kind(asked, _groups.rank_of(members.words), *behind)
+    return kind and _groups.plan_quickly(context, device, kind, members, (tokens[0], tokens[1]))
+
+
+@lru_cache(maxsize=256)
+def _packed_kind(asked: _groups.Asked, rank: int, *behind: Optional[Seen]) -> Optional[_groups.PackedKind]:
+    if any([of is not None and of[2] not in _TO_DTYPE for of in behind]):
+        return None
+    return _groups.packed_kind(asked, rank, [of and (of[0], of[1], _TO_DTYPE[of[2]]) for of in behind])
 
 
 def _nothing_of(tensor: Result) -> float:

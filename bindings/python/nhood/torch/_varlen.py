@@ -223,7 +223,11 @@ def neighborhood_attention_varlen(
     if table is None:
         if layouts is None:
             raise ValueError("layouts = None and table = None: give one of them")
-        table = _table(layouts, of_samples, is_causal, (query, key, value))
+        made = _quick.group_table(layouts, *of_samples, is_causal) if inference else None
+        if made is None:
+            table = _table(layouts, of_samples, is_causal, (query, key, value))
+        else:
+            table = torch.frombuffer(made[0], dtype=torch.int64).view(-1, made[1])
     elif layouts is not None or any([of is not None for of in of_samples]):
         raise ValueError("table and layouts, windows, strides or dilations: give one or the others")
     query, key, value = autocast(query, key, value)
@@ -233,10 +237,11 @@ def neighborhood_attention_varlen(
     arguments = (query, key, value, table, scale, True, return_lse)
     if inference and are_plain(True, *arguments[:4]):
         results = launch(*ask_na_varlen(*arguments), begun) if begun else compute_na_varlen(*arguments)
+    elif begun:  # what is known or can be is plain
+        results = Varlen.apply(*arguments[:4], arguments[4:], compute_na_varlen, False)
+        _remember_recorded(begun, own_table, *arguments)
     else:
         results = na_varlen(*arguments)
-        if begun:
-            _remember_recorded(begun, own_table, *arguments[3:])
     return tuple(results) if return_lse else results[0]
 
 
@@ -244,11 +249,12 @@ _NAMES = ("", "", "query", "key", "value", "kernel_size", "layouts", "kernel_siz
 _NAMES = (*_NAMES, "is_causal", "scale", "return_lse", "table")
 
 
-def _remember_recorded(
-    begun: _quick.Call, own_table: bool, table: Tensor, scale: Optional[float], whole: bool, need_lse: bool
-) -> None:
-    """That the call is na_varlen(..) of its own tensors, with gradients recorded past the dispatcher. own_table: whether the table is
-    one of these."""
+def _remember_recorded(begun: _quick.Call, own_table: bool, *arguments: Any) -> None:
+    """That the call is na_varlen(..) of its own tensors, with gradients recorded past the dispatcher, if its execution is remembered.
+    own_table: whether the table is one of the tensors."""
+    if not _quick.knows("na_varlen", begun.arguments[1], *arguments[:-1], True):
+        return
+    table, scale, whole, need_lse = arguments[3:]
     names = ("query", "key", "value", "table") if own_table else ("query", "key", "value")
     made = () if own_table else (table,)
     execution = _quick.Execution(("na_varlen", begun.arguments[1]), (*made, scale, whole, True), len(made) + 1)
