@@ -16,7 +16,7 @@ ends when the device is done.
 
 --groups times calls of groups (docs/groups.md) in the same way: 32 images of 7 to 14 pixels a side on CUDA and
 3 to 10 on the CPU, window 3x3, and two sets of heads, each beside one problem of as many tokens; and calls with sizes that have not been before, of which the
-last column is nhood_plan_create_group alone.
+last column is nhood_plan_create_group, with making the members' problems in C.
 
 Needs the package: installed, or PYTHONPATH=bindings/python
 in a source tree that is built. Without torch its lines are left out, without a C compiler the loop.
@@ -280,14 +280,17 @@ def new_sizes(device: str, turns: int) -> dict[str, list[tuple[float, float]]]:
     import torch
     from nhood import _groups
 
-    create, planned = _groups._create, 0.0
+    ways, planned = (_groups._create, _quick.group_plan), 0.0
 
-    def timed_create(*given: Any) -> Any:
-        nonlocal planned
-        start = time.perf_counter()
-        made = create(*given)
-        planned += time.perf_counter() - start
-        return made
+    def timed(create: Callable[..., Any]) -> Callable[..., Any]:
+        def timed_create(*given: Any) -> Any:
+            nonlocal planned
+            start = time.perf_counter()
+            made = create(*given)
+            planned += time.perf_counter() - start
+            return made
+
+        return timed_create
 
     def host(call: Callable[[], Any], times: list[tuple[float, float]]) -> Any:
         nonlocal planned
@@ -301,7 +304,7 @@ def new_sizes(device: str, turns: int) -> dict[str, list[tuple[float, float]]]:
     times: dict[str, list[tuple[float, float]]] = {"forward with gradients": [], "backward": []}
     options: dict[str, Any] = {"device": device, "dtype": torch.bfloat16 if device == "cuda" else torch.float32}
     heads, dim = (4, 32) if device == "cuda" else (1, 8)
-    _groups._create = timed_create
+    _groups._create, _quick.group_plan = map(timed, ways)
     try:
         for more in range(1, min(turns, 63) + 1):
             layouts = images(device, more)
@@ -311,7 +314,7 @@ def new_sizes(device: str, turns: int) -> dict[str, list[tuple[float, float]]]:
             gradient = torch.ones_like(out)
             host(lambda: torch.autograd.grad(out, given, gradient), times["backward"])
     finally:
-        _groups._create = create
+        _groups._create, _quick.group_plan = ways
     return {row: of[len(of) // 3 :] for row, of in times.items()}  # the first ones may compile kernels
 
 

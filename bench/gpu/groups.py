@@ -28,7 +28,7 @@ import torch
 
 import nhood
 import nhood.torch as nt
-from nhood import _groups
+from nhood import _groups, _quick
 from timing import medians_in_turn
 
 Call = Callable[..., Any]
@@ -138,14 +138,17 @@ def of_samples(name: str, layouts: list[Any], heads: int, dim: int, window: Any,
 def first_calls(layouts: list[Any], heads: int, dim: int, window: Any, device: str, dtype: Any) -> dict[str, float]:
     """What calls take on the host for sizes that are all new, in the median of some, and what of it is the library's plan: forward and
     backward. The first ones, which may compile kernels, are left out."""
-    create, planned, taken = _groups._create, 0.0, []
+    ways, planned, taken = (_groups._create, _quick.group_plan), 0.0, []
 
-    def timed_create(*given: Any) -> Any:
-        nonlocal planned
-        start = time.perf_counter()
-        made = create(*given)
-        planned += time.perf_counter() - start
-        return made
+    def timed(create: Call) -> Call:
+        def timed_create(*given: Any) -> Any:
+            nonlocal planned
+            start = time.perf_counter()
+            made = create(*given)
+            planned += time.perf_counter() - start
+            return made
+
+        return timed_create
 
     def host(call: Callable[[], Any]) -> tuple[Any, float, float]:
         nonlocal planned
@@ -154,7 +157,7 @@ def first_calls(layouts: list[Any], heads: int, dim: int, window: Any, device: s
         result = call()
         return result, 1e3 * (time.perf_counter() - start), 1e3 * planned
 
-    _groups._create = timed_create
+    _groups._create, _quick.group_plan = map(timed, ways)
     try:
         for more in range(1, 10):
             others = [tuple(length + more for length in layout) for layout in layouts]
@@ -163,7 +166,7 @@ def first_calls(layouts: list[Any], heads: int, dim: int, window: Any, device: s
             _, *backward = host(lambda f=fresh, o=out: torch.autograd.grad(o, f, torch.ones_like(o)))  # type: ignore[misc]
             taken.append([*forward, *backward])
     finally:
-        _groups._create = create
+        _groups._create, _quick.group_plan = ways
     names = ("forward", "its plan in C", "backward", "plan in C")
     return dict(zip(names, [statistics.median(of[3:]) for of in zip(*taken)]))
 

@@ -234,7 +234,7 @@ def test_problems_are_those_of_numpy(operation):
         asked = _groups.Asked(operation, 0.3, _library.FLAG_DETERMINISTIC, tuple(wanted))
         behind = [of and (of[0][2:], tuple(n // _library.DTYPE_BYTES[of[2]] for n in of[1][1:]), of[2]) for of in layouts]
         kind = _groups.packed_kind(asked, rank, behind)
-        problems, offsets, count, *attended = _quick.group_problems(
+        problems, offsets, count, _, *attended = _quick.group_plan(
             kind.blank, table.tobytes(), table.shape[1], kind.tensors, *tokens, whole
         )
         members = _groups._joined(_groups.read_table(table, tuple(tokens), whole))
@@ -261,7 +261,7 @@ def test_problems_that_are_left_to_numpy():
 
     def problems(table=table, queries=38, keys=38, whole=True, **named):
         given = kind._replace(**named)
-        return _quick.group_problems(given.blank, table.tobytes(), table.shape[1], given.tensors, queries, keys, whole)
+        return _quick.group_plan(given.blank, table.tobytes(), table.shape[1], given.tensors, queries, keys, whole)
 
     assert problems() is not None and problems(queries=40, keys=40, whole=False) is not None
     for wrong in (dict(queries=39), dict(keys=37), dict(queries=37, whole=False), dict(blank=b"short"), dict(tensors=((99, 0, 4, 1, 1),))):

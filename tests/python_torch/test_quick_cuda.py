@@ -54,7 +54,7 @@ class Device:
         loader.exec_module(self.module)
         execute, group, exchange = EXECUTE(self.execute), EXECUTE_GROUP(self.execute_group), Exchange((1, 0), (None,) * 4, VIEW(self.view))
         addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in (execute, group)]
-        assert self.module.start(*addresses, object.__basicsize__, self.check)
+        assert self.module.start((*addresses, 0, 0), object.__basicsize__, self.check)
         samples, plain = tuple(_dispatch._samples()), tuple(_dispatch._PLAIN_TENSORS)
         assert self.module.learn_keys(torch.Tensor, torch.Tensor.__basicsize__, samples, plain, torch.is_grad_enabled)
         new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -175,6 +175,29 @@ def test_a_group_is_enqueued_by_its_members(device):
     assert device.module.call("group", other, table) is None
     table[1, 1] = 5
     assert device.module.call("group", other, table) is not None
+
+
+def test_a_group_is_enqueued_once(device):
+    """Without being remembered."""
+    query, key = device.empty(8, 4), device.empty(8, 4)
+    launch = _quick.Launch(device.stream, (lambda: device.empty(64, dtype=torch.uint8), ()), None, None)
+    makers, offsets = ((lambda: device.empty(8, 2), ()),), struct.pack("6q", 0, 0, 0, 24, 4, 12)
+
+    def run(*arrays, slots=(0, 1, 5), offsets=offsets):
+        return device.module.run_group(device, 77, 64, slots, makers, launch, 2, offsets, arrays)
+
+    result = run(query, key)
+    ((plan, members, _, size, stream),) = device.enqueued
+    assert (plan, size, stream) == (77, 64, STREAM)
+    first = {0: query.data_ptr(), 1: key.data_ptr(), 5: result.data_ptr()}
+    assert members == [first, {0: first[0] + 24, 1: first[1] + 4, 5: first[5] + 12}]
+    device.enqueued.clear()
+    for nothing in (run(query), run(query, 3), run(query, key, slots=(0, 1)), run(query, key, offsets=offsets[8:]), run(query, torch._neg_view(key))):
+        assert nothing is None
+    assert not device.enqueued
+    device.status = -4
+    with pytest.raises(RuntimeError, match="status -4"):
+        run(query, key)
 
 
 def test_what_is_no_group_is_not_remembered(device):

@@ -2,6 +2,7 @@
 
 #include "quick_table.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The rows of a table (nhood/_groups.py): the first token of a member's queries and of its keys, then for each axis these. */
@@ -253,20 +254,27 @@ static bool read_tensors(struct request *request, PyObject *tensors) {
     return true;
 }
 
-/* Makes the problems of a request that is usual, of as many members as `kept` says begin one. */
-static PyObject *make_problems(const struct request *request, const nhood_problem *blank,
-                               int64_t kept) {
-    PyObject *made =
-        PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(kept * (int64_t)sizeof *blank));
-    PyObject *places = PyBytes_FromStringAndSize(
-        NULL, (Py_ssize_t)(kept * request->tensors * (int64_t)sizeof(int64_t)));
-    if (!made || !places) {
-        Py_DecRef(made);
-        Py_DecRef(places);
-        return NULL;
-    }
-    nhood_problem *problem = (void *)PyByteArray_AsString(made);
-    int64_t *offsets = (void *)PyBytes_AsString(places), attended[SIDES] = {0}, at = -1;
+/* How a plan of a group is made. */
+struct maker {
+    nhood_context *context;
+    int device;
+    const nhood_plan_options *options;
+    nhood_plan **plan;
+};
+
+static nhood_status create(const struct maker *maker, const nhood_problem *problems,
+                           int64_t count) {
+    PyThreadState *thread = PyEval_SaveThread();
+    const nhood_status status = library.create_group(maker->context, maker->device, problems, count,
+                                                     maker->options, maker->plan);
+    PyEval_RestoreThread(thread);
+    return status;
+}
+
+/* Fills the problems and the offsets of a request that is usual. attended: the tokens of each side that members with tokens have. */
+static void fill(const struct request *request, const nhood_problem *blank, nhood_problem *problem,
+                 int64_t *offsets, int64_t *attended) {
+    int64_t at = -1;
     for (int64_t i = 0; i < request->members; i++) {
         const int64_t *row = row_of(request, i);
         int64_t tokens[SIDES];
@@ -285,20 +293,45 @@ static PyObject *make_problems(const struct request *request, const nhood_proble
         fill_axes(request, row, empty, &problem[at]);
         lay(request, row, &problem[at], offsets + at * request->tensors);
     }
-    return Py_BuildValue("NNLOO", made, places, (long long)kept,
+}
+
+/* Makes the problems of a request that is usual, of which `kept` members begin one, and then their plan or, without a maker, hands them
+ * out: NULL if an exception is set. */
+static PyObject *make(const struct request *request, const nhood_problem *blank, int64_t kept,
+                      const struct maker *maker) {
+    const size_t bytes = (size_t)kept * sizeof *blank;
+    nhood_problem *problems = malloc(bytes + 1);
+    PyObject *places = PyBytes_FromStringAndSize(
+        NULL, (Py_ssize_t)(kept * request->tensors * (int64_t)sizeof(int64_t)));
+    if (!problems || !places) {
+        free(problems);
+        Py_DecRef(places);
+        return PyErr_NoMemory();
+    }
+    int64_t attended[SIDES] = {0};
+    fill(request, blank, problems, (void *)PyBytes_AsString(places), attended);
+    PyObject *made = maker ? PyLong_FromLong(create(maker, problems, kept))
+                           : PyBytes_FromStringAndSize((const char *)problems, (Py_ssize_t)bytes);
+    const size_t workspace = maker && *maker->plan ? library.workspace_bytes(*maker->plan) : 0;
+    free(problems);
+    return Py_BuildValue("NNLKOO", made, places, (long long)kept, (unsigned long long)workspace,
                          attended[0] == request->tokens[0] ? Py_True : Py_False,
                          attended[1] == request->tokens[1] ? Py_True : Py_False);
 }
 
-PyObject *groups_problems(PyObject *module, PyObject *arguments) {
+PyObject *groups_plan(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *tensors, *table, *blank;
     Py_ssize_t words;
     long long queries, keys;
-    int whole;
-    if (!PyArg_ParseTuple(arguments, "SSnO!LLp", &blank, &table, &words, &PyTuple_Type, &tensors,
-                          &queries, &keys, &whole))
+    int whole, device = 0;
+    unsigned long long context = 0, options = 0, plan = 0;
+    if (!PyArg_ParseTuple(arguments, "SSnO!LLp|KiKK", &blank, &table, &words, &PyTuple_Type,
+                          &tensors, &queries, &keys, &whole, &context, &device, &options, &plan))
         return NULL;
+    const struct maker maker = {(nhood_context *)(uintptr_t)context, device,
+                                (const nhood_plan_options *)(uintptr_t)options,
+                                (nhood_plan **)(uintptr_t)plan};
     struct request request = {.table = (const void *)PyBytes_AsString(table),
                               .rank = (words - FIRSTS) / PER_AXIS,
                               .tokens = {queries, keys},
@@ -320,5 +353,16 @@ PyObject *groups_problems(PyObject *module, PyObject *arguments) {
     int64_t kept = request.members > 0;
     for (int64_t i = 1; i < request.members; i++)
         kept += !is_next(&request, i);
-    return make_problems(&request, (const void *)PyBytes_AsString(blank), kept);
+    return make(&request, (const void *)PyBytes_AsString(blank), kept, plan ? &maker : NULL);
+}
+
+PyObject *groups_bytes(PyObject *module, PyObject *table) {
+    (void)module;
+    struct given given = {.object = table, .type = array_type_of(table)};
+    if (!given.type || !array_read(given.type, table, &given.layout) || given.layout.axes != 2)
+        return another(Py_None);
+    const int64_t bytes = table_content_bytes(&given);
+    if (bytes < 0) return another(Py_None);
+    PyObject *held = PyBytes_FromStringAndSize(given.layout.data, (Py_ssize_t)bytes);
+    return Py_BuildValue("NL", held, (long long)given.layout.shape[1]);
 }

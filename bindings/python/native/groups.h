@@ -8,6 +8,7 @@
 
 /* Methods of the module; their texts are in its table. */
 PyObject *groups_table(PyObject *module, PyObject *const *given, Py_ssize_t count);
-PyObject *groups_problems(PyObject *module, PyObject *arguments);
+PyObject *groups_plan(PyObject *module, PyObject *arguments);
+PyObject *groups_bytes(PyObject *module, PyObject *table);
 
 #endif

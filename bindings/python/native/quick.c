@@ -27,8 +27,7 @@
 
 static unsigned long long generation; /* how often everything was forgotten */
 
-static nhood_status (*execute)(const nhood_plan *plan, const nhood_io *io);
-static nhood_status (*execute_group)(const nhood_plan *plan, const nhood_group_io *io);
+struct library library;
 static PyObject *check; /* raises what a status means */
 
 /* ---- execution ---- */
@@ -143,7 +142,7 @@ static nhood_status run_group(const struct taken *taken, const int64_t *offsets,
                                   .workspace_bytes = io->workspace_bytes,
                                   .stream = io->stream};
     PyThreadState *thread = PyEval_SaveThread();
-    const nhood_status status = execute_group(taken->handle, &group);
+    const nhood_status status = library.execute_group(taken->handle, &group);
     PyEval_RestoreThread(thread);
     return status;
 }
@@ -162,7 +161,7 @@ static bool run(const struct taken *taken, const nhood_io *io) {
         free(members);
     } else {
         PyThreadState *thread = PyEval_SaveThread();
-        status = execute(taken->handle, io);
+        status = library.execute(taken->handle, io);
         PyEval_RestoreThread(thread);
     }
     if (!status) return true;
@@ -472,23 +471,25 @@ static PyObject *get_generation(PyObject *module, PyObject *nothing) {
 
 static PyObject *start(PyObject *module, PyObject *arguments) {
     (void)module;
-    unsigned long long address, group_address;
+    unsigned long long execute, execute_group, create_group, workspace_bytes;
     PyObject *given;
     Py_ssize_t head;
-    if (!PyArg_ParseTuple(arguments, "KKnO", &address, &group_address, &head, &given)) return NULL;
-    if (execute) return another(Py_False);
+    if (!PyArg_ParseTuple(arguments, "(KKKK)nO", &execute, &execute_group, &create_group,
+                          &workspace_bytes, &head, &given))
+        return NULL;
+    if (library.execute) return another(Py_False);
     array_set_head(head);
     check = another(given);
-    execute = (nhood_status(*)(const nhood_plan *, const nhood_io *))(uintptr_t)address;
-    execute_group =
-        (nhood_status(*)(const nhood_plan *, const nhood_group_io *))(uintptr_t)group_address;
+    const uintptr_t addresses[] = {execute, execute_group, create_group, workspace_bytes};
+    _Static_assert(sizeof addresses == sizeof library, "an address for each function");
+    memcpy(&library, addresses, sizeof library);
     return another(Py_True);
 }
 
 static PyMethodDef methods[] = {
     {"start", start, METH_VARARGS,
-     "start(address of nhood_plan_execute, of nhood_plan_execute_group, object.__basicsize__, "
-     "check): before anything else. "
+     "start(addresses of nhood_plan_execute, .._execute_group, .._create_group and "
+     ".._workspace_bytes, object.__basicsize__, check): before anything else. "
      "Returns False where that has "
      "been done: the table is of one interpreter and one copy of the package."},
     {"add_type", array_add_type, METH_VARARGS,
@@ -530,13 +531,22 @@ static PyMethodDef methods[] = {
      "is_causal): the table of such samples, packed one after the other, a bytearray, and the "
      "words "
      "of a row; None for what is unusual, or wrong."},
-    {"group_problems", groups_problems, METH_VARARGS,
-     "group_problems(blank, table, words, tensors, queries, keys, whole): the problems of the "
-     "members in a table, a bytearray, each a copy of `blank` with axes, batch and strides; where "
-     "they begin in the tensors, int64 [problem, tensor] in bytes; how many they are; and whether "
-     "all queries, and all keys, are attended. tensors: for each (slot, 0 for queries or 1 for "
-     "keys, "
-     "bytes of an element, stride of tokens, of heads). None for what is unusual, or wrong."},
+    {"group_plan", groups_plan, METH_VARARGS,
+     "group_plan(blank, table, words, tensors, queries, keys, whole, context, device, options, "
+     "plan): makes the plan of the members in a table (context .. plan are addresses, the last of "
+     "what it is written to), whose problems are copies of `blank` with axes, batch and strides; "
+     "its "
+     "status, where members begin in the tensors, int64 [problem, tensor] in bytes; how many "
+     "problems there are; the bytes of its workspace; and whether all queries, and all keys, are "
+     "attended. Without context .. plan the problems come in place of the status. tensors: for "
+     "each "
+     "(slot, 0 for queries or 1 for keys, bytes of an element, stride of tokens, of heads). None "
+     "for "
+     "what is unusual, or wrong."},
+    {"group_bytes", groups_bytes, METH_O,
+     "group_bytes(table): what a tensor holds, of int64 [rows, words] in CPU memory, contiguous, "
+     "and "
+     "its words; None for others."},
     {"forget", forget, METH_NOARGS, "forget(): everything, and the workspace."},
     {"generation", get_generation, METH_NOARGS,
      "generation(): how often everything was forgotten."},

@@ -84,8 +84,7 @@ static PyObject *without_lists(PyObject *value) {
     return own;
 }
 
-/* The bytes of an array of int64 in CPU memory, by layouts of torch's tensors; -1: it is none, or is not contiguous. */
-static int64_t content_bytes(const struct given *given) {
+int64_t table_content_bytes(const struct given *given) {
     enum { OF_INTEGERS = 0, BITS = 64 };
     const uint64_t int64 = (uint64_t)OF_INTEGERS << 32 | (uint64_t)BITS << 16 | 1;
     const struct layout *layout = &given->layout;
@@ -122,7 +121,7 @@ static bool describe(const struct given *given, bool is_content, struct argument
         return argument->value;
     }
     const struct layout *layout = &given->layout;
-    const int64_t bytes = is_content ? content_bytes(given) : 0;
+    const int64_t bytes = is_content ? table_content_bytes(given) : 0;
     if (layout->axes > MOST_AXES || bytes < 0) return false;
     argument->type = given->type;
     argument->axes = layout->axes;

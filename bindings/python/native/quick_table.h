@@ -6,6 +6,17 @@
 
 #include "nhood.h"
 
+/* What is called of the library, at the addresses that the package hands in. */
+struct library {
+    nhood_status (*execute)(const nhood_plan *plan, const nhood_io *io);
+    nhood_status (*execute_group)(const nhood_plan *plan, const nhood_group_io *io);
+    nhood_status (*create_group)(nhood_context *context, int32_t device,
+                                 const nhood_problem *problems, int64_t count,
+                                 const nhood_plan_options *options, nhood_plan **plan);
+    size_t (*workspace_bytes)(const nhood_plan *plan);
+};
+extern struct library library;
+
 enum { MOST_ARGUMENTS = 28, MOST_RESULTS = 6, MOST_AXES = 6 };
 
 /* An argument of a call as it comes. */
@@ -87,6 +98,9 @@ const struct entry *table_find(const struct call *call);
 /* Describes the arguments of a call in an entry, with references. False if it cannot be remembered.
  * contents: a tuple, the numbers of the arrays of int64 in CPU memory that are arguments by what they hold. */
 bool table_describe(struct entry *entry, const struct call *call, PyObject *contents);
+
+/* The bytes of an array of int64 in CPU memory, of torch's; -1: it is none, or is not contiguous. */
+int64_t table_content_bytes(const struct given *given);
 
 /* Replaces the oldest entry, of those of groups or of the others, and leaves that in `entry`. */
 void table_add(struct entry *entry);

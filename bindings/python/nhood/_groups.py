@@ -510,14 +510,17 @@ def packed_kind(asked: Asked, rank: int, arrays: Sequence[Optional[Behind]]) -> 
 def plan_quickly(context: Context, device: int, kind: PackedKind, members: PackedMembers, tokens: tuple[int, int]) -> Optional[GroupPlan]:
     """packed_plan by the module nhood_quick; None without it, and for what that leaves to packed_plan: windows by table, and whatever
     is wrong. tokens: of queries and of keys."""
-    made = _quick.group_problems(kind.blank, members.table, members.words, kind.tensors, *tokens, members.whole)
+    owner, options = PlanOwner(), current_options(context)
+    assert context.handle is not None and owner.handle is not None
+    where = context.handle.value, device, ctypes.addressof(options), ctypes.addressof(owner.handle)
+    made = _quick.group_plan(kind.blank, members.table, members.words, kind.tensors, *tokens, members.whole, *where)
     if made is None:
         return None
-    problems, offsets, count, *whole = made
-    try:
-        owner, workspace_bytes = _create(context, device, np.frombuffer(problems, _PROBLEM))
-    except (ValueError, NotImplementedError):
+    status, offsets, count, workspace_bytes, *whole = made
+    if status in c.REFUSALS:
         return None
+    if status:
+        raise c.error(status, _words.of_options(c.last_error()))
     outputs = tuple([of and ((1, tokens[of[0]], *of[1]), of[2]) for of in kind.outputs])
     return GroupPlan(owner, workspace_bytes, count, outputs, tuple([of[0] for of in kind.tensors]), offsets, tuple(whole))
 

@@ -368,6 +368,7 @@ def last_error() -> str:
 
 
 INTERRUPTED = -8
+REFUSALS = (-1, -2)
 _EXCEPTIONS = {-1: ValueError, -2: NotImplementedError, -3: MemoryError}
 
 taken_exception: Callable[[], Optional[BaseException]] = lambda: None

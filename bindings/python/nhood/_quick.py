@@ -37,8 +37,10 @@ def _load() -> Any:
         loader.exec_module(module)
     except ImportError:
         return None
-    executes = [ctypes.cast(f, ctypes.c_void_p).value for f in (c.lib.nhood_plan_execute, c.lib.nhood_plan_execute_group)]
-    if not module.start(*executes, object.__basicsize__, _words.check_call):
+    functions = (c.lib.nhood_plan_execute, c.lib.nhood_plan_execute_group, c.lib.nhood_plan_create_group)
+    functions = (*functions, c.lib.nhood_plan_workspace_bytes)
+    addresses = tuple([ctypes.cast(function, ctypes.c_void_p).value for function in functions])
+    if not module.start(addresses, object.__basicsize__, _words.check_call):
         return None
     tried = np.empty((3, 5))[:, 1:4]
     return module if module.add_type(tried, None, tried.ctypes.data, tried.shape, tried.strides) else None
@@ -110,9 +112,13 @@ group_table: Callable[..., Optional[tuple[bytearray, int]]] = _module.group_tabl
 """(layouts, kernel_size, kernel_sizes, stride, strides, dilation, dilations, is_causal) -> the table of these samples, and the words of
 a row; None for what is unusual, or wrong"""
 
-group_problems: Callable[..., Any] = _module.group_problems if _module else nothing
-"""(blank, table, words, tensors, queries, keys, whole) -> problems, offsets, how many, whether all queries and all keys are attended; None
-for what is unusual, or wrong (nhood/_groups.py)"""
+group_plan: Callable[..., Any] = _module.group_plan if _module else nothing
+"""(blank, table, words, tensors, queries, keys, whole, addresses of context, device's number, of options and of what the plan is written to)
+-> status, offsets, number of problems, bytes of the workspace, whether all queries and all keys are attended; None for what is unusual,
+or wrong. Without the last four the problems come in the status's place (nhood/_groups.py)."""
+
+group_bytes: Callable[..., Optional[tuple[bytes, int]]] = _module.group_bytes if _module else nothing
+"""(table) -> what it holds, and the words of a row; None for what is no tensor of int64 [rows, words] in CPU memory, contiguous"""
 
 
 def run_group(plan: Any, makers: Sequence[Maker], launch: Optional[Launch], arrays: tuple[Any, ...]) -> Any:

@@ -7,7 +7,6 @@ itself.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
-from .. import _groups
+from .. import _groups, _quick
 from .. import _library as c
 from .._groups import Asked, HeadSets, parted
 from .._operations import BACKWARD, FORWARD
@@ -76,13 +75,9 @@ def of_any_number(table: Tensor) -> Tensor:
     return table
 
 
-def _check_table(table: Tensor) -> None:
-    if not table.is_cpu or table.dtype is not torch.int64 or table.dim() != 2:
-        raise ValueError(f"table is {table.dtype} of {table.dim()} axes on {table.device}, expected torch.int64 of 2 on the CPU")
-
-
 def _numbers(table: Tensor) -> np.ndarray:
-    _check_table(table)
+    if table.device.type != "cpu" or table.dtype != torch.int64 or table.dim() != 2:
+        raise ValueError(f"table is {table.dtype} of {table.dim()} axes on {table.device}, expected torch.int64 of 2 on the CPU")
     return table.detach().numpy() if table.is_contiguous() else table.detach().contiguous().numpy()
 
 
@@ -90,12 +85,12 @@ def _numbers(table: Tensor) -> np.ndarray:
 
 
 def _packed(asked: Asked, tensors: Sequence[OptionalTensor], table: Tensor, whole: bool) -> tuple[Launch, Sequence[OptionalTensor]]:
-    _check_table(table)
-    words = table.shape[1]
-    _groups.rank_of(words)
-    table = table if table.is_contiguous() else table.contiguous()
-    data = ctypes.string_at(table.data_ptr(), 8 * table.numel())
-    return Launch(asked, _groups.PackedMembers(data, words, whole)), tensors
+    read = _quick.group_bytes(table)
+    if read is None:
+        numbers = _numbers(table)
+        read = numbers.tobytes(), numbers.shape[1]
+    _groups.rank_of(read[1])
+    return Launch(asked, _groups.PackedMembers(*read, whole)), tensors
 
 
 _TENSORS_OF = {

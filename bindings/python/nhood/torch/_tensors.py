@@ -262,12 +262,14 @@ def compute_group(
 
 
 def begin_group(arguments: tuple[Any, ...], names: tuple[str, ...]) -> _quick.Call:
-    """names: of the arguments. Tensors among those of no such input count by what they hold."""
-    contents = [i for i, (of, given) in enumerate(zip(names, arguments)) if of in _BY_CONTENT and isinstance(given, Tensor)]
-    return _quick.begin(arguments, {}, names, tuple(contents))
+    """names: of the arguments. Of those that may be tensors and are no inputs it counts what they hold."""
+    contents = tuple([i for i in _contents(names) if isinstance(arguments[i], Tensor)])
+    return _quick.begin(arguments, {}, names, contents)
 
 
-_BY_CONTENT = ("table", "layouts", "kernel_sizes", "strides", "dilations")
+@lru_cache(maxsize=16)
+def _contents(names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple([i for i, name in enumerate(names) if name in ("table", "layouts", "kernel_sizes", "strides", "dilations")])
 
 
 def launch(call: Launch, tensors: Sequence[Optional[Tensor]], begun: Optional[_quick.Call] = None) -> list[Tensor]:
