@@ -360,40 +360,79 @@ static nhood_status make_images(void) {
     return status;
 }
 
-/* Every config that cuda.small proposes for members of groups leaves room for a member's arguments, so that its launches are those of
- * all members. */
-static void check_room(void) {
-    static const char *const text[] = {
-        "fwd:bf16:b512h12d64:40x40:w7x7", "fwd:bf16:b9h12d64:64x64:w7x7",
-        "fwd:f32:b9h4d32:64x64:w7x7",     "bwd:bf16:b99h12d64:40x40:w7x7",
-        "bwd:f16:b9h4d32:64x64:w13x13",   "fwd:bf16:b512h8d64:5000:w129",
-        "bwd:bf16:b99h8d64:5000:w129",    "fwd:f16:b9h8d32:16x30x40:w5x5x5"};
+/* Whether a launch could be that of all members but for its shared memory. */
+static bool hosts_but_for_room(const struct nh_cuda_operation *operation) {
+    bool hosts = operation->count > 0 && operation->count < NH_CUDA_STEPS;
+    for (int32_t s = 0; s < operation->count; s++) {
+        struct nh_cuda_step step = *operation->step[s];
+        step.shared_bytes = 0;
+        hosts = hosts && nh_cuda_serves_members(operation, &step);
+    }
+    return hosts;
+}
+
+/* Builds the configs that a solver proposes for members of groups: all leave room for a member's arguments, so that its launches are
+ * those of all members. Returns their number. */
+static int check_room_of(const struct nh_solver *solver, const char *text) {
     enum { MOST_CONFIGS = 16 };
     struct nh_device grouped = f.device[0];
-    int configs = 0;
+    struct nh_problem problem, room;
+    struct nh_config config[MOST_CONFIGS];
+    memset(config, 0, sizeof config);
     grouped.kernels_later = true;
-    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
-        struct nh_problem problem;
-        struct nh_config config[MOST_CONFIGS];
-        memset(config, 0, sizeof config);
-        read_problem(text[i], &problem);
-        const int count = nh_solver_cuda_small.candidates(&problem, &grouped, config, MOST_CONFIGS);
-        configs += count;
-        for (int k = 0; k < count; k++) {
-            struct nh_operation *built;
-            const nhood_status status = nh_solver_cuda_small.build(&nh_solver_cuda_small, &problem,
-                                                                   &grouped, &config[k], &built);
-            CHECK(!status, "%s: %s", text[i], nhood_last_error());
-            if (status) return;
-            const struct nh_cuda_operation *operation = (const void *)built;
-            for (int32_t s = 0; s < operation->count; s++)
-                CHECK(nh_cuda_serves_members(operation, operation->step[s]),
-                      "%s, config %d, step %d: %lld bytes of shared memory", text[i], k, (int)s,
-                      (long long)operation->step[s]->shared_bytes);
-            built->destroy(built);
-        }
+    read_problem(text, &problem);
+    const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
+    if (nh_solver_refusal(solver, view, &grouped)) return 0;
+    const int count = solver->candidates(view, &grouped, config, MOST_CONFIGS);
+    int hosted = 0;
+    for (int k = 0; k < count; k++) {
+        struct nh_operation *built;
+        const nhood_status status = solver->build(solver, view, &grouped, &config[k], &built);
+        CHECK(!status, "%s, %s: %s", solver->name, text, nhood_last_error());
+        if (status) return hosted;
+        const struct nh_cuda_operation *operation = (const void *)built;
+        hosted += hosts_but_for_room(operation);
+        for (int32_t s = 0; s < operation->count; s++)
+            CHECK(!hosts_but_for_room(operation) ||
+                      nh_cuda_serves_members(operation, operation->step[s]),
+                  "%s, %s, config %d, step %d: %lld bytes of shared memory", solver->name, text, k,
+                  (int)s, (long long)operation->step[s]->shared_bytes);
+        built->destroy(built);
     }
-    CHECK(configs > 12, "%d configs", configs);
+    return hosted;
+}
+
+static void check_room(void) {
+    static const char *const text[] = {
+        "fwd:bf16:b512h12d64:40x40:w7x7",      "fwd:bf16:b9h12d64:64x64:w7x7",
+        "fwd:f32:b9h4d32:64x64:w7x7",          "bwd:bf16:b99h12d64:40x40:w7x7",
+        "bwd:f16:b9h4d32:64x64:w13x13",        "fwd:bf16:b512h8d64:5000:w129",
+        "bwd:bf16:b99h8d64:5000:w129",         "fwd:f16:b9h8d32:16x30x40:w5x5x5",
+        "fwd:bf16:b9h8d128:16x30x40:w5x15x15", "bwd:bf16:b9h8d128:16x30x40:w5x15x15",
+        "fwd:f16:b9h8d256:60x60:w21x21",       "bwd:f16:b9h8d256:60x60:w21x21",
+        "fwd:bf16:b9h8d128:5000:w1001",        "bwd:bf16:b9h8d128:5000:w1001:c1",
+        "fwd:bf16:b9h8d256:5000:w1001",        "bwd:bf16:b9h8d256:5000:w1001",
+        "fwd:bf16:b9h8d64:60x60:w21x21:rpb",   "bwd:bf16:b9h8d64:60x60:w21x21:rpb",
+        "fwd:bf16:b9h8d128:60x60:w21x21:rpb",  "bwd:bf16:b9h8d128:60x60:w21x21:rpb",
+        "fwd:bf16:b9h8d128:500:w500",          "bwd:bf16:b9h8d128:500:w500",
+        "fwd:bf16:b9h8d192:60x60:w13x13",      "bwd:bf16:b9h8d192:60x60:w13x13",
+        "fwd:f32:b9h8d128:60x60:w13x13",       "bwd:f32:b9h8d128:60x60:w13x13",
+        "fwd:bf16:b9h8d64:60x60:w31x31:x16",   "bwd:bf16:b9h8d128:60x60:w31x31:x16",
+        "fwd:bf16:b99h4d32:56x56:w7x7:d8x8",   "bwd:bf16:b99h4d32:56x56:w7x7:d8x8",
+        "fwd:bf16:b99h4d128:14x14:w7x7",       "bwd:bf16:b99h4d128:14x14:w7x7"};
+    static const struct {
+        const struct nh_solver *solver;
+        int least; /* of configs that are hosted */
+    } asked[] = {{&nh_solver_cuda_small, 12},   {&nh_solver_cuda_fused90, 12},
+                 {&nh_solver_cuda_split90, 12}, {&nh_solver_cuda_joint90, 4},
+                 {&nh_solver_cuda_fused80, 4},  {&nh_solver_cuda_split80, 4},
+                 {&nh_solver_cuda_short, 2},    {&nh_solver_cuda_short90, 2}};
+    for (size_t s = 0; s < sizeof asked / sizeof *asked; s++) {
+        int hosted = 0;
+        for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+            hosted += check_room_of(asked[s].solver, text[i]);
+        CHECK(hosted >= asked[s].least, "%s: %d configs", asked[s].solver->name, hosted);
+    }
 }
 
 int main(void) {

@@ -143,7 +143,7 @@ bool nh_cuda_serves_members(const struct nh_cuda_operation *operation,
                             const struct nh_cuda_step *step) {
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
         if (step->binding[slot].from == NH_BIND_KEPT) return false;
-    return step->shared_bytes <= operation->device->shared_bytes_per_block - NH_MEMBER_SHARED_BYTES;
+    return step->shared_bytes <= nh_cuda_block_room(operation->device, true);
 }
 
 void nh_cuda_set_bases(const struct nh_cuda_step *step, uint32_t used, const nhood_io *io,

@@ -176,6 +176,11 @@ typedef nhood_status nh_cuda_launch_fn(const void *user, int32_t step, const nho
 nhood_status nh_cuda_run_steps(const struct nh_cuda_operation *operation, int32_t count,
                                const nhood_io *io, nh_cuda_launch_fn *launch, const void *user);
 
+/* The shared memory that a block has for itself; for_group: if it is to serve many members. */
+static inline int64_t nh_cuda_block_room(const struct nh_cuda_device *device, bool for_group) {
+    return device->shared_bytes_per_block - (for_group ? NH_MEMBER_SHARED_BYTES : 0);
+}
+
 /* Whether the step's kernel may serve many members (NH_MEMBERS): it reads no memory of a member's plan but window tables, and
  * there is room for the member's arguments in shared memory. */
 bool nh_cuda_serves_members(const struct nh_cuda_operation *operation,

@@ -128,7 +128,7 @@ static struct wgmma90_config config_of(const struct nh_backward90_kernel *kernel
     /* Tiles that leave no room for as many bias boxes as there could be stages were never timed. */
     for (config.stages = most; config.stages > 0; config.stages--)
         if (wgmma90_block_bytes(&config) + (most - config.stages) * wgmma90_bias_bytes(&config) <=
-            kernel->cuda->shared_bytes_per_block)
+            nh_cuda_block_room(kernel->cuda, kernel->for_group))
             break;
     return config;
 }

@@ -88,7 +88,8 @@ int32_t nh_fused90_stages(const struct nh_fused90 *of, int32_t most) {
     if (registers > (config.warpgroups == 2 ? 204 : 124)) return 0;
     config.repair_apart = 1;
     for (config.stages = most; config.stages > 1; config.stages--)
-        if (wgmma90_block_bytes(&config) <= of->cuda->shared_bytes_per_block) return config.stages;
+        if (wgmma90_block_bytes(&config) <= nh_cuda_block_room(of->cuda, of->for_group))
+            return config.stages;
     return 0;
 }
 
@@ -334,7 +335,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_top_n best;
     struct nh_problem room;
     nh_top_configs_start(&best, config, capacity);
-    nh_fused90_search(nh_value_part(problem, 0, &room), device->backend, &best);
+    nh_fused90_search(nh_value_part(problem, 0, &room), device->backend, device->kernels_later,
+                      &best);
     int count = best.count;
     const double worth_ns = nh_problem_partial(problem) ? WORTH_QUEUE_NS : WORTH_LAUNCHES_NS;
     for (int i = 0; i < count; i++)

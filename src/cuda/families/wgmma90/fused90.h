@@ -68,8 +68,9 @@ struct nh_fused90_loops nh_fused90_loops_of(const struct nh_fused90 *of);
 /* Whether the copy engine can go around the periodic axes: no query tile meets two seams, or key tiles divide them. */
 bool nh_fused90_goes_around(const struct nh_problem *problem);
 
-/* Adds configs with the tiles worth trying whose time is below the list's limit; their knob REPAIR_APART is 0. */
+/* Adds configs with the tiles worth trying whose time is below the list's limit; their knob REPAIR_APART is 0. for_group: of launches
+ * that may serve many members. */
 void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       struct nh_top_n *best);
+                       bool for_group, struct nh_top_n *best);
 
 #endif

@@ -70,6 +70,7 @@ struct ranked {
 struct search {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
+    bool for_group;
     struct nh_loop_counts counts;
     struct key_tile key[KEY_TILES + 1];
     int keys;
@@ -81,7 +82,7 @@ struct search {
 };
 
 static struct nh_fused90 with(const struct search *search, const int32_t *value) {
-    return (struct nh_fused90){search->problem, search->cuda, value, false};
+    return (struct nh_fused90){search->problem, search->cuda, value, search->for_group};
 }
 
 static int32_t boxes_per_tile(const int32_t box[3]) {
@@ -283,10 +284,11 @@ static bool try_tiles(struct search *search, bool all, struct nh_top_n *best) {
 }
 
 void nh_fused90_search(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                       struct nh_top_n *best) {
+                       bool for_group, struct nh_top_n *best) {
     struct search search;
     search.problem = problem;
     search.cuda = cuda;
+    search.for_group = for_group;
     search.region = nh_problem_cut(problem);
     if (!try_tiles(&search, false, best)) try_tiles(&search, true, best);
     struct nh_config *config = best->item;

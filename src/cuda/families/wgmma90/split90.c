@@ -241,7 +241,8 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_config tried = {{0}};
     int count[2];
     for (int keys = 0; keys < 2; keys++) {
-        const struct nh_backward90_kernel kernel = kernel_of(problem, cuda, tried.value, keys);
+        struct nh_backward90_kernel kernel = kernel_of(problem, cuda, tried.value, keys);
+        kernel.for_group = device->kernels_later;
         count[keys] = nh_backward90_best(&kernel, pair[keys]);
     }
     nh_top_configs_start(&top, config, capacity);
