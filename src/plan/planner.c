@@ -58,6 +58,7 @@ static const char *left_to_another(const struct nh_request *request,
 
 /* The answers of the solvers, by rows of the table. */
 struct survey {
+    bool fastest; /* whether only estimates count, not preferences */
     uint32_t asked;
     const char *refusal[NH_MOST_SOLVERS];   /* NULL: it takes the problem */
     struct nh_choice best[NH_MOST_SOLVERS]; /* without a solver: no config was found */
@@ -98,7 +99,7 @@ static int ask(const struct nh_request *request, int row, bool all,
     }
     *best = (struct nh_choice){.solver = solver, .config = config[0]};
     best->estimate_ns = solver->estimate(solver, view, request->device, &best->config, NULL);
-    if (solver->preference) take_preferred(request, view, config, count, best);
+    if (solver->preference && !survey->fastest) take_preferred(request, view, config, count, best);
     return count;
 }
 
@@ -250,11 +251,21 @@ static nhood_status choose_by_estimate(const struct nh_request *request, struct 
     return nh_error(NHOOD_ERR_UNSUPPORTED, "no solver takes it: %s", refusals);
 }
 
-nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choice *choice) {
+static nhood_status choose(const struct nh_request *request, bool fastest,
+                           struct nh_choice *choice) {
     struct survey survey;
     survey.asked = 0;
+    survey.fastest = fastest;
     if (choose_by_wisdom(request, &survey, choice)) return NHOOD_OK;
     return choose_by_estimate(request, &survey, choice);
+}
+
+nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choice *choice) {
+    return choose(request, false, choice);
+}
+
+nhood_status nh_planner_choose_fastest(const struct nh_request *request, struct nh_choice *choice) {
+    return choose(request, true, choice);
 }
 
 /* Inserts into a list of the least estimates, and returns its new length. Of equal ones, the one inserted first precedes. */
@@ -385,6 +396,7 @@ static int rank_others(const struct nh_request *request, const struct nh_solver 
     struct survey survey;
     int count = 0;
     survey.asked = 0;
+    survey.fastest = false;
     for (int row = 0; is_row(request, row); row++)
         if (request->table[row] != solver && offers(request, row, &survey))
             count = insert(choice, count, NH_MOST_SOLVERS, &survey.best[row]);
