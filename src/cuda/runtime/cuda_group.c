@@ -125,7 +125,7 @@ static double tile_ns(const struct nh_cuda_operation *operation, double ns) {
 /* What a member has in its batch's launch, in which the members' own follow each other: work tiles that are dealt out to
  * blocks, or blocks. */
 static int64_t share_of(const struct nh_cuda_step *step) {
-    return step->wave_blocks ? NH_PREPARING_TILES + step->work_tiles : step->grid[0];
+    return step->wave_blocks ? NH_PREPARING_SHARES + step->shares : step->grid[0];
 }
 
 /* Whether one more member leaves them within the hardware's limits. */
@@ -368,7 +368,8 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
 
 /* The blocks of a launch for members that have so many work tiles, or blocks, together. */
 static int64_t blocks_of(const struct nh_cuda_step *step, int64_t shares) {
-    return step->wave_blocks ? nh_min(shares, step->wave_blocks) : shares;
+    return step->wave_blocks ? nh_min(nh_ceil_div(shares, NH_TILE_SHARES), step->wave_blocks)
+                             : shares;
 }
 
 /* Sets up the launches of a batch: those of its first member, but for what is that of all. */

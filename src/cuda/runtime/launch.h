@@ -87,6 +87,8 @@ struct nh_cuda_step {
      * as are resident at a time, each of which keeps NH_MEMBER_SHARED_BYTES as well. A block that waits for others to end would
      * take as long as they all. 0: it may not. */
     int64_t wave_blocks;
+    /* then what its work tiles take together, in shares (members_abi.h) */
+    int64_t shares;
     /* work tiles of the launch; 0: as many as blocks along x, which nh_cuda_step_add fills in */
     int64_t work_tiles;
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];

@@ -8,15 +8,15 @@
 /* Addresses that a launch has room for: a kernel's parameters are at most 4 KiB. */
 enum { NH_MEMBER_BASES = 500 };
 
-/* Where work tiles are dealt out to blocks, getting ready for a member counts as so many of them: it takes 5.3 us, and a work tile
- * 2.3 (cuda.small, 32 images of 14x14 to 64x64, windows of 7x7, H200: 279 us by 3,960 blocks of one or two work tiles, 139 by 132
- * blocks that take 58 each). */
-enum { NH_PREPARING_TILES = 2 };
+/* Where work tiles are dealt out to blocks, each block gets as many shares. A full work tile is NH_TILE_SHARES, and one at the end of
+ * an axis less. Getting ready for a member counts as two work tiles: it takes 5.3 us, and a work tile 2.3 (cuda.small, 32 images of
+ * 14x14 to 64x64, windows of 7x7, H200: 279 us by 3,960 blocks of one or two work tiles, 139 by 132 blocks that take 58 each). */
+enum { NH_TILE_SHARES = 16, NH_PREPARING_SHARES = 2 * NH_TILE_SHARES };
 
-/* A member's blocks or, where these are dealt out, NH_PREPARING_TILES and its work tiles follow those of the members before
- * it. One more entry stands for the end of the last member. */
+/* A member's blocks or, where work tiles are dealt out, NH_PREPARING_SHARES and the shares of its work tiles, which are equal within
+ * a member, follow those of the members before it. One more entry stands for the end of the last member. */
 struct nh_cuda_member {
-    unsigned first_block; /* or the first of these work tiles */
+    unsigned first_block; /* or the first share */
     /* which of the arguments it has; members with equal problems share them */
     int arguments;
 };

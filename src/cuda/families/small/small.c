@@ -6,6 +6,7 @@
  * shared memory side by side or one after the other. No extra tokens, head dims up to 128. */
 #include "cuda_family.h"
 #include "dtype.h"
+#include "members_abi.h"
 #include "rates.h"
 #include "small_launch.h"
 #include "tensor_maps.h"
@@ -213,6 +214,9 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     step->wave_blocks = (launch.config.slots && !launch.for_group) || bias_gradient
                             ? 0
                             : nh_min(wave, grouped_wave(device, step));
+    step->shares =
+        nh_max(1, llrint(NH_TILE_SHARES * (double)step->work_tiles *
+                         nh_small_counted_tiles(&launch) / small_warp_tiles(&launch.config)));
     if (bias_gradient) bind_bias_sums(operation, &launch, step);
     const struct nh_kernel_spec spec = spec_of(&launch);
     nhood_status status = nh_cuda_step_add(operation, step, &spec);

@@ -31,6 +31,8 @@ enum small_mask {
 
 enum {
     SMALL_MASK_BLOCKS = 16, /* of 8 columns in a chunk, where masks are bits: a thread's are 32 */
+    SMALL_GROUP_BLOCKS =
+        20, /* in one chunk by keys, in kernels for groups: boxes that serve all lengths have more lines */
     SMALL_STATISTICS_BYTES = 16, /* of a head and query: -LSE and delta, see small_statistics.cuh */
     SMALL_BOX_ALIGNMENT = 1024   /* where a period of the copy engine's swizzle begins */
 };

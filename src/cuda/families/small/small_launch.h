@@ -111,6 +111,9 @@ enum small_mask nh_small_mask_of(const struct nh_small_launch *launch);
  * (config.min_blocks). 0 of these: not even one fits. */
 struct nh_small_launch nh_small_with_warps(const struct nh_small_launch *staged, int32_t warps);
 
+/* The warp tiles of a work tile on average, with those that do not exist for what they take. */
+double nh_small_counted_tiles(const struct nh_small_launch *launch);
+
 /* Adds the work of the launch; false: not even one block fits. */
 bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *work);
 

@@ -135,7 +135,7 @@ static int least_pairs(const struct nh_small_launch *launch) {
         nh_min(config->warp_tile[first] + config->window[first] - 1, config->columns[first]);
     for (int a = first + 1; a < NH_AXES; a++)
         columns *= config->columns[a];
-    return small_box_blocks(config) > SMALL_MASK_BLOCKS ? 0 : (int)nh_ceil_div(columns, 16);
+    return small_box_blocks(config) > config->chunk_blocks ? 0 : (int)nh_ceil_div(columns, 16);
 }
 
 struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
@@ -271,6 +271,16 @@ static void set_ends(struct nh_small_launch *launch, int a, enum small_pipeline 
     config->halo[a] = (int)halo;
 }
 
+/* In a launch for a group that masks by products, a box of up to SMALL_GROUP_BLOCKS is one chunk: one that serves all lengths has
+ * more lines than a problem's own. In several chunks every pair would have its branch (least_pairs). */
+static void set_chunk_of_group(struct nh_small_launch *launch) {
+    struct small_config *config = &launch->config;
+    const bool one = nh_small_by_keys(launch) && small_adds_mask(config) &&
+                     small_box_blocks(config) <= SMALL_GROUP_BLOCKS;
+    config->chunk_blocks = one ? SMALL_GROUP_BLOCKS : SMALL_MASK_BLOCKS;
+    config->least_pairs = least_pairs(launch);
+}
+
 bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
                          enum small_pipeline pipeline, struct nh_small_launch *launch) {
     const bool keys = nh_small_by_keys(begun);
@@ -299,6 +309,7 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
     config->whole = !launch->for_group && is_whole(launch);
     config->least_pairs = least_pairs(launch);
     config->mask = dense ? SMALL_NO_MASK : (int)nh_small_mask_of(launch);
+    if (launch->for_group && pipeline == SMALL_BOXES) set_chunk_of_group(launch);
     return small_fetched_rows(config) <= MOST_HALO_ROWS;
 }
 
@@ -604,6 +615,7 @@ static bool roll(struct nh_small_launch *launch) {
     config->slots = (int)slots;
     if (small_slot_rows(config) % 8) config->slots += config->slots % 2;
     if (config->mask != SMALL_NO_MASK) config->mask = (int)nh_small_mask_of(&rolled);
+    if (launch->for_group) set_chunk_of_group(&rolled);
     /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it: in the backward in
      * all types, as rows that need repair are read from memory. */
     bool passes = !forward || launch->problem->dtype != NHOOD_DTYPE_F16;

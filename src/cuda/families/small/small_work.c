@@ -168,18 +168,22 @@ static double blocks_of(const struct nh_small_launch *launch) {
            nh_tile_count(axis, 1, 1, nh_small_by_keys(launch)).visits / rows;
 }
 
+double nh_small_counted_tiles(const struct nh_small_launch *launch) {
+    /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
+     * for others. All planes of a sweep lack the same ones, so that fewer warp tiles are in flight all along it: 1.5 is
+     * what boxes of more and of less padding take (docs/log/small.md, 2026-11-27). */
+    const double absent = launch->config.pass != SMALL_FORWARD && is_planes(launch) ? 1.5 : 0.7;
+    double there = launch->warp_tiles / launch->work_tiles,
+           all = (double)(small_work_tile_rows(&launch->config) / 16);
+    return there + absent * (all - there);
+}
+
 /* Sets the units of work of a work tile; share: query heads that a key head goes over. */
 static void set_units(const struct nh_small_launch *of, double share,
                       struct nh_launch_work *launch) {
     enum { WIDEST_KEPT = 32, READ_BIAS = 8, PRODUCER_INSTRUCTIONS = 1440 / 2 };
     const struct nh_problem *problem = of->problem;
-    /* Warp tiles beyond the dilation group's end count 0.7 (fitted in 33f0cc2): the warp that would compute one waits
-     * for others. All planes of a sweep lack the same ones, so that fewer warp tiles are in flight all along it: 1.5 is
-     * what boxes of more and of less padding take (docs/log/small.md, 2026-11-27). */
-    const double absent = of->config.pass != SMALL_FORWARD && is_planes(of) ? 1.5 : 0.7;
-    double there = of->warp_tiles / of->work_tiles,
-           all = (double)(small_work_tile_rows(&of->config) / 16);
-    double tiles = share * (there + absent * (all - there));
+    double tiles = share * nh_small_counted_tiles(of);
     double scores = 16 * tiles * (8 * blocks_of(of)), bytes = work_tile_bytes(of, share);
     double dims = product_dims(of), lanes = nh_cuda_lane_clocks(scores);
     /* In f32, rows that threads do not keep are read and split again for each pair of blocks. */

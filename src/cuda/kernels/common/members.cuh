@@ -4,7 +4,8 @@
  *
  * Where kernels loop over work tiles, each member would have blocks for a whole wave, all of which prepare for the loop
  * and then find one to three work tiles. There (NH_DEALS) the work tiles of the members follow each other instead, and
- * the launch is one wave: each block gets an equal run of them, and works for one member after the other. */
+ * the launch is one wave: each block gets a run of them with as many shares, and works for one member after the
+ * other. */
 #pragma once
 #include "members_abi.h"
 
@@ -50,7 +51,7 @@ enum { NH_MAP_BYTES = 128 };
     nh_run_members<sizeof(maps_type) / NH_MAP_BYTES>(nh_launch, nh_own_args,                                           \
                                                      [&] { work(nh_own_args, *(const maps_type *)nh_own.maps); });
 
-/* The index of the member of a block or, if work tiles are dealt, of a work tile: the last one that begins there or
+/* The index of the member of a block or, if work tiles are dealt, of a share: the last one that begins there or
  * before it. All warps look for it. */
 __device__ __forceinline__ int nh_member_of(const nh_cuda_members &members, unsigned block) {
     const int lane = (int)threadIdx.x % 32;
@@ -105,10 +106,15 @@ __device__ __forceinline__ void nh_take_member(const nh_cuda_members &members, i
     __syncthreads();
 }
 
-/* Where the block's run of work tiles begins among those of all members. */
+/* Where the block's run of work tiles begins among the shares of all members. */
 __device__ __forceinline__ unsigned nh_run_begin(const nh_cuda_members &members, unsigned block) {
     const unsigned first = members.member[0].first_block, end = members.member[members.members].first_block;
     return first + (unsigned)((unsigned long long)(end - first) * block / gridDim.x);
+}
+
+/* The work tile that begins with one of a member's `shares`, or with the next one after it, out of so many. */
+__device__ __forceinline__ unsigned nh_tile_at_share(unsigned share, unsigned shares, unsigned tiles) {
+    return (unsigned)(((unsigned long long)share * tiles + shares - 1) / shares);
 }
 
 /* Takes the member to which `at` belongs, and sets which of its work tiles, from there on and before `end`, are this
@@ -117,10 +123,13 @@ template <int MAPS, class Args>
 __device__ __forceinline__ bool nh_take_work_tiles(const nh_cuda_members &members, unsigned &at, unsigned end,
                                                    Args *args) {
     const int member = nh_member_of(members, at);
-    const unsigned first = members.member[member].first_block + NH_PREPARING_TILES;
-    const unsigned begin = max(at, first) - first;
+    const unsigned first = members.member[member].first_block + NH_PREPARING_SHARES;
+    const long long own = members.member[member].arguments;
+    const unsigned tiles = ((const Args *)(members.arguments + own * members.argument_bytes))->tiling.work_tiles;
+    const unsigned from = max(at, first) - first;
     at = members.member[member + 1].first_block;
-    end = max(min(end, at), first) - first;
+    const unsigned begin = nh_tile_at_share(from, at - first, tiles);
+    end = nh_tile_at_share(max(min(end, at), first) - first, at - first, tiles);
     if (begin == end) return false;
     nh_take_member<MAPS>(members, member, args);
     if (threadIdx.x == 0) {
