@@ -398,6 +398,29 @@ def test_layouts_and_tables_that_change_in_place():
 
 
 @needs_module
+def test_shapes_of_tensors_are_sizes(known):
+    """torch.Size is a tuple; what else is derived from one is not taken for it."""
+    images = [torch.empty(1, rows, 9, 3) for rows in (4, 5)]
+    given = [x[:, :81] for x in packed()]
+    calls = (
+        lambda: nt.neighborhood_attention_varlen(*given, 3, layouts=[x.shape[1:3] for x in images]),
+        lambda: nt.na1d(*given, torch.Size([3])),
+    )
+    for call, name in zip(calls, ("varlen", "torch.na1d")):
+        results = [call() for _ in range(4)]
+        assert known.count(name) >= 2 and torch.equal(results[0], results[3])
+    assert torch.equal(results[0], nt.na1d(*given, 3))
+
+    class Pair(tuple):
+        def __getitem__(self, i):
+            return 3
+
+    known.clear()
+    nt.na1d(*given, Pair([3]))
+    assert not known
+
+
+@needs_module
 def test_new_sizes_do_not_push_out_what_comes_again(known):
     given = tensors()
     for _ in range(2):

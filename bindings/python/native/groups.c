@@ -14,18 +14,6 @@ static const int64_t EMPTY[PER_AXIS] = {1, 1, 1, 1,
 
 /* ---- from lengths to a table ---- */
 
-static bool is_sequence(PyObject *value) {
-    return PyList_CheckExact(value) || PyTuple_CheckExact(value);
-}
-
-static Py_ssize_t length_of(PyObject *sequence) {
-    return PyList_CheckExact(sequence) ? PyList_Size(sequence) : PyTuple_Size(sequence);
-}
-
-static PyObject *entry_of(PyObject *sequence, Py_ssize_t i) {
-    return PyList_CheckExact(sequence) ? PyList_GetItem(sequence, i) : PyTuple_GetItem(sequence, i);
-}
-
 /* Reads an int, or the bool of is_causal. False for what is none, without an exception. */
 static bool read_number(PyObject *value, bool is_flag, int64_t *number) {
     if (is_flag) {

@@ -496,6 +496,10 @@ static PyMethodDef methods[] = {
      "add_type(array, exchange, address, shape, strides): knows arrays of that exact type from "
      "here on, by the capsule of the type, or numpy's by None. Returns whether it does, which "
      "takes that `array` is read right."},
+    {"add_sequence", table_add_sequence, METH_O,
+     "add_sequence(type): takes objects of that subclass of tuple, exactly, for the tuples that "
+     "they "
+     "are. Returns whether it does."},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL | METH_KEYWORDS,
      "call(*arguments, **named): the results, one alone or a tuple; None if no such call is "
      "remembered, False if none can be."},

@@ -26,19 +26,40 @@ PyObject *another(PyObject *object) {
     return object;
 }
 
-/* Whether a value is one that was remembered, of the same type: 1 == True == 1.0, but only the first is an integer. Lists are
- * remembered as tuples, and are equal to tuples that hold the same: they may change, but not while they are compared. Most strings
+static PyTypeObject *shape_type; /* a subclass of tuple: torch.Size */
+
+bool is_sequence(PyObject *value) {
+    return PyList_CheckExact(value) || PyTuple_CheckExact(value) ||
+           (shape_type && Py_TYPE(value) == shape_type);
+}
+
+Py_ssize_t length_of(PyObject *sequence) {
+    return PyList_CheckExact(sequence) ? PyList_Size(sequence) : PyTuple_Size(sequence);
+}
+
+PyObject *entry_of(PyObject *sequence, Py_ssize_t i) {
+    return PyList_CheckExact(sequence) ? PyList_GetItem(sequence, i) : PyTuple_GetItem(sequence, i);
+}
+
+PyObject *table_add_sequence(PyObject *module, PyObject *type) {
+    (void)module;
+    const bool right =
+        !shape_type && PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type);
+    if (right) shape_type = (PyTypeObject *)another(type);
+    return PyBool_FromLong(right);
+}
+
+/* Whether a value is one that was remembered, of the same type: 1 == True == 1.0, but only the first is an integer. Lists and others
+ * are remembered as tuples, and are equal to tuples that hold the same: they may change, but not while they are compared. Most strings
  * are names, of which there is one object each; texts of windows are not. */
 static bool same_value(PyObject *remembered, PyObject *value) {
     if (remembered == value) return true;
     if (PyTuple_CheckExact(remembered)) {
-        const bool is_list = PyList_CheckExact(value);
-        if (!is_list && !PyTuple_CheckExact(value)) return false;
+        if (!is_sequence(value)) return false;
         const Py_ssize_t count = PyTuple_Size(remembered);
-        bool same = count == (is_list ? PyList_Size(value) : PyTuple_Size(value));
+        bool same = count == length_of(value);
         for (Py_ssize_t i = 0; same && i < count; i++)
-            same = same_value(PyTuple_GetItem(remembered, i),
-                              is_list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i));
+            same = same_value(PyTuple_GetItem(remembered, i), entry_of(value, i));
         return same;
     }
     if (Py_TYPE(remembered) != Py_TYPE(value)) return false;
@@ -48,39 +69,36 @@ static bool same_value(PyObject *remembered, PyObject *value) {
     return PyObject_RichCompareBool(remembered, value, Py_EQ) == 1;
 }
 
-/* How deep lists and tuples may be in each other: a list may hold itself. */
+/* How deep sequences may be in each other: a list may hold itself. */
 enum { DEEPEST = 4 };
 
-/* Whether a value is one that can be remembered: one that cannot change, or a list or tuple of such ones. */
+/* Whether a value is one that can be remembered: one that cannot change, or a sequence of such ones. */
 static bool is_lasting(PyObject *value, int depth) {
-    const bool is_list = PyList_CheckExact(value);
-    if (is_list || PyTuple_CheckExact(value)) {
-        const Py_ssize_t count = is_list ? PyList_Size(value) : PyTuple_Size(value);
+    if (is_sequence(value)) {
+        const Py_ssize_t count = length_of(value);
         bool lasting = depth < DEEPEST;
         for (Py_ssize_t i = 0; lasting && i < count; i++)
-            lasting = is_lasting(is_list ? PyList_GetItem(value, i) : PyTuple_GetItem(value, i),
-                                 depth + 1);
+            lasting = is_lasting(entry_of(value, i), depth + 1);
         return lasting;
     }
     return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) ||
            PyFloat_CheckExact(value) || PyUnicode_CheckExact(value);
 }
 
-/* A value that is_lasting, with tuples in the place of lists: a new reference. NULL: an exception is set. */
-static PyObject *without_lists(PyObject *value) {
-    PyObject *tuple = PyList_CheckExact(value)    ? PyList_AsTuple(value)
-                      : PyTuple_CheckExact(value) ? PyTuple_GetSlice(value, 0, PyTuple_Size(value))
-                                                  : NULL;
-    if (!tuple) return PyErr_Occurred() ? NULL : another(value);
-    const Py_ssize_t count = PyTuple_Size(tuple);
-    PyObject *own = PyTuple_New(count);
+/* A value that is_lasting, with tuples in the place of other sequences: a new reference. NULL: an exception is set. */
+static PyObject *of_tuples(PyObject *value) {
+    if (!is_sequence(value)) return another(value);
+    /* Making tuples may run finalizers, which may change a list. */
+    PyObject *held = PyList_CheckExact(value) ? PyList_AsTuple(value) : another(value);
+    const Py_ssize_t count = held ? PyTuple_Size(held) : 0;
+    PyObject *own = held ? PyTuple_New(count) : NULL;
     for (Py_ssize_t i = 0; own && i < count; i++) {
-        PyObject *entry = without_lists(PyTuple_GetItem(tuple, i));
+        PyObject *entry = of_tuples(PyTuple_GetItem(held, i));
         if (entry && !PyTuple_SetItem(own, i, entry)) continue;
         Py_DecRef(own);
         own = NULL;
     }
-    Py_DecRef(tuple);
+    Py_DecRef(held);
     return own;
 }
 
@@ -117,7 +135,7 @@ static bool argument_matches(const struct argument *argument, const struct given
 /* Describes an argument, with references. False for one that cannot be remembered. */
 static bool describe(const struct given *given, bool is_content, struct argument *argument) {
     if (!given->type) {
-        argument->value = is_content ? NULL : without_lists(given->object);
+        argument->value = is_content ? NULL : of_tuples(given->object);
         return argument->value;
     }
     const struct layout *layout = &given->layout;

@@ -84,6 +84,14 @@ struct entry {
     int results_place; /* of the function's arguments, the one that its results take the place of */
 };
 
+/* Lists, tuples, and what else is known to hold its entries as a tuple does; borrowed entries. */
+bool is_sequence(PyObject *value);
+Py_ssize_t length_of(PyObject *sequence);
+PyObject *entry_of(PyObject *sequence, Py_ssize_t i);
+
+/* A method of the module; its text is in the module's table. */
+PyObject *table_add_sequence(PyObject *module, PyObject *type);
+
 /* A new reference. Counts are changed by functions only: the header's macros are those of one version. */
 PyObject *another(PyObject *object);
 

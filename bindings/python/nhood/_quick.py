@@ -236,6 +236,12 @@ def add_type(array: Any, address: int, shape: tuple[int, ...], strides: tuple[in
         _module.add_type(array, capsule, address, shape, strides)
 
 
+def add_sequence(kind: type) -> None:
+    """Takes objects of a subclass of tuple for the tuples that they are."""
+    if _module is not None:
+        _module.add_sequence(kind)
+
+
 def tensors_are_plain(
     kind: type, samples: Sequence[tuple[Any, int, int]], plain: tuple[int, ...], grad_mode: Callable[[], bool]
 ) -> Optional[Callable[..., bool]]:

@@ -84,6 +84,7 @@ def _asking() -> Callable[..., bool]:
     tried = torch.empty(3, 5, device="cpu")[:, 1:4]
     for array in (tried, torch.nn.Parameter(tried)):
         _quick.add_type(array, array.data_ptr(), tuple(array.shape), array.stride())
+    _quick.add_sequence(torch.Size)
     return known
 
 
