@@ -371,8 +371,8 @@ static bool hosts_but_for_room(const struct nh_cuda_operation *operation) {
     return hosts;
 }
 
-/* Builds the configs that a solver proposes for members of groups: all leave room for a member's arguments, so that its launches are
- * those of all members. Returns their number. */
+/* Builds the configs that a solver proposes for members of groups: all leave room for a member's arguments and have no maps that are
+ * made on the host, so that their launches are those of all members. Returns the number of those that could be. */
 static int check_room_of(const struct nh_solver *solver, const char *text) {
     enum { MOST_CONFIGS = 16 };
     struct nh_device grouped = f.device[0];
@@ -392,6 +392,10 @@ static int check_room_of(const struct nh_solver *solver, const char *text) {
         if (status) return hosted;
         const struct nh_cuda_operation *operation = (const void *)built;
         hosted += hosts_but_for_room(operation);
+        for (int32_t s = 0; s < operation->count; s++)
+            for (int32_t i = 0; i < operation->step[s]->maps; i++)
+                CHECK(!operation->step[s]->map[i].pixels, "%s, %s, config %d: a map of lines",
+                      solver->name, text, k);
         for (int32_t s = 0; s < operation->count; s++)
             CHECK(!hosts_but_for_room(operation) ||
                       nh_cuda_serves_members(operation, operation->step[s]),
@@ -418,6 +422,7 @@ static void check_room(void) {
         "fwd:bf16:b9h8d192:60x60:w13x13",      "bwd:bf16:b9h8d192:60x60:w13x13",
         "fwd:f32:b9h8d128:60x60:w13x13",       "bwd:f32:b9h8d128:60x60:w13x13",
         "fwd:bf16:b9h8d64:60x60:w31x31:x16",   "bwd:bf16:b9h8d128:60x60:w31x31:x16",
+        "fwd:bf16:b99h4d32:56x56:w7x7:p11",    "bwd:bf16:b99h4d64:56x56:w7x7:p11",
         "fwd:bf16:b99h4d32:56x56:w7x7:d8x8",   "bwd:bf16:b99h4d32:56x56:w7x7:d8x8",
         "fwd:bf16:b99h4d128:14x14:w7x7",       "bwd:bf16:b99h4d128:14x14:w7x7"};
     static const struct {

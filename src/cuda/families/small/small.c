@@ -34,7 +34,8 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     for (; pass <= last; pass++) {
         struct nh_small_launch launch;
         if (!nh_small_launch_of(problem, device->backend, pass, config->value,
-                                device->kernels_later, &launch))
+                                device->kernels_later, &launch) ||
+            (device->kernels_later && !nh_small_hosts(&launch)))
             return false;
         if (nh_small_fetches(&launch)) {
             boxes = boxes || nh_small_boxes_possible(problem, device);

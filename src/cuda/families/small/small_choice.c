@@ -133,6 +133,7 @@ struct choice {
     struct nh_small_launch begun; /* what all launches have in common */
     bool boxes;                   /* the copy engine can serve the problem */
     bool any;                     /* the first launch that fits is enough */
+    bool grouped;                 /* a group's launch is to serve it */
     /* launches of the box at hand whose warps suit it, and of those the ones for which a multiprocessor has room */
     int made, fitting;
     /* the fastest; in a config only the knobs of this kernel are set */
@@ -181,7 +182,7 @@ static struct nh_config config_of(const struct nh_small_launch *launch) {
 static void consider(struct choice *choice, const struct nh_small_launch *launch) {
     struct nh_work work;
     if (nh_small_fetches(launch) && !warps_fit(launch)) return;
-    if (nh_small_cannot_roll(launch)) return;
+    if (nh_small_cannot_roll(launch) || (choice->grouped && !nh_small_hosts(launch))) return;
     choice->made++;
     nh_work_start(&work,
                   launch->config.pass == SMALL_FORWARD ? NH_OPERATION_SMALL_FORWARD
@@ -298,6 +299,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     bool keys = pass == SMALL_BY_KEY;
     choice->begun = nh_small_begin(problem, device->backend, pass);
     choice->begun.for_group = device->kernels_later && !nh_small_has_region(problem);
+    choice->grouped = device->kernels_later;
     choice->boxes = nh_small_boxes_possible(problem, device);
     choice->any = any;
     nh_top_configs_start(&choice->top, choice->config, MOST_CANDIDATES);

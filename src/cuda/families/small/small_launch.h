@@ -91,6 +91,11 @@ static inline bool nh_small_cannot_roll(const struct nh_small_launch *launch) {
     return launch->for_group && !launch->config.slots && nh_small_group_rolls(launch);
 }
 
+/* Whether a launch for many members may be this one: the maps of lines around a periodic axis get no address on the device. */
+static inline bool nh_small_hosts(const struct nh_small_launch *launch) {
+    return !launch->config.seam_lines;
+}
+
 /* Whether every query sees a full window of keys along the axis, all of which are in the tensors. */
 bool nh_small_sees_windows(const struct nh_axis *axis);
 
