@@ -223,11 +223,7 @@ def neighborhood_attention_varlen(
     if table is None:
         if layouts is None:
             raise ValueError("layouts = None and table = None: give one of them")
-        made = _quick.group_table(layouts, *of_samples, is_causal) if inference else None
-        if made is None:
-            table = _table(layouts, of_samples, is_causal, (query, key, value))
-        else:
-            table = torch.frombuffer(made[0], dtype=torch.int64).view(-1, made[1])
+        table = _table(layouts, of_samples, is_causal, (query, key, value), inference)
     elif layouts is not None or any([of is not None for of in of_samples]):
         raise ValueError("table and layouts, windows, strides or dilations: give one or the others")
     query, key, value = autocast(query, key, value)
@@ -245,8 +241,10 @@ def neighborhood_attention_varlen(
     return tuple(results) if return_lse else results[0]
 
 
-_NAMES = ("", "", "query", "key", "value", "kernel_size", "layouts", "kernel_sizes", "stride", "strides", "dilation", "dilations")
-_NAMES = (*_NAMES, "is_causal", "scale", "return_lse", "table")
+_NAMES = (
+    *("", "", "query", "key", "value", "kernel_size", "layouts", "kernel_sizes", "stride", "strides", "dilation", "dilations"),
+    *("is_causal", "scale", "return_lse", "table"),
+)
 
 
 def _remember_recorded(begun: _quick.Call, own_table: bool, *arguments: Any) -> None:
@@ -287,7 +285,13 @@ def _within_bound(
     return (*[list(values) for values in of_axes], causal)
 
 
-def _table(layouts: Layouts, of_samples: tuple[Any, ...], is_causal: FlagPerAxis, tensors: tuple[Tensor, ...]) -> Tensor:
+def _table(
+    layouts: Layouts, of_samples: tuple[Any, ...], is_causal: FlagPerAxis, tensors: tuple[Tensor, ...], inference: bool
+) -> Tensor:
+    if inference and not isinstance(tensors[0], FakeTensor):
+        made = _quick.group_table(layouts, *of_samples, is_causal)
+        if made is not None:
+            return torch.frombuffer(made[0], dtype=torch.int64).view(-1, made[1])
     if torch.compiler.is_compiling() or any([isinstance(given, Tensor) for given in (layouts, *of_samples)]):
         kernel_size, kernel_sizes, stride, strides, dilation, dilations = of_samples
         return varlen_table(
