@@ -440,6 +440,43 @@ static void check_room(void) {
     }
 }
 
+/* Work tiles of a small window's launch for a group, or of one for a single problem. */
+static int64_t tiles_of(const struct nh_config *config, const char *text, bool grouped) {
+    struct nh_device device = f.device[0];
+    struct nh_problem problem;
+    struct nh_operation *built;
+    device.kernels_later = grouped;
+    read_problem(text, &problem);
+    const nhood_status status =
+        nh_solver_cuda_small.build(&nh_solver_cuda_small, &problem, &device, config, &built);
+    CHECK(!status, "%s: %s", text, nhood_last_error());
+    if (status) return 0;
+    const struct nh_cuda_operation *operation = (const void *)built;
+    const int64_t tiles = operation->step[0]->work_tiles;
+    built->destroy(built);
+    return tiles;
+}
+
+/* Axes of small windows that are alike are exchanged in a launch for a group, if work tiles then have fewer rows that do not exist. */
+static void check_turned(void) {
+    struct nh_problem problem;
+    struct nh_config config;
+    memset(&config, 0, sizeof config);
+    read_problem("fwd:bf16:b9h12d64:64x64:w7x7", &problem);
+    CHECK(nh_solver_cuda_small.candidates(&problem, &f.device[0], &config, 1) == 1, "no config");
+    const int64_t one = tiles_of(&config, "fwd:bf16:b1h12d64:19x14:w7x7", true),
+                  other = tiles_of(&config, "fwd:bf16:b1h12d64:14x19:w7x7", true);
+    const int64_t alone[] = {tiles_of(&config, "fwd:bf16:b1h12d64:19x14:w7x7", false),
+                             tiles_of(&config, "fwd:bf16:b1h12d64:14x19:w7x7", false)};
+    CHECK(alone[0] != alone[1], "%lld work tiles", (long long)alone[0]);
+    CHECK(one == other && one == nh_min(alone[0], alone[1]),
+          "%lld and %lld work tiles, alone %lld and %lld", (long long)one, (long long)other,
+          (long long)alone[0], (long long)alone[1]);
+    CHECK(tiles_of(&config, "fwd:bf16:b1h12d64:19x14:w7x5", true) ==
+              tiles_of(&config, "fwd:bf16:b1h12d64:19x14:w7x5", false),
+          "axes with different windows");
+}
+
 int main(void) {
     fake_driver_reset(90);
     fake.for_members = true;
@@ -453,6 +490,7 @@ int main(void) {
     check_windows();
     check_refusals();
     check_room();
+    check_turned();
     fixture_close(&f, "groups");
     check_failing_call(&f, "memory_allocate", make_boxes);
     check_failing_call(&f, "memory_send", make_boxes);

@@ -23,8 +23,11 @@ static const struct nh_knob knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
-static bool work(const struct nh_problem *problem, const struct nh_device *device,
+static bool work(const struct nh_problem *given, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
+    struct nh_problem room;
+    const struct nh_problem *problem =
+        nh_small_turned(given, device->kernels_later, config->value, &room);
     bool forward = problem->op == NHOOD_OP_FWD;
     enum small_pass pass = forward ? SMALL_FORWARD : SMALL_BY_QUERY,
                     last = forward ? SMALL_FORWARD : SMALL_BY_KEY;
@@ -224,9 +227,11 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     return status || !bias_gradient ? status : nh_cuda_add_bias_sum(operation, problem, *step);
 }
 
-static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *problem,
+static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *given,
                               const struct nh_config *config) {
     const int32_t *value = config->value;
+    struct nh_problem room;
+    const struct nh_problem *problem = nh_small_turned(given, operation->for_group, value, &room);
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     if (problem->op == NHOOD_OP_FWD)

@@ -69,6 +69,11 @@ struct nh_small_boxes {
 
 /* ---- small_shape.c ---- */
 
+/* The problem as a launch for a group sees it: in 2-D perhaps with its axes exchanged, if they are alike but for their length and
+ * work tiles then have fewer rows in all that do not exist. `problem` itself or `room`. Only extents and strides change. */
+const struct nh_problem *nh_small_turned(const struct nh_problem *problem, bool for_group,
+                                         const int32_t *value, struct nh_problem *room);
+
 /* The first step: what the problem alone says. */
 struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
                                       const struct nh_cuda_device *cuda, enum small_pass pass);

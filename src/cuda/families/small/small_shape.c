@@ -138,6 +138,41 @@ static int least_pairs(const struct nh_small_launch *launch) {
     return small_box_blocks(config) > config->chunk_blocks ? 0 : (int)nh_ceil_div(columns, 16);
 }
 
+/* Whether axes may be exchanged: what differs, or is close to both ends, would need another kernel. */
+static bool is_plain(const struct nh_axis *axis, int64_t window) {
+    return axis->window == window && axis->stride == 1 && axis->dilation == 1 && !axis->causal &&
+           !axis->windows.kind && !nh_is_cut(axis) && axis->length >= 2 * window;
+}
+
+const struct nh_problem *nh_small_turned(const struct nh_problem *problem, bool for_group,
+                                         const int32_t *value, struct nh_problem *room) {
+    const struct nh_axis *axis = problem->axis;
+    const double most = 0.98; /* of the rows: less gain is not worth lines that lie further apart */
+    double rows = 0, turned_rows = 0;
+    if (!for_group || problem->rank != 2 || problem->has_bias ||
+        16 / value[NH_SMALL_WARP_TILE_1] != value[NH_SMALL_WARP_TILE_1] ||
+        !is_plain(&axis[1], axis[2].window) || !is_plain(&axis[2], axis[1].window))
+        return problem;
+    for (int pass = 0; pass < (problem->op == NHOOD_OP_FWD ? 1 : 2); pass++) {
+        const int32_t *tile = value + (pass ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
+        const double of_tile = (double)tile[1] * tile[2];
+        rows += of_tile * (double)nh_ceil_div(axis[1].length, tile[1]) *
+                (double)nh_ceil_div(axis[2].length, tile[2]);
+        turned_rows += of_tile * (double)nh_ceil_div(axis[2].length, tile[1]) *
+                       (double)nh_ceil_div(axis[1].length, tile[2]);
+    }
+    if (!(turned_rows < most * rows)) return problem;
+    *room = *problem;
+    room->axis[1] = axis[2];
+    room->axis[2] = axis[1];
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        if (!nh_tensor_of_grid(tensor)) continue;
+        room->strides[tensor].axis[1] = problem->strides[tensor].axis[2];
+        room->strides[tensor].axis[2] = problem->strides[tensor].axis[1];
+    }
+    return room;
+}
+
 struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
                                       const struct nh_cuda_device *cuda, enum small_pass pass) {
     struct nh_small_launch launch = {.problem = problem, .cuda = cuda};
