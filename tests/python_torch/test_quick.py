@@ -4,7 +4,7 @@ import nhood
 import nhood.torch as nt
 import pytest
 import torch
-from nhood import _quick
+from nhood import _groups, _quick, _varlen
 from nhood.torch._groups import na_varlen
 from torch.overrides import TorchFunctionMode
 
@@ -432,6 +432,37 @@ def test_new_sizes_do_not_push_out_what_comes_again(known):
     known.clear()
     nt.na2d(*given, 3)
     assert known == ["torch.na2d"]
+
+
+@needs_module
+def test_new_sizes_are_planned_without_numpy(monkeypatch):
+    """And give what numpy's way gives; samples that are wrong are named by it."""
+    given = [x.requires_grad_() for x in packed()]
+    layouts = {"a list": LAYOUTS, "a table": nt.varlen_table([(9, 9), (2, 4)], 3)}
+
+    def derivatives(name):
+        nhood.clear_cache()
+        named = {"table": layouts[name]} if name == "a table" else {"layouts": layouts[name], "kernel_size": 3}
+        out = nt.neighborhood_attention_varlen(*given, **named)
+        return [out, *torch.autograd.grad(out.square().sum(), given)]
+
+    def refuse(*_):
+        raise AssertionError("numpy's way")
+
+    with pytest.raises(ValueError, match="member 1: kernel_size = 3 exceeds the 2 tokens of axis 0"):
+        derivatives("a table")
+    with pytest.raises(ValueError, match="member 3: kernel_size = 5 exceeds the 4 tokens of axis 0"):
+        nt.neighborhood_attention_varlen(*given, 5, layouts=[(7, 5), (5, 5), (5, 5), (4, 1)])
+    layouts["a table"] = nt.varlen_table([(9, 9), (2, 4)], 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(_groups, "read_table", refuse)
+        patched.setattr(_varlen, "layouts_table", refuse)
+        found = [derivatives(name) for name in layouts]
+    with monkeypatch.context() as patched:
+        for name in ("group_table", "group_plan", "group_bytes", "run_group"):
+            patched.setattr(_quick, name, _quick.nothing)
+        for name, got in zip(layouts, found):
+            assert all(map(torch.equal, got, derivatives(name)))
 
 
 @needs_module
