@@ -11,7 +11,7 @@ from . import _words
 from ._groups import Asked, _outputs, _present, _sizes, _steps, blank_problem
 from ._layouts import Layout
 from ._operations import dtype_of
-from ._plans import Context, Outputs, PlanOwner, cached, give_back, int_in, plan_options, take_scratch
+from ._plans import Context, Outputs, PlanOwner, cached, give_back, int_in, take_scratch
 
 
 class Bounded(NamedTuple):
@@ -86,7 +86,7 @@ def bounded_plan(
     problem, sizes, outputs = _create(asked, of, layouts)
     tokens, owner = sizes["X0"], PlanOwner()
     bound = c.Bound(struct_size=ctypes.sizeof(c.Bound), members=members, tokens=tokens)
-    options = plan_options(context, c.EFFORT_ESTIMATE)  # what is measured is each size's
+    options = context.estimating  # what is measured is each size's
     status = c.lib.nhood_plan_create_bounded(context.handle, device, problem, bound, options, ctypes.byref(owner.handle))
     if status:
         raise c.error(status, _words.of_options(_words.of_member(c.last_error())))

@@ -47,6 +47,8 @@ class Context:
             interrupted=_quick.interrupted,
             log=_quick.keep_log,
         )
+        self.estimating = plan_options(self.solver, c.EFFORT_ESTIMATE)
+        """what plans are made with elsewhere"""
         status = c.lib.nhood_context_create(ctypes.byref(options), ctypes.byref(self.handle))
         _log.hand_on()
         if status:
@@ -361,13 +363,13 @@ def _fill_problem(request: Request, layouts: Sequence[Optional[Layout]]) -> tupl
     return problem, sizes
 
 
-def plan_options(context: Context, effort: int, budget: float = 0.0) -> c.PlanOptions:
-    return c.PlanOptions(ctypes.sizeof(c.PlanOptions), context.solver, effort, budget_s=budget)
+def plan_options(solver: Optional[bytes], effort: int, budget: float = 0.0) -> c.PlanOptions:
+    return c.PlanOptions(ctypes.sizeof(c.PlanOptions), solver, effort, budget_s=budget)
 
 
 def current_options(context: Context) -> c.PlanOptions:
     measuring = context.measuring[-1:]  # at once: other threads change it
-    return measuring[0] if measuring else plan_options(context, c.EFFORT_ESTIMATE)
+    return measuring[0] if measuring else context.estimating
 
 
 def _create(context: Context, device: int, problem: c.Problem, words: Callable[[str], str] = str) -> PlanOwner:

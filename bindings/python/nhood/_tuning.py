@@ -28,7 +28,7 @@ def tune(*problems: str, device: str = "cpu", budget: float = 1.0) -> list[str]:
     budget: seconds per problem, more or less; 0: until every candidate has been timed well.
     """
     context = current_context()
-    options = plan_options(context, c.EFFORT_MEASURE, _seconds(budget))
+    options = plan_options(context.solver, c.EFFORT_MEASURE, _seconds(budget))
     where = _device_number(context, device)
     parsed = [problem for text in problems for problem in _parse_all(text)]
     try:
@@ -49,7 +49,7 @@ def tuning(budget: float = 1.0) -> Iterator[None]:
     remembered as by tune. Where blocks overlap, in one thread or in several, the budget of the one that began last counts.
     """
     context = current_context()
-    options = plan_options(context, c.EFFORT_MEASURE, _seconds(budget))
+    options = plan_options(context.solver, c.EFFORT_MEASURE, _seconds(budget))
     try:
         context.measuring.append(options)
         clear_cache()
