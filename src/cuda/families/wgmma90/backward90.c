@@ -12,7 +12,8 @@ enum {
     STATS_BYTES = 16,
     MOST_STAGES = 4,
     MOST_STAGES_SKIPPING = 6, /* timed: docs/log/wgmma90.md */
-    OWN_PLACES_SKIPPING = 2
+    OWN_PLACES_SKIPPING = 2,
+    OWN_PLACES_SHORT = 2
 };
 
 /* ---- passes ---- */
@@ -108,6 +109,14 @@ static int32_t stack_of(const struct nh_backward90_kernel *kernel, int32_t tile[
     return own[0] > tile[0] ? 0 : own[1] > tile[1] ? 1 : 2;
 }
 
+/* Whether the joint kernel has narrow heads in one dimension, where a work tile has few loop tiles and these are fast: then
+ * the next K and V are fetched early, and more beside the loop is spared (joint90_sums.cuh). */
+static bool short_loops(const struct nh_backward90_kernel *kernel) {
+    enum { MOST_DIM = 64 };
+    return nh_backward90_stores_first(kernel) && nh_box_volume(kernel->loop) == 64 &&
+           nh_max(kernel->problem->dim, kernel->problem->dim_v) <= MOST_DIM;
+}
+
 /* The configuration of a launch as far as shared memory depends on it, with as many stages as fit, or none. */
 static struct wgmma90_config config_of(const struct nh_backward90_kernel *kernel,
                                        enum nh_backward90_pass pass) {
@@ -120,6 +129,7 @@ static struct wgmma90_config config_of(const struct nh_backward90_kernel *kernel
     config.stack = stack_of(kernel, tile);
     config.sum_d_k = facts[pass].sums;
     config.sum_d_v = facts[pass].sums_v;
+    if (short_loops(kernel)) config.own_places = OWN_PLACES_SHORT;
     if (nh_backward90_skips(kernel)) {
         config.skipping = config.stack == 0 ? WGMMA90_SKIP_PLANES : WGMMA90_SKIP_TILES;
         config.own_places = OWN_PLACES_SKIPPING;

@@ -72,8 +72,8 @@ NH_DEVICE void write_out(const nh_tiled_args &args, const maps &maps, const layo
     int share = (int)(args.heads / args.kv_heads);
     unsigned n = 0;
     nh_work_tile work_tile;
-    for (int round = 0, index; (index = next_work_tile(s, round)) < args.tiling.work_tiles; round++) {
-        locate(args, index, work_tile);
+    for (int round = 0, index; (index = take_work_tile(s, round, work_tile)) < args.tiling.work_tiles; round++) {
+        if (!SHORT_LOOPS) locate(args, index, work_tile);
         const int first_tile = work_tile.halo[2] / C.loop[2], stored = STORES_FIRST ? stored_tiles(args, work_tile) : 0;
         int x = sums_start(args, work_tile, 0), y = sums_start(args, work_tile, 1), z = sums_start(args, work_tile, 2);
         int head = (work_tile.batch * (int)args.kv_heads + work_tile.head) * share, tile[3] = {0, 0, 0};
@@ -106,9 +106,20 @@ NH_DEVICE void write_out(const nh_tiled_args &args, const maps &maps, const layo
 
 NH_DEVICE void produce(const nh_tiled_args &args, const maps &maps, const layout &s) {
     if (threadIdx.x == 0) {
+        nh_work_tile located;
         fetch_work_tiles(
-            args, maps, s, [&](int n) { return STORES_FIRST ? claim_last(args, s, n) : claim_work_tile(args, s, n); },
-            [&](int index, nh_work_tile &work_tile) { locate(args, index, work_tile); });
+            args, maps, s,
+            [&](int n) {
+                if constexpr (SHORT_LOOPS) return claim_and_locate(args, s, n, located);
+                return STORES_FIRST ? claim_last(args, s, n) : claim_work_tile(args, s, n);
+            },
+            [&](int index, nh_work_tile &work_tile) {
+                if constexpr (SHORT_LOOPS) {
+                    work_tile = located;
+                } else {
+                    locate(args, index, work_tile);
+                }
+            });
     } else {
         write_out(args, maps, s);
     }
@@ -166,6 +177,50 @@ NH_DEVICE unsigned long long keys_across(const layout &s, int warpgroup) {
     return nh_descriptor(at, chunk_bytes(C.dim), OWN_ROWS * chunk_bytes(C.dim));
 }
 
+/* Shared memory bounds the loop, and products that read a warpgroup's own rows from there once more for every tile take
+ * a fifth of it. So some of their steps of 16 columns have them in registers: all where these suffice, for heads of 128
+ * columns 2 of 8 of K. */
+constexpr bool HOLDS_SOME = STORES_FIRST && LOOP_ROWS == 64 && C.dim == 128 && C.dim_v == 128;
+constexpr int HELD_K = SHORT_LOOPS ? C.dim / 16 : HOLDS_SOME ? 2 : 0, HELD_V = SHORT_LOOPS ? C.dim_v / 16 : 0;
+
+struct held_rows {
+    unsigned k[HELD_K ? 4 * HELD_K : 1], v[HELD_V ? 4 * HELD_V : 1];
+};
+
+/* Loads the first steps of a warpgroup's rows of a tile. Lane l addresses row l % 8 of the 8x8 matrix l / 8: rows 0-7
+ * and 8-15 of 8 columns, twice. */
+template <int DIM, int STEPS> NH_DEVICE void hold_rows(unsigned *held, unsigned tile, int warpgroup) {
+    const int lane = threadIdx.x & 31, row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
+    const int turn = chunk_bytes(DIM) == 128 ? row & 7 : row >> 1 & 3; /* of the swizzle */
+    constexpr int per_chunk = chunk_columns(DIM) / 16;
+    NH_UNROLL for (int i = 0; i < STEPS; i++) {
+        const int part = i % per_chunk * 2 + lane / 16;
+        const unsigned chunk = tile + i / per_chunk * (OWN_ROWS * chunk_bytes(DIM));
+        nh_load_matrices_at(held + 4 * i, chunk + row * chunk_bytes(DIM) + ((part ^ turn) << 4));
+    }
+}
+
+/* issue_rows with the first steps of A in registers. */
+template <int DIM, int STEPS>
+NH_DEVICE void issue_held_rows(float *to, unsigned *held, unsigned long long a, unsigned long long b) {
+    constexpr int per_chunk = chunk_columns(DIM) / 16;
+    NH_UNROLL for (int i = 0; i < DIM / 16; i++) {
+        const int chunk = i / per_chunk, step = i % per_chunk * 2;
+        const unsigned long long ai = a + chunk * (OWN_ROWS * chunk_bytes(DIM) >> 4) + step,
+                                 bi = b + chunk * (LOOP_COLUMNS * chunk_bytes(DIM) >> 4) + step;
+        if (i == 0 && STEPS > 0) {
+            nh_wgmma_held<LOOP_COLUMNS, 0, 0>(to, held, bi);
+        } else if (i == 0) {
+            nh_wgmma_shared<LOOP_COLUMNS, 0, 0>(to, ai, bi);
+        } else if (i < STEPS) {
+            nh_wgmma_held<LOOP_COLUMNS, 1, 0>(to, held + 4 * i, bi);
+        } else {
+            nh_wgmma_shared<LOOP_COLUMNS, 1, 0>(to, ai, bi);
+        }
+    }
+    nh_wgmma_commit();
+}
+
 /* In three dimensions, masks need so many registers that none are left for weights before they are rounded. So dS is
  * computed from rounded weights, which are needed for dV in any case, and dV can start before dP is there. */
 constexpr bool ROUNDED_WEIGHTS = C.rank == 3;
@@ -186,24 +241,27 @@ NH_DEVICE void pack_d_s(unsigned *packed, const unsigned *weight, const float *d
     }
 }
 
-/* A warpgroup, the factor from its products to scores in base 2, and the columns of K for its part of dQ. */
+/* A warpgroup, the factor from its products to scores in base 2, the columns of K for its part of dQ, and the barrier
+ * that releases the owned tiles. */
 struct consumer {
     int warpgroup;
     float scale;
     unsigned long long k_across;
+    unsigned own_free;
 };
 
 /* Processes tile n of this block's loops; after the last of a work tile the owned tiles are released. */
+template <class StoreDV>
 NH_DEVICE void take_tile(const nh_tiled_args &args, const layout &s, const kv_loop &loop, unsigned n, bool last,
-                         const consumer &my, key_rows &r) {
+                         const consumer &my, key_rows &r, held_rows &held, StoreDV store_d_v) {
     unsigned q_tile = stage_at(s, n), d_o_tile = q_tile + Q_BYTES, stats = own_stats(stats_at(s, n));
     unsigned long long d_o = nh_descriptor(d_o_tile, chunk_bytes(C.dim_v), LOOP_ROWS * chunk_bytes(C.dim_v));
     unsigned weight[SCORES / 2], d_s[SCORES / 2];
     float score[SCORES], d_p[SCORES], d_q[D_Q_N / 2];
     nh_barrier_wait(s.full + 8 * slot(n), phase(n));
     nh_wgmma_fence();
-    issue_rows<C.dim>(score, r.k, nh_descriptor(q_tile, chunk_bytes(C.dim), 16));
-    issue_rows<C.dim_v>(d_p, r.v, nh_descriptor(d_o_tile, chunk_bytes(C.dim_v), 16));
+    issue_held_rows<C.dim, HELD_K>(score, held.k, r.k, nh_descriptor(q_tile, chunk_bytes(C.dim), 16));
+    issue_held_rows<C.dim_v, HELD_V>(d_p, held.v, r.v, nh_descriptor(d_o_tile, chunk_bytes(C.dim_v), 16));
     nh_wgmma_wait<1>();
     mask_tile(args, loop, score);
     weigh(score, stats, my.scale);
@@ -230,32 +288,59 @@ NH_DEVICE void take_tile(const nh_tiled_args &args, const layout &s, const kv_lo
     issue_d_q(d_q, nh_descriptor(d_s_at(s, n) + my.warpgroup / D_Q_PARTS * 64 * 128, 128, 16), my.k_across);
     issue_d_k(r.d_k, d_s, nh_descriptor(q_tile, chunk_bytes(C.dim), LOOP_ROWS * chunk_bytes(C.dim)));
     nh_wgmma_wait<1>();
-    if (last) release(s.own_free);
+    if (last) release(my.own_free);
     pass_on_d_q(s, d_q, my.warpgroup, n);
+    if (SHORT_LOOPS && last) store_d_v();
     nh_wgmma_wait<0>();
     release_warp(s.free + 8 * slot(n));
+}
+
+/* Points at the place of a block's n-th work tile, waits for it and loads what is held. */
+NH_DEVICE void begin_own(const layout &s, unsigned n, consumer &my, key_rows &r, held_rows &held) {
+    const unsigned place = own_place(n), k = place * K_BYTES, v = place * V_BYTES;
+    if (C.own_places > 1) {
+        key_rows_set(r, s, my.warpgroup);
+        r.k += k >> 4;
+        r.v += v >> 4;
+        my.k_across = keys_across(s, my.warpgroup) + (k >> 4);
+        my.own_free = s.own_free + 8 * place;
+    }
+    nh_barrier_wait(s.own_full + 8 * place, own_phase(n));
+    hold_rows<C.dim, HELD_K>(held.k, s.k + k, my.warpgroup);
+    hold_rows<C.dim_v, HELD_V>(held.v, s.v + v, my.warpgroup);
 }
 
 NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup) {
     int row = 64 * warpgroup + (threadIdx.x / 32 & 3) * 16 + (threadIdx.x & 31) / 4;
     int group_heads = (int)(args.heads / args.kv_heads);
-    const consumer my = {warpgroup, (float)(args.scale * NH_LOG2E), keys_across(s, warpgroup)};
+    consumer my = {warpgroup, (float)(args.scale * NH_LOG2E), keys_across(s, warpgroup), s.own_free};
     unsigned n = 0;
     nh_work_tile work_tile;
     kv_loop loop;
     key_rows r;
     key_rows_set(r, s, warpgroup);
-    for (int round = 0, index; (index = next_work_tile(s, round)) < args.tiling.work_tiles; round++) {
-        locate(args, index, work_tile);
+    for (int round = 0, index; (index = take_work_tile(s, round, work_tile)) < args.tiling.work_tiles; round++) {
+        if (!SHORT_LOOPS) locate(args, index, work_tile);
+        float zero = 0; /* or NaN, if a sum is not finite */
+        held_rows held;
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
         key_rows_clear(r);
-        nh_barrier_wait(s.own_full, round & 1);
+        begin_own(s, (unsigned)round, my, r, held);
         for (int left = group_heads * (loop.last + 1); left > 0; left--, n++) {
-            take_tile(args, s, loop, n, left == 1, my, r);
+            take_tile(args, s, loop, n, left == 1, my, r, held, [&] {
+                finish_rows<C.dim_v>(args, work_tile, NH_D_V, row, r.d_v, 1);
+                zero = doubt<C.dim_v / 2>(r.d_v);
+            });
             advance(loop, work_tile);
             if (loop.t > loop.last) kv_loop_restart(loop);
         }
-        if (finish_keys(args, work_tile, row, r) != 0) note_repair(args);
+        if (SHORT_LOOPS) {
+            finish_rows<C.dim>(args, work_tile, NH_D_K, row, r.d_k, (float)args.scale);
+            zero += doubt<C.dim / 2>(r.d_k);
+        } else {
+            zero = finish_keys(args, work_tile, row, r);
+        }
+        if (zero != 0) note_repair(args);
     }
 }
 

@@ -37,6 +37,41 @@ NH_DEVICE int claim_last(const nh_tiled_args &args, const layout &s, int n) {
     return pass_on_work_tile(s, n, claimed < all ? all - 1 - claimed : all);
 }
 
+/* Where loops are short (backward90.c), what a work tile begins and ends with takes a fifth of the time. So the next K
+ * and V are fetched early, work tiles are passed on located, as that takes a division for every coordinate, and dV is
+ * stored while the last product for dK runs. */
+constexpr bool SHORT_LOOPS = C.own_places > 1;
+static_assert(!SHORT_LOOPS || STORES_FIRST, "work tiles are claimed from the last one on");
+static_assert(!SHORT_LOOPS || wgmma90_shared_bytes(&C) + sizeof(nh_work_tile) <= 227 * 1024, "a block's shared memory");
+
+/* The work tile that is passed on. */
+NH_DEVICE nh_work_tile &passed_work_tile(void) {
+    __shared__ nh_work_tile work_tile;
+    return work_tile;
+}
+
+/* Claims the last work tile that is left, locates it and passes it on. */
+NH_DEVICE int claim_and_locate(const nh_tiled_args &args, const layout &s, int n, nh_work_tile &work_tile) {
+    const unsigned all = (unsigned)args.tiling.work_tiles;
+    const unsigned claimed = atomicAdd((unsigned *)args.tensor[NH_QUEUE].data, 1u);
+    if (claimed >= all) return pass_on_work_tile(s, n, all);
+    locate(args, (int)(all - 1 - claimed), work_tile);
+    nh_barrier_wait(s.queue_free, n & 1 ^ 1);
+    passed_work_tile() = work_tile;
+    return pass_on_work_tile(s, n, all - 1 - claimed);
+}
+
+/* Takes the block's next work tile, located if it is passed on so. Its number, or that of all: there is none. */
+NH_DEVICE int take_work_tile(const layout &s, int n, nh_work_tile &work_tile) {
+    if constexpr (!SHORT_LOOPS) return next_work_tile(s, n);
+    int index;
+    nh_barrier_wait(s.queue_full, n & 1);
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(s.queue) : "memory");
+    work_tile = passed_work_tile();
+    nh_barrier_arrive(s.queue_free);
+    return index;
+}
+
 /* How many tiles at the beginning of the loop no later key tile sees. */
 NH_DEVICE int stored_tiles(const nh_tiled_args &args, const nh_work_tile &work_tile) {
     const int next = work_tile.own[2] + C.own[2];
