@@ -208,8 +208,8 @@ static bool find_near(const struct together *together, const struct nh_known *kn
     return least < INFINITY;
 }
 
-/* Searches, for a launch that nobody shares, of which only the time counts, and for a group of such problems. Takes the choice of an
- * earlier leader instead if that is about as fast, as it has kernels. */
+/* Searches, for a launch that nobody shares and for a group of such problems. Only the time counts, as kernels of groups serve many
+ * sizes anyway. Takes the choice of an earlier leader instead if that is about as fast, as it has kernels. */
 static nhood_status search(const struct together *together, const struct nh_known *known,
                            const struct nh_problem *problem, struct nh_lead *lead) {
     struct nh_request request = *together->request;
@@ -222,7 +222,7 @@ static nhood_status search(const struct together *together, const struct nh_know
     request.problem = &filled;
     request.device = &grouped;
     lead->apart = false;
-    status = nh_planner_choose(&request, &lead->choice);
+    status = nh_planner_choose_fastest(&request, &lead->choice);
     lead->ns = status ? INFINITY : ns_by(together, lead, problem);
     lead->apart = about(lead->alone.estimate_ns) < lead->ns;
     if (lead->apart) {
