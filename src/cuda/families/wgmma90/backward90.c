@@ -13,7 +13,7 @@ enum {
     MOST_STAGES = 4,
     MOST_STAGES_SKIPPING = 6, /* timed: docs/log/wgmma90.md */
     OWN_PLACES_SKIPPING = 2,
-    OWN_PLACES_SHORT = 2
+    OWN_PLACES_JOINT = 2
 };
 
 /* ---- passes ---- */
@@ -109,11 +109,12 @@ static int32_t stack_of(const struct nh_backward90_kernel *kernel, int32_t tile[
     return own[0] > tile[0] ? 0 : own[1] > tile[1] ? 1 : 2;
 }
 
-/* Whether the joint kernel has narrow heads in one dimension, where a work tile has few loop tiles and these are fast: then
- * the next K and V are fetched early, and more beside the loop is spared (joint90_sums.cuh). */
-static bool short_loops(const struct nh_backward90_kernel *kernel) {
-    enum { MOST_DIM = 64 };
+/* Whether the joint kernel has two places for K and V, and keeps them in registers (joint90_sums.cuh): for narrow heads in
+ * one dimension. Timed: windows of 256 and 1,024 gain 3 and 4 %, of 129 lose 5 %, as loops have four tiles there. */
+static bool two_places(const struct nh_backward90_kernel *kernel) {
+    enum { MOST_DIM = 64, LEAST_WINDOW = 256 };
     return nh_backward90_stores_first(kernel) && nh_box_volume(kernel->loop) == 64 &&
+           kernel->problem->axis[NH_AXES - 1].window >= LEAST_WINDOW &&
            nh_max(kernel->problem->dim, kernel->problem->dim_v) <= MOST_DIM;
 }
 
@@ -129,7 +130,7 @@ static struct wgmma90_config config_of(const struct nh_backward90_kernel *kernel
     config.stack = stack_of(kernel, tile);
     config.sum_d_k = facts[pass].sums;
     config.sum_d_v = facts[pass].sums_v;
-    if (short_loops(kernel)) config.own_places = OWN_PLACES_SHORT;
+    if (two_places(kernel)) config.own_places = OWN_PLACES_JOINT;
     if (nh_backward90_skips(kernel)) {
         config.skipping = config.stack == 0 ? WGMMA90_SKIP_PLANES : WGMMA90_SKIP_TILES;
         config.own_places = OWN_PLACES_SKIPPING;

@@ -73,7 +73,7 @@ NH_DEVICE void write_out(const nh_tiled_args &args, const maps &maps, const layo
     unsigned n = 0;
     nh_work_tile work_tile;
     for (int round = 0, index; (index = take_work_tile(s, round, work_tile)) < args.tiling.work_tiles; round++) {
-        if (!SHORT_LOOPS) locate(args, index, work_tile);
+        if (!TWO_PLACES) locate(args, index, work_tile);
         const int first_tile = work_tile.halo[2] / C.loop[2], stored = STORES_FIRST ? stored_tiles(args, work_tile) : 0;
         int x = sums_start(args, work_tile, 0), y = sums_start(args, work_tile, 1), z = sums_start(args, work_tile, 2);
         int head = (work_tile.batch * (int)args.kv_heads + work_tile.head) * share, tile[3] = {0, 0, 0};
@@ -110,11 +110,11 @@ NH_DEVICE void produce(const nh_tiled_args &args, const maps &maps, const layout
         fetch_work_tiles(
             args, maps, s,
             [&](int n) {
-                if constexpr (SHORT_LOOPS) return claim_and_locate(args, s, n, located);
+                if constexpr (TWO_PLACES) return claim_and_locate(args, s, n, located);
                 return STORES_FIRST ? claim_last(args, s, n) : claim_work_tile(args, s, n);
             },
             [&](int index, nh_work_tile &work_tile) {
-                if constexpr (SHORT_LOOPS) {
+                if constexpr (TWO_PLACES) {
                     work_tile = located;
                 } else {
                     locate(args, index, work_tile);
@@ -177,11 +177,9 @@ NH_DEVICE unsigned long long keys_across(const layout &s, int warpgroup) {
     return nh_descriptor(at, chunk_bytes(C.dim), OWN_ROWS * chunk_bytes(C.dim));
 }
 
-/* Shared memory bounds the loop, and products that read a warpgroup's own rows from there once more for every tile take
- * a fifth of it. So some of their steps of 16 columns have them in registers: all where these suffice, for heads of 128
- * columns 2 of 8 of K. */
-constexpr bool HOLDS_SOME = STORES_FIRST && LOOP_ROWS == 64 && C.dim == 128 && C.dim_v == 128;
-constexpr int HELD_K = SHORT_LOOPS ? C.dim / 16 : HOLDS_SOME ? 2 : 0, HELD_V = SHORT_LOOPS ? C.dim_v / 16 : 0;
+/* With TWO_PLACES, a warpgroup's own rows are in registers, which products would read from shared memory once more for
+ * every tile: so many steps of 16 columns. */
+constexpr int HELD_K = TWO_PLACES ? C.dim / 16 : 0, HELD_V = TWO_PLACES ? C.dim_v / 16 : 0;
 
 struct held_rows {
     unsigned k[HELD_K ? 4 * HELD_K : 1], v[HELD_V ? 4 * HELD_V : 1];
@@ -290,7 +288,7 @@ NH_DEVICE void take_tile(const nh_tiled_args &args, const layout &s, const kv_lo
     nh_wgmma_wait<1>();
     if (last) release(my.own_free);
     pass_on_d_q(s, d_q, my.warpgroup, n);
-    if (SHORT_LOOPS && last) store_d_v();
+    if (TWO_PLACES && last) store_d_v();
     nh_wgmma_wait<0>();
     release_warp(s.free + 8 * slot(n));
 }
@@ -320,7 +318,7 @@ NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup
     key_rows r;
     key_rows_set(r, s, warpgroup);
     for (int round = 0, index; (index = take_work_tile(s, round, work_tile)) < args.tiling.work_tiles; round++) {
-        if (!SHORT_LOOPS) locate(args, index, work_tile);
+        if (!TWO_PLACES) locate(args, index, work_tile);
         float zero = 0; /* or NaN, if a sum is not finite */
         held_rows held;
         kv_loop_begin(args, work_tile, warpgroup, row, loop);
@@ -334,7 +332,7 @@ NH_DEVICE void consume(const nh_tiled_args &args, const layout &s, int warpgroup
             advance(loop, work_tile);
             if (loop.t > loop.last) kv_loop_restart(loop);
         }
-        if (SHORT_LOOPS) {
+        if (TWO_PLACES) {
             finish_rows<C.dim>(args, work_tile, NH_D_K, row, r.d_k, (float)args.scale);
             zero += doubt<C.dim / 2>(r.d_k);
         } else {

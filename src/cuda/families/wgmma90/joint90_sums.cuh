@@ -37,12 +37,12 @@ NH_DEVICE int claim_last(const nh_tiled_args &args, const layout &s, int n) {
     return pass_on_work_tile(s, n, claimed < all ? all - 1 - claimed : all);
 }
 
-/* Where loops are short (backward90.c), what a work tile begins and ends with takes a fifth of the time. So the next K
- * and V are fetched early, work tiles are passed on located, as that takes a division for every coordinate, and dV is
- * stored while the last product for dK runs. */
-constexpr bool SHORT_LOOPS = C.own_places > 1;
-static_assert(!SHORT_LOOPS || STORES_FIRST, "work tiles are claimed from the last one on");
-static_assert(!SHORT_LOOPS || wgmma90_shared_bytes(&C) + sizeof(nh_work_tile) <= 227 * 1024, "a block's shared memory");
+/* For narrow heads (backward90.c), what a work tile begins and ends with takes up to a fifth of the time. So the next K
+ * and V are fetched early, to a second place, work tiles are passed on located, as that takes a division for every
+ * coordinate, and dV is stored while the last product for dK runs. */
+constexpr bool TWO_PLACES = C.own_places > 1;
+static_assert(!TWO_PLACES || STORES_FIRST, "work tiles are claimed from the last one on");
+static_assert(!TWO_PLACES || wgmma90_shared_bytes(&C) + sizeof(nh_work_tile) <= 227 * 1024, "a block's shared memory");
 
 /* The work tile that is passed on. */
 NH_DEVICE nh_work_tile &passed_work_tile(void) {
@@ -63,7 +63,7 @@ NH_DEVICE int claim_and_locate(const nh_tiled_args &args, const layout &s, int n
 
 /* Takes the block's next work tile, located if it is passed on so. Its number, or that of all: there is none. */
 NH_DEVICE int take_work_tile(const layout &s, int n, nh_work_tile &work_tile) {
-    if constexpr (!SHORT_LOOPS) return next_work_tile(s, n);
+    if constexpr (!TWO_PLACES) return next_work_tile(s, n);
     int index;
     nh_barrier_wait(s.queue_full, n & 1);
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(index) : "r"(s.queue) : "memory");
