@@ -123,13 +123,12 @@ static bool argument_matches(const struct argument *argument, const struct given
     if (given->type != argument->type) return false;
     const struct layout *layout = &given->layout;
     const size_t bytes = (size_t)argument->axes * sizeof(int64_t);
-    if (layout->dtype != argument->dtype || layout->axes != argument->axes ||
-        memcmp(layout->shape, argument->shape, bytes) ||
-        memcmp(layout->strides, argument->strides, bytes))
-        return false;
-    return !argument->is_content ||
-           (layout->device == ON_CPU && !memcmp(layout->data, PyBytes_AsString(argument->value),
-                                                (size_t)PyBytes_Size(argument->value)));
+    const bool same = layout->dtype == argument->dtype && layout->axes == argument->axes &&
+                      !memcmp(layout->shape, argument->shape, bytes) &&
+                      !memcmp(layout->strides, argument->strides, bytes);
+    if (!same || !argument->is_content) return same;
+    return layout->device == ON_CPU && !memcmp(layout->data, PyBytes_AsString(argument->value),
+                                               (size_t)PyBytes_Size(argument->value));
 }
 
 /* Describes an argument, with references. False for one that cannot be remembered. */
