@@ -24,6 +24,7 @@ def run(name, folder, program):
         [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{name}:\n{done.stderr}"
+    return done.stdout
 
 
 def run_blocks(name, folder):
@@ -31,6 +32,11 @@ def run_blocks(name, folder):
     run(name, folder, "\n".join(blocks_of(name)))
 
 
-def run_each_block(name, folder):
-    """Each with no names but its own."""
-    run(name, folder, "\n".join(f"exec({block!r}, {{}})" for block in blocks_of(name)))
+def run_documents(names, each_block, folder):
+    """Several documents in one process, as importing torch takes most of one's time: each has no names but its own, and of those in
+    each_block every block. An error's traceback names the document, and the block's number."""
+    programs = [(name, "\n".join(blocks_of(name))) for name in names]
+    programs += [(f"{name}, block {i}", block) for name in each_block for i, block in enumerate(blocks_of(name), 1)]
+    lines = [f"exec(compile({program!r}, {name!r}, 'exec'), {{'__name__': '__main__'}})" for name, program in programs]
+    said = run("documents", folder, "\n".join([*lines, "print('all of them')"]))
+    assert said.endswith("all of them\n")  # none has ended the process

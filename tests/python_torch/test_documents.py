@@ -5,28 +5,25 @@ import subprocess
 import sys
 
 import pytest
-from documents import blocks_of, run_blocks, run_each_block
+from documents import blocks_of, run_blocks, run_documents
 
 NAMES = [
     "docs/groups.md",
     "docs/migrating-from-natten.md",
     "docs/models.md",
-    "docs/pytorch.md",
     "docs/regions.md",
     "docs/windows.md",
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_python_in_documents(name, tmp_path):
-    if name == "docs/pytorch.md" and not shutil.which("g++"):
+def test_python_in_documents(tmp_path):
+    run_documents(NAMES, ["README.md", "docs/how-do-i.md"], tmp_path)
+
+
+def test_python_that_compiles(tmp_path):
+    if not shutil.which("g++"):
         pytest.skip("torch.compile needs a C++ compiler")
-    run_blocks(name, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/how-do-i.md"])
-def test_each_block_in_documents(name, tmp_path):
-    run_each_block(name, tmp_path)
+    run_blocks("docs/pytorch.md", tmp_path)
 
 
 def test_distributed(tmp_path):

@@ -1,5 +1,6 @@
 """What surrounds NATTEN's functions: switches, helpers, and the names themselves."""
 
+import functools
 import importlib
 import inspect
 import os
@@ -81,12 +82,20 @@ def test_determinism_and_parallelism_over_keys():
     assert natten.is_kv_parallelism_in_fused_na_enabled()
 
 
-def test_defaults_of_older_versions():
+@functools.lru_cache(maxsize=None)
+def said_by_version(version):
+    """The defaults of a version that the environment asks for (None: it does not), and its name and the module of its functions: by one
+    process, of which importing torch is most."""
     code = "import nhood.compat.natten as n; n.install(); import natten; print(natten.is_kv_parallelism_in_fused_na_enabled(), end=' '); "
     code += "natten.use_fused_na(); print(natten.is_kv_parallelism_in_fused_na_enabled(), end=' '); "
-    code += "natten.context.NattenContext.reset(); print(natten.is_kv_parallelism_in_fused_na_enabled())"
-    assert in_new_process(code, NHOOD_NATTEN_VERSION="0.17.5") == "False True False"
-    assert in_new_process(code) == "True True True"
+    code += "natten.context.NattenContext.reset(); print(natten.is_kv_parallelism_in_fused_na_enabled()); "
+    code += "print(natten.__version__, natten.na1d.__module__)"
+    return in_new_process(code, **({} if version is None else {"NHOOD_NATTEN_VERSION": version})).splitlines()
+
+
+def test_defaults_of_older_versions():
+    assert said_by_version("0.17.5")[0] == "False True False"
+    assert said_by_version(None)[0] == "True True True"
 
 
 def test_a_changed_setting_outlasts_a_change_of_version():
@@ -510,9 +519,8 @@ def test_wheel(tmp_path):
 
 
 def test_version_from_the_environment():
-    code = "import nhood.compat.natten as n; n.install(); import natten; print(natten.__version__, natten.na1d.__module__)"
-    assert in_new_process(code) == "0.21.7 nhood.compat.natten.functional"
-    assert in_new_process(code, NHOOD_NATTEN_VERSION="0.17.5") == "0.17.5 nhood.compat.natten._v017"
+    assert said_by_version(None)[1] == "0.21.7 nhood.compat.natten.functional"
+    assert said_by_version("0.17.5")[1] == "0.17.5 nhood.compat.natten._v017"
 
 
 def test_another_natten_is_not_replaced():
