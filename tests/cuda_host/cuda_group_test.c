@@ -364,9 +364,11 @@ static nhood_status make_images(void) {
 static bool hosts_but_for_room(const struct nh_cuda_operation *operation) {
     bool hosts = operation->count > 0 && operation->count < NH_CUDA_STEPS;
     for (int32_t s = 0; s < operation->count; s++) {
-        struct nh_cuda_step step = *operation->step[s];
-        step.shared_bytes = 0;
-        hosts = hosts && nh_cuda_serves_members(operation, &step);
+        struct nh_cuda_step *step = operation->step[s];
+        const int64_t bytes = step->shared_bytes;
+        step->shared_bytes = 0;
+        hosts = hosts && nh_cuda_serves_members(operation, step);
+        step->shared_bytes = bytes;
     }
     return hosts;
 }
