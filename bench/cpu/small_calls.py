@@ -28,9 +28,11 @@ import argparse
 import contextlib
 import ctypes
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Callable, Optional
 
 import nhood
@@ -38,6 +40,8 @@ import numpy as np
 from cpu_peers import PlainProblem, compile_plain_loop
 from nhood import _arrays, _library, _plans, _quick
 from nhood._operations import FORWARD
+
+sys.path[:0] = map(str, Path(__file__).parents[1].iterdir())  # modules of all folders of bench
 
 SHAPE = (1, 7, 7, 1, 32)
 WINDOW = 3
@@ -206,6 +210,29 @@ def training_lines(device: str) -> dict[str, tuple[Callable[[], Any], Callable[[
     return dict(zip(rows, zip(ours, dense)))
 
 
+def times_in_turn(
+    rows: Mapping[str, Sequence[Callable[[], Any]]], turns: int, finish: Optional[Callable[[], None]]
+) -> dict[str, list[list[float]]]:
+    """µs of each call of each row: all calls are timed one after the other, in each turn."""
+    times: dict[str, list[list[float]]] = {row: [[] for _ in calls] for row, calls in rows.items()}
+    for _ in range(turns):
+        for row, calls in rows.items():
+            for call, taken in zip(calls, times[row]):
+                taken.append(time_of(call, finish))
+    return times
+
+
+def print_heading(device: str) -> None:
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else nhood.devices()[0].description
+    print(f"nhood {nhood.version()}, {name}, {with_or_without()} nhood_quick, torch {torch.__version__}\n")
+
+
+def cell(times: Sequence[float]) -> str:
+    return f"{statistics.median(times):.1f} ({min(times):.1f})"
+
+
 def print_training(turns: int) -> None:
     """Times all calls of training in turn; nhood and dense attention next to each other."""
     import torch
@@ -213,20 +240,11 @@ def print_training(turns: int) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = training_lines(device)
     finish = torch.cuda.synchronize if device == "cuda" else None
-    times: dict[tuple[str, int], list[float]] = {(row, which): [] for row in rows for which in range(2)}
-    for _ in range(turns):
-        for row, which in times:
-            times[row, which].append(time_of(rows[row][which], finish))
-    name = torch.cuda.get_device_name() if device == "cuda" else nhood.devices()[0].description
-    print(f"nhood {nhood.version()}, {name}, {with_or_without()} nhood_quick, torch {torch.__version__}\n")
+    times = times_in_turn(rows, turns, finish)
+    print_heading(device)
     print("| µs, median (fastest turn) | nhood | dense attention | ratio of medians |\n|---|---|---|---|")
-    for row in rows:
-        medians, cells = [], []
-        for which in range(2):
-            samples = times[row, which]
-            medians.append(statistics.median(samples))
-            cells.append(f"{medians[-1]:.1f} ({min(samples):.1f})")
-        print(f"| {row} | {cells[0]} | {cells[1]} | {medians[0] / medians[1]:.2f} |")
+    for row, (ours, dense) in times.items():
+        print(f"| {row} | {cell(ours)} | {cell(dense)} | {statistics.median(ours) / statistics.median(dense):.2f} |")
 
 
 def images(device: str, more: int = 0) -> list[tuple[int, int]]:
@@ -278,43 +296,21 @@ def new_sizes(device: str, turns: int) -> dict[str, list[tuple[float, float]]]:
     """µs of calls whose sizes are new, and of their plans in C, which are made of fewer kernels than there are turns."""
     import nhood.torch as nhood_torch
     import torch
-    from nhood import _groups
-
-    ways, planned = (_groups._create, _quick.group_plan), 0.0
-
-    def timed(create: Callable[..., Any]) -> Callable[..., Any]:
-        def timed_create(*given: Any) -> Any:
-            nonlocal planned
-            start = time.perf_counter()
-            made = create(*given)
-            planned += time.perf_counter() - start
-            return made
-
-        return timed_create
-
-    def host(call: Callable[[], Any], times: list[tuple[float, float]]) -> Any:
-        nonlocal planned
-        if device == "cuda":
-            torch.cuda.synchronize()
-        planned, start = 0.0, time.perf_counter()
-        result = call()
-        times.append(((time.perf_counter() - start) * 1e6, planned * 1e6))
-        return result
+    from timing import plans_of_groups_timed
 
     times: dict[str, list[tuple[float, float]]] = {"forward with gradients": [], "backward": []}
     options: dict[str, Any] = {"device": device, "dtype": torch.bfloat16 if device == "cuda" else torch.float32}
     heads, dim = (4, 32) if device == "cuda" else (1, 8)
-    _groups._create, _quick.group_plan = map(timed, ways)
-    try:
+    with plans_of_groups_timed() as on_host:
         for more in range(1, min(turns, 63) + 1):
             layouts = images(device, more)
             tokens = sum(rows * columns for rows, columns in layouts)
             given = [torch.randn(1, tokens, heads, dim, requires_grad=True, **options) for _ in range(3)]
-            out = host(lambda: nhood_torch.neighborhood_attention_varlen(*given, 3, layouts=layouts), times["forward with gradients"])
+            out, *forward = on_host(lambda: nhood_torch.neighborhood_attention_varlen(*given, 3, layouts=layouts))
             gradient = torch.ones_like(out)
-            host(lambda: torch.autograd.grad(out, given, gradient), times["backward"])
-    finally:
-        _groups._create, _quick.group_plan = ways
+            _, *backward = on_host(lambda: torch.autograd.grad(out, given, gradient))
+            for of, (call, plan) in zip(times.values(), (forward, backward)):
+                of.append((call * 1e6, plan * 1e6))
     return {row: of[len(of) // 3 :] for row, of in times.items()}  # the first ones may compile kernels
 
 
@@ -324,21 +320,15 @@ def print_groups(turns: int) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     finish = torch.cuda.synchronize if device == "cuda" else None
     rows = group_lines(device)
-    times: dict[tuple[str, int], list[float]] = {(row, which): [] for row in rows for which in range(3)}
-    for _ in range(turns):
-        for row, which in times:
-            times[row, which].append(time_of(rows[row][which], finish))
-    name = torch.cuda.get_device_name() if device == "cuda" else nhood.devices()[0].description
-    print(f"nhood {nhood.version()}, {name}, {with_or_without()} nhood_quick, torch {torch.__version__}\n")
+    times = times_in_turn(rows, turns, finish)
+    print_heading(device)
     print("| µs, median (fastest turn) | forward | with gradients | forward and backward |\n|---|---|---|---|")
-    for row in rows:
-        cells = [f"{statistics.median(times[row, i]):.1f} ({min(times[row, i]):.1f})" for i in range(3)]
-        print(f"| {row} | {' | '.join(cells)} |")
+    for row, of_row in times.items():
+        print(f"| {row} | {' | '.join(map(cell, of_row))} |")
     print("\n| 32 images of new sizes, µs, median (fastest) | call | without its plan | its plan in C |\n|---|---|---|---|")
     for row, of in new_sizes(device, turns).items():
         columns = [[call for call, _ in of], [call - plan for call, plan in of], [plan for _, plan in of]]
-        cells = [f"{statistics.median(column):.1f} ({min(column):.1f})" for column in columns]
-        print(f"| {row} | {' | '.join(cells)} |")
+        print(f"| {row} | {' | '.join(map(cell, columns))} |")
 
 
 def devices_of_torch() -> list[str]:

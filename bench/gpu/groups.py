@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import statistics
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,8 +27,7 @@ import torch
 
 import nhood
 import nhood.torch as nt
-from nhood import _groups, _quick
-from timing import medians_in_turn
+from timing import medians_in_turn, plans_of_groups_timed
 
 Call = Callable[..., Any]
 
@@ -138,42 +136,16 @@ def of_samples(name: str, layouts: list[Any], heads: int, dim: int, window: Any,
 def first_calls(layouts: list[Any], heads: int, dim: int, window: Any, device: str, dtype: Any) -> dict[str, float]:
     """What calls take on the host for sizes that are all new, in the median of some, and what of it is the library's plan: forward and
     backward. The first ones, which may compile kernels, are left out."""
-    ways, planned, taken = (_groups._create, _quick.group_plan), 0.0, []
-
-    def timed(create: Call) -> Call:
-        def timed_create(*given: Any) -> Any:
-            nonlocal planned
-            start = time.perf_counter()
-            made = create(*given)
-            planned += time.perf_counter() - start
-            return made
-
-        return timed_create
-
-    def host(call: Callable[[], Any]) -> tuple[Any, float, float]:
-        nonlocal planned
-        synchronize(device)
-        planned, start = 0.0, time.perf_counter()
-        result = call()
-        return result, 1e3 * (time.perf_counter() - start), 1e3 * planned
-
-    _groups._create, _quick.group_plan = map(timed, ways)
-    try:
+    taken = []
+    with plans_of_groups_timed() as on_host:
         for more in range(1, 10):
             others = [tuple(length + more for length in layout) for layout in layouts]
             fresh = drawn((1, sum(int(torch.tensor(layout).prod()) for layout in others)), heads, dim, device, dtype)
-            out, *forward = host(lambda f=fresh, o=others: nt.neighborhood_attention_varlen(*f, window, layouts=o))  # type: ignore[misc]
-            _, *backward = host(lambda f=fresh, o=out: torch.autograd.grad(o, f, torch.ones_like(o)))  # type: ignore[misc]
+            out, *forward = on_host(lambda f=fresh, o=others: nt.neighborhood_attention_varlen(*f, window, layouts=o))  # type: ignore[misc]
+            _, *backward = on_host(lambda f=fresh, o=out: torch.autograd.grad(o, f, torch.ones_like(o)))  # type: ignore[misc]
             taken.append([*forward, *backward])
-    finally:
-        _groups._create, _quick.group_plan = ways
     names = ("forward", "its plan in C", "backward", "plan in C")
-    return dict(zip(names, [statistics.median(of[3:]) for of in zip(*taken)]))
-
-
-def synchronize(device: str) -> None:
-    if device != "cpu":
-        torch.cuda.synchronize()
+    return dict(zip(names, [1e3 * statistics.median(of[3:]) for of in zip(*taken)]))
 
 
 def of_sets(name: str, batch: int, side: int, heads: int, dim: int, device: str, dtype: Any, turns: int) -> dict[str, Any]:

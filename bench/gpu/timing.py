@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,3 +42,35 @@ def medians_in_turn(calls: dict[str, Callable[[], Any]], turns: int) -> dict[str
         for name, call in calls.items():
             times[name].append(1e3 * seconds_of(call, repeats[name]))
     return {name: float(f"{statistics.median(values):.4g}") for name, values in times.items()}
+
+
+@contextlib.contextmanager
+def plans_of_groups_timed() -> Iterator[Callable[[Callable[[], Any]], tuple[Any, float, float]]]:
+    """Gives a function that makes a call, with nothing queued before it, and returns its result, the seconds that it takes on the host, and
+    those of them in which plans of groups are made in C."""
+    from nhood import _groups, _quick
+
+    ways, planned = (_groups._create, _quick.group_plan), 0.0
+
+    def timed(create: Callable[..., Any]) -> Callable[..., Any]:
+        def timed_create(*given: Any) -> Any:
+            nonlocal planned
+            start = time.perf_counter()
+            made = create(*given)
+            planned += time.perf_counter() - start
+            return made
+
+        return timed_create
+
+    def on_host(call: Callable[[], Any]) -> tuple[Any, float, float]:
+        nonlocal planned
+        synchronize()
+        planned, start = 0.0, time.perf_counter()
+        result = call()
+        return result, time.perf_counter() - start, planned
+
+    _groups._create, _quick.group_plan = map(timed, ways)
+    try:
+        yield on_host
+    finally:
+        _groups._create, _quick.group_plan = ways
