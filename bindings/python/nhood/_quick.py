@@ -37,9 +37,8 @@ def _load() -> Any:
         loader.exec_module(module)
     except ImportError:
         return None
-    functions = (c.lib.nhood_plan_execute, c.lib.nhood_plan_execute_group, c.lib.nhood_plan_create_group)
-    functions = (*functions, c.lib.nhood_plan_workspace_bytes)
-    addresses = tuple([ctypes.cast(function, ctypes.c_void_p).value for function in functions])
+    names = ("nhood_plan_execute", "nhood_plan_execute_group", "nhood_plan_create_group", "nhood_plan_workspace_bytes")
+    addresses = tuple([ctypes.cast(getattr(c.lib, name), ctypes.c_void_p).value for name in names])
     if not module.start(addresses, object.__basicsize__, _words.check_call):
         return None
     tried = np.empty((3, 5))[:, 1:4]
