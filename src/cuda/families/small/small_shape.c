@@ -156,10 +156,10 @@ const struct nh_problem *nh_small_turned(const struct nh_problem *problem, bool 
     for (int pass = 0; pass < (problem->op == NHOOD_OP_FWD ? 1 : 2); pass++) {
         const int32_t *tile = value + (pass ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
         const double of_tile = (double)tile[1] * tile[2];
-        rows += of_tile * (double)nh_ceil_div(axis[1].length, tile[1]) *
-                (double)nh_ceil_div(axis[2].length, tile[2]);
-        turned_rows += of_tile * (double)nh_ceil_div(axis[2].length, tile[1]) *
-                       (double)nh_ceil_div(axis[1].length, tile[2]);
+        rows +=
+            of_tile * tiles_of(&axis[1], pass, tile[1], 0) * tiles_of(&axis[2], pass, tile[2], 0);
+        turned_rows +=
+            of_tile * tiles_of(&axis[2], pass, tile[1], 0) * tiles_of(&axis[1], pass, tile[2], 0);
     }
     if (!(turned_rows < most * rows)) return problem;
     *room = *problem;
