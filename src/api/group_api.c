@@ -193,13 +193,16 @@ static void destroy_built(struct nh_members *members) {
         }
 }
 
-/* Builds the operations of the distinct problems, on `device` those that may share launches, and that of the group by `group_build`. */
+/* Builds the operations of the distinct problems on `device`, for a single problem where launches are not shared, and that of the group by
+ * `group_build`. */
 static nhood_status build_with(struct nh_request *request, const struct nh_device *device,
                                nh_group_build_fn *group_build, struct nh_members *members,
                                struct draft *draft) {
+    struct nh_device alone = *device;
+    alone.for_group = false;
     for (int64_t i = 0; i < members->distinct; i++) {
         request->problem = &members->problem[i];
-        nhood_status status = build_one(request, draft->apart[i] ? request->device : device,
+        nhood_status status = build_one(request, draft->apart[i] ? &alone : device,
                                         &draft->choice[i], &members->built[i]);
         if (status) return nh_group_member_error(status, draft->first_of[i]);
     }
@@ -223,7 +226,7 @@ static nhood_status build(nhood_context *context, struct nh_request *request,
     if (request->device->info.kind != NHOOD_DEVICE_CUDA)
         return build_with(request, request->device, nh_registry_group, members, draft);
     struct nh_device device = *request->device;
-    device.kernels_later = true;
+    device.kernels_later = device.for_group = true;
     nhood_status status = build_with(request, &device, nh_registry_group, members, draft);
     if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE &&
         status != NHOOD_ERR_UNSUPPORTED)

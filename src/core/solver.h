@@ -17,9 +17,9 @@ struct nh_device {
     const struct nh_host *host;
     const struct nh_timing *timing; /* NULL: operations cannot be timed */
     bool spec_only; /* known only by its published numbers: estimates work, nothing can be built */
-    /* Operations are members of a group and have no kernels until the backend makes an operation of the group (group.h). Only
-     * of CUDA. */
-    bool kernels_later;
+    /* Operations are members of a group and have no kernels until the backend makes an operation of the group (group.h); and, for
+     * `for_group`, their launches may be those of other members, too. Both only of CUDA. */
+    bool kernels_later, for_group;
     /* What an estimate's problem stands for: so many members, of which its batch consists. At most 1: none, or a single one. */
     double members;
     void *

@@ -423,7 +423,7 @@ nhood_status nh_planner_choose_group(struct nh_group_choices *choices,
                                 .choice = choice,
                                 .apart = apart,
                                 .count = count};
-    together.grouped.kernels_later = true;
+    together.grouped.for_group = true;
     together.member = nh_allocate(host, (size_t)nh_max(count, 1) * sizeof *together.member);
     together.leader = nh_allocate(host, (size_t)nh_max(count, 1) * sizeof *together.leader);
     *failed = 0;

@@ -29,7 +29,7 @@ static nhood_status make(const struct nh_solver *solver, const struct nh_config 
     struct nh_device device = f.device[0];
     nhood_status status = NHOOD_OK;
     memset(made, 0, sizeof *made);
-    device.kernels_later = true;
+    device.kernels_later = device.for_group = true;
     made->group = (struct nh_group){.count = (int64_t)count * times, .member = made->member};
     for (int i = 0; !status && i < count; i++) {
         char text[TEXT];
@@ -250,6 +250,59 @@ static void check_tiles(void) {
     unmake(&alone);
 }
 
+/* The launches of an execute that begin before the one ahead of them has ended, as bits. */
+static unsigned early_launches(struct made *made, const char *what) {
+    unsigned early = 0;
+    CHECK(!run(made, false, -1), "%s: %s", what, nhood_last_error());
+    for (int i = 0; i < fake.launch_count; i++)
+        early |= (unsigned)fake.launch[i].overlaps << i;
+    return early;
+}
+
+/* Launches that need nothing of each other: the first one waits for whatever is ahead of the execute, and none begins early that
+ * shares a workspace with the others. */
+static void check_beside(void) {
+    static const char *const three[] = {"b1h2d64:14x14:w7x7", "b1h2d64:20x30:w7x7:q3+5x0+30",
+                                        "b1h2d64:20x30:w7x7:rpb"};
+    static struct made made;
+    struct nh_cuda_device *cuda = f.device[0].backend;
+    fake.for_members = false; /* each has a launch of its own */
+    nhood_status status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", three, 3, 1, &made);
+    CHECK(!status && made.operation->launches == 3, "%s", nhood_last_error());
+    CHECK(early_launches(&made, "three launches") == 6 && fake.launch_count == 3 &&
+              early_launches(&made, "once more") == 6,
+          "launches that begin early");
+    cuda->overlaps = false;
+    CHECK(early_launches(&made, "a driver that cannot") == 0, "launches that begin early");
+    cuda->overlaps = true;
+    unmake(&made);
+    cuda->arch = 89;
+    status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", three, 2, 1, &made);
+    CHECK(!status && early_launches(&made, "an older GPU") == 0, "launches that begin early");
+    unmake(&made);
+    cuda->arch = 90;
+    status = make(&nh_solver_cuda_naive, &rows, "fwd:f16", three, 1, 1, &made);
+    CHECK(!status && early_launches(&made, "one launch") == 0, "a launch that begins early");
+    unmake(&made);
+    /* steps of one member follow each other as ever */
+    unsigned steps[2];
+    int count[2];
+    for (int i = 0; i < 2; i++) {
+        status = make(&nh_solver_cuda_naive, &rows, "bwd:f16", three + i, 1, 1, &made);
+        steps[i] = status ? 0 : early_launches(&made, three[i]);
+        count[i] = fake.launch_count;
+        unmake(&made);
+    }
+    status = make(&nh_solver_cuda_naive, &rows, "bwd:f16", three, 2, 1, &made);
+    /* the second member takes longer, and comes first */
+    const unsigned early = status ? 0 : early_launches(&made, "two members");
+    CHECK(made.operation->workspace_bytes > 0 && fake.launch_count == count[0] + count[1] &&
+              early == (steps[1] | steps[0] << count[1]),
+          "%d launches, those that begin early: %x", fake.launch_count, early);
+    unmake(&made);
+    fake.for_members = true;
+}
+
 /* Tensor maps are written by one more launch, one map a block, before the others: Q, K, V and O of each member, for which the plan
  * has all but addresses. */
 static void check_maps(void) {
@@ -381,7 +434,7 @@ static int check_room_of(const struct nh_solver *solver, const char *text) {
     struct nh_problem problem, room;
     struct nh_config config[MOST_CONFIGS];
     memset(config, 0, sizeof config);
-    grouped.kernels_later = true;
+    grouped.kernels_later = grouped.for_group = true;
     read_problem(text, &problem);
     const struct nh_problem *view = nh_solver_view(solver, &problem, &room);
     if (nh_solver_refusal(solver, view, &grouped)) return 0;
@@ -447,7 +500,7 @@ static int64_t tiles_of(const struct nh_config *config, const char *text, bool g
     struct nh_device device = f.device[0];
     struct nh_problem problem;
     struct nh_operation *built;
-    device.kernels_later = grouped;
+    device.kernels_later = device.for_group = grouped;
     read_problem(text, &problem);
     const nhood_status status =
         nh_solver_cuda_small.build(&nh_solver_cuda_small, &problem, &device, config, &built);
@@ -488,6 +541,7 @@ int main(void) {
     check_table();
     check_many();
     check_tiles();
+    check_beside();
     check_maps();
     check_windows();
     check_refusals();

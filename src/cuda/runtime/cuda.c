@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OLDEST_ARCH = 80, OLDEST_OVERLAPPING_ARCH = 90, OLDEST_OVERLAPPING_DRIVER = 12030 };
+enum { OLDEST_ARCH = 80, OLDEST_OVERLAPPING_DRIVER = 12030 };
 
 static int attribute(const struct nh_driver *driver, int name, nh_cu_device device) {
     int value = 0;
@@ -41,8 +41,7 @@ static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_dev
     opened->handle = handle;
     opened->arch = 10 * attribute(driver, NH_CU_ATTRIBUTE_MAJOR, handle) +
                    attribute(driver, NH_CU_ATTRIBUTE_MINOR, handle);
-    opened->overlaps =
-        opened->arch >= OLDEST_OVERLAPPING_ARCH && version >= OLDEST_OVERLAPPING_DRIVER;
+    opened->overlaps = opened->arch >= NH_OVERLAPPING_ARCH && version >= OLDEST_OVERLAPPING_DRIVER;
     opened->multiprocessors = attribute(driver, NH_CU_ATTRIBUTE_MULTIPROCESSORS, handle);
     opened->shared_bytes_per_block =
         attribute(driver, NH_CU_ATTRIBUTE_SHARED_BYTES_PER_BLOCK, handle);

@@ -17,6 +17,8 @@ struct nh_cuda {
     char driver_note[512];
 };
 
+enum { NH_OVERLAPPING_ARCH = 90 };
+
 struct nh_cuda_device {
     struct nh_cuda *cuda;
     nh_cu_device handle;
@@ -25,7 +27,7 @@ struct nh_cuda_device {
     /* compute capability, 90 for 9.0 */
     int32_t arch;
     int32_t multiprocessors;
-    /* has programmatic dependent launch, also in graphs: sm_90 with CUDA 12.3 */
+    /* has programmatic dependent launch, also in graphs: NH_OVERLAPPING_ARCH with CUDA 12.3 */
     bool overlaps;
     int64_t shared_bytes_per_block, shared_bytes_per_multiprocessor, l2_bytes;
     /* For tests: the most tiles per work tile that kernels note (kernels/common/tile_note.cuh); 0: none. */

@@ -352,10 +352,12 @@ static nhood_status run_steps(const struct cuda_bounded *created, const nhood_gr
     const struct execute execute = {created, io->count};
     nhood_io all = {.struct_size = sizeof all, .workspace = io->workspace, .stream = io->stream};
     memcpy(all.data, io->data, sizeof all.data);
+    bool follows = false;
     nhood_status status = nh_cuda_check_alignment(operation, &all);
     if (!status) status = read_lengths(created, io);
     return status ? status
-                  : nh_cuda_run_steps(operation, created->steps, &all, launch_step, &execute);
+                  : nh_cuda_run_steps(operation, created->steps, &all, launch_step, &execute,
+                                      &follows);
 }
 
 static nhood_status run(const struct nh_group_operation *operation, const nhood_group_io *io) {
@@ -392,7 +394,7 @@ nhood_status nh_cuda_bounded_build(const struct nh_solver *solver, const struct 
     created->base = (struct nh_group_operation){.run = run, .destroy = destroy};
     created->host = device->host;
     created->bound = bound;
-    later.kernels_later = true;
+    later.kernels_later = later.for_group = true;
     nhood_status status = solver->build(solver, &problem, &later, config, &of_member);
     created->operation = (struct nh_cuda_operation *)(void *)of_member;
     if (!status) status = make(created);

@@ -51,6 +51,7 @@ struct cuda_group {
     const struct nh_group *group;
     struct nh_cuda_device *device;
     int64_t batches, alone; /* alone: members in no batch */
+    int64_t operations;     /* of batches, and of those alone that have tokens */
     struct batch *batch;
     int64_t *member; /* indices of all members: batch after batch, then those alone */
 };
@@ -182,8 +183,10 @@ static nhood_status form_batches(struct cuda_group *created) {
         created->member[i] = candidate[i].member;
         if (candidate[i].batch < 0) {
             created->alone++;
+            created->operations += candidate[i].operation != NULL;
             continue;
         }
+        created->operations += first;
         if (first) created->batch[created->batches++].member = &created->member[i];
         created->batch[created->batches - 1].count++;
     }
@@ -366,6 +369,17 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
     return status;
 }
 
+/* Lets a plan of one launch begin while the launch ahead of it ends, and the one behind it begin while it ends: they need nothing
+ * of each other, as long as they have no workspace, which is the same for all. Drivers that cannot do this get the same kernels, as
+ * others may have compiled them. */
+static void let_overlap(const struct cuda_group *created, struct nh_cuda_operation *operation) {
+    if (created->operations < 2 || created->device->arch < NH_OVERLAPPING_ARCH ||
+        operation->count != 1 || operation->base.workspace_bytes)
+        return;
+    operation->step[0]->overlaps = operation->step[0]->beside = true;
+    nh_kernel_define(operation->spec[0], "NH_BESIDE", 1);
+}
+
 /* The blocks of a launch for members that have so many work tiles, or blocks, together. */
 static int64_t blocks_of(const struct nh_cuda_step *step, int64_t shares) {
     return step->wave_blocks ? nh_min(nh_ceil_div(shares, NH_TILE_SHARES), step->wave_blocks)
@@ -403,6 +417,7 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
         if (!status) step->grid[0] = blocks_of(step, batch->table[s].first[batch->count]);
     }
     if (!status) status = make_maps(created, batch);
+    if (!status) let_overlap(created, operation);
     if (!status) status = nh_cuda_load(operation);
     if (!status) status = nh_cuda_write_kept(operation);
     return status;
@@ -534,11 +549,11 @@ static int64_t set_bases_of_members(const struct cuda_group *created, const stru
 /* Runs of members are launched one after the other, so that no launch may begin before the one ahead of it has ended: that need
  * not be the launch whose results it reads. */
 static nhood_status run_apart(const struct cuda_group *created, const struct batch *batch,
-                              const nhood_group_io *io) {
+                              const nhood_group_io *io, bool *follows) {
     const nhood_io all = packed_io(io);
     nhood_status status = NHOOD_OK;
     struct nh_cuda_members members;
-    bool follows = false; /* the step before this one was one launch for all members */
+    if (!batch->operation->step[0]->beside) *follows = false;
     for (int32_t s = 0; !status && s < batch->steps; s++) {
         const struct nh_cuda_step *step = batch->operation->step[s];
         bool whole = false;
@@ -547,11 +562,11 @@ static nhood_status run_apart(const struct cuda_group *created, const struct bat
             if (!count) continue;
             whole = count == batch->count;
             status = launch_members(batch, s, first, count, false,
-                                    follows && whole && step->overlaps &&
+                                    *follows && whole && step->overlaps &&
                                         batch->operation->device->overlaps,
                                     &all, &members);
         }
-        follows = whole;
+        *follows = whole;
     }
     return status;
 }
@@ -568,7 +583,8 @@ static nhood_status check_alignments(const struct cuda_group *created, const nho
     return status;
 }
 
-static nhood_status run_batches(const struct cuda_group *created, const nhood_group_io *io) {
+static nhood_status run_batches(const struct cuda_group *created, const nhood_group_io *io,
+                                bool *follows) {
     nhood_status status = NHOOD_OK;
     struct nh_cuda_scope scope;
     nhood_group_io packed;
@@ -581,21 +597,31 @@ static nhood_status run_batches(const struct cuda_group *created, const nhood_gr
         const struct batch *batch = &created->batch[b];
         status = run_maps(created, batch, io);
         if (status) break;
-        status = io->member ? run_apart(created, batch, io)
+        status = io->member ? run_apart(created, batch, io, follows)
                             : nh_cuda_run_steps(batch->operation, batch->steps, &all, launch_packed,
-                                                batch);
+                                                batch, follows);
     }
     nh_cuda_leave(created->device, &scope);
     return status;
 }
 
+static nhood_status run_alone(const struct cuda_group *created, const nhood_group_io *io,
+                              int64_t index, bool *follows) {
+    const struct nh_group *group = created->group;
+    if (!group->member[index].problem->batch) return nh_group_run_member(group, io, index);
+    const nhood_io own = nh_group_member_io(group, io, index);
+    const nhood_status status = nh_cuda_run(operation_of(group, index), &own, follows);
+    return status ? nh_group_member_error(status, index) : NHOOD_OK;
+}
+
 static nhood_status run(const struct nh_group_operation *operation, const nhood_group_io *io) {
     const struct cuda_group *created = (const struct cuda_group *)operation;
-    const struct nh_group *group = created->group;
+    bool follows = false; /* the launch ahead is one of this execute */
     nhood_status status = check_alignments(created, io);
-    if (!status) status = run_batches(created, io);
-    for (int64_t i = group->count - created->alone; !status && i < group->count; i++)
-        status = nh_group_run_member(group, io, created->member[i]);
+    if (!status) status = run_batches(created, io, &follows);
+    for (int64_t i = created->group->count - created->alone; !status && i < created->group->count;
+         i++)
+        status = run_alone(created, io, created->member[i], &follows);
     return status;
 }
 
@@ -628,7 +654,10 @@ static nhood_status make_alone(struct cuda_group *created) {
         created->base.launches += operation->count;
         created->base.workspace_bytes = (size_t)nh_max((int64_t)created->base.workspace_bytes,
                                                        (int64_t)operation->base.workspace_bytes);
-        if (operation->count && !operation->step[0]->kernel) status = nh_cuda_load(operation);
+        if (operation->count && !operation->step[0]->kernel) {
+            let_overlap(created, operation);
+            status = nh_cuda_load(operation);
+        }
         if (status) status = nh_group_member_error(status, created->member[i]);
     }
     return status;

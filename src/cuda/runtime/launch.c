@@ -156,27 +156,33 @@ void nh_cuda_set_bases(const struct nh_cuda_step *step, uint32_t used, const nho
 }
 
 nhood_status nh_cuda_run_steps(const struct nh_cuda_operation *operation, int32_t count,
-                               const nhood_io *io, nh_cuda_launch_fn *launch, const void *user) {
+                               const nhood_io *io, nh_cuda_launch_fn *launch, const void *user,
+                               bool *follows) {
     nhood_status status = NHOOD_OK;
-    bool follows = false; /* the step right before this one was launched */
+    if (!operation->step[0]->beside) *follows = false;
     for (int32_t s = 0; !status && s < count; s++) {
         const struct nh_cuda_step *step = operation->step[s];
         const bool launched = nh_cuda_wanted(step, io);
-        const bool overlaps = follows && step->overlaps && operation->device->overlaps;
+        const bool overlaps = *follows && step->overlaps && operation->device->overlaps;
         if (launched) status = launch(user, s, io, overlaps);
-        follows = launched;
+        *follows = launched;
     }
     return status;
 }
 
-static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
-    const struct nh_cuda_operation *operation = (const struct nh_cuda_operation *)base;
+nhood_status nh_cuda_run(const struct nh_cuda_operation *operation, const nhood_io *io,
+                         bool *follows) {
     struct nh_cuda_scope scope;
     nhood_status status = nh_cuda_check_alignment(operation, io);
     if (status || (status = nh_cuda_enter(operation->device, false, &scope))) return status;
-    status = nh_cuda_run_steps(operation, operation->count, io, launch_step, operation);
+    status = nh_cuda_run_steps(operation, operation->count, io, launch_step, operation, follows);
     nh_cuda_leave(operation->device, &scope);
     return status;
+}
+
+static nhood_status run(const struct nh_operation *base, const nhood_io *io) {
+    bool follows = false;
+    return nh_cuda_run((const struct nh_cuda_operation *)base, io, &follows);
 }
 
 static void destroy(struct nh_operation *base) {
@@ -247,7 +253,7 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
     created->device = device->backend;
     created->host = device->host;
     created->aligned = nh_cuda_aligned_tensors(problem);
-    created->for_group = device->kernels_later;
+    created->for_group = device->for_group;
     nhood_status status = nh_cuda_keep_tables(created, problem);
     if (!status) status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))

@@ -67,6 +67,9 @@ struct nh_cuda_step {
      * kernel begins as soon as that one lets it (kernels/common/overlap.cuh), waits itself for what it needs, and does
      * not end before the other has. */
     bool overlaps;
+    /* The first step of a plan that is executed with others (cuda_group.c) and overlaps the launch ahead as well, of which it needs
+     * nothing: the kernel is compiled with NH_BESIDE. */
+    bool beside;
     /* Launched only if one of these tensors is given (bits 1 << NHOOD_D_Q ..); 0: always. */
     uint32_t outputs;
     /* The kernel's one struct of arguments consists of `args`, whose axes have addresses of tables if `tables` is set, then
@@ -174,9 +177,16 @@ nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
 typedef nhood_status nh_cuda_launch_fn(const void *user, int32_t step, const nhood_io *io,
                                        bool overlaps);
 
-/* Launches those of the first `count` steps that have something to do. A step may overlap only the one right before it. */
+/* Launches those of the first `count` steps that have something to do. A step may overlap only the one right before it. follows:
+ * whether the launch ahead of the first step is one of the same execute, which a step `beside` overlaps; set to whether the last
+ * step was launched. */
 nhood_status nh_cuda_run_steps(const struct nh_cuda_operation *operation, int32_t count,
-                               const nhood_io *io, nh_cuda_launch_fn *launch, const void *user);
+                               const nhood_io *io, nh_cuda_launch_fn *launch, const void *user,
+                               bool *follows);
+
+/* Executes a plan; follows: as above. Fails with what its `run` fails with. */
+nhood_status nh_cuda_run(const struct nh_cuda_operation *operation, const nhood_io *io,
+                         bool *follows);
 
 /* The shared memory that a block has for itself; for_group: if it is to serve many members. */
 static inline int64_t nh_cuda_block_room(const struct nh_cuda_device *device, bool for_group) {

@@ -27,7 +27,7 @@ static bool work(const struct nh_problem *given, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
     struct nh_problem room;
     const struct nh_problem *problem =
-        nh_small_turned(given, device->kernels_later, config->value, &room);
+        nh_small_turned(given, device->for_group, config->value, &room);
     bool forward = problem->op == NHOOD_OP_FWD;
     enum small_pass pass = forward ? SMALL_FORWARD : SMALL_BY_QUERY,
                     last = forward ? SMALL_FORWARD : SMALL_BY_KEY;
@@ -36,9 +36,9 @@ static bool work(const struct nh_problem *given, const struct nh_device *device,
                   problem);
     for (; pass <= last; pass++) {
         struct nh_small_launch launch;
-        if (!nh_small_launch_of(problem, device->backend, pass, config->value,
-                                device->kernels_later, &launch) ||
-            (device->kernels_later && !nh_small_hosts(&launch)))
+        if (!nh_small_launch_of(problem, device->backend, pass, config->value, device->for_group,
+                                &launch) ||
+            (device->for_group && !nh_small_hosts(&launch)))
             return false;
         if (nh_small_fetches(&launch)) {
             boxes = boxes || nh_small_boxes_possible(problem, device);

@@ -298,8 +298,8 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     struct boxes boxes;
     bool keys = pass == SMALL_BY_KEY;
     choice->begun = nh_small_begin(problem, device->backend, pass);
-    choice->begun.for_group = device->kernels_later && !nh_small_has_region(problem);
-    choice->grouped = device->kernels_later;
+    choice->begun.for_group = device->for_group && !nh_small_has_region(problem);
+    choice->grouped = device->for_group;
     choice->boxes = nh_small_boxes_possible(problem, device);
     choice->any = any;
     nh_top_configs_start(&choice->top, choice->config, MOST_CANDIDATES);

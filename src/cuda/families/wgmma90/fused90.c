@@ -310,13 +310,13 @@ void nh_fused90_add_work(const struct nh_fused90 *of, const struct nh_fused90_lo
 
 static bool work(const struct nh_problem *problem, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
-    const struct nh_fused90 all = {problem, device->backend, config->value, device->kernels_later};
+    const struct nh_fused90 all = {problem, device->backend, config->value, device->for_group};
     const struct nh_fused90_loops loops = nh_fused90_loops_of(&all);
     nh_work_start(work, NH_OPERATION_FUSED90, problem);
     for (int part = 0; part < nh_value_parts(problem); part++) {
         struct nh_problem room;
         const struct nh_fused90 of = {nh_value_part(problem, part, &room), device->backend,
-                                      config->value, device->kernels_later};
+                                      config->value, device->for_group};
         nh_fused90_add_work(&of, &loops, work);
     }
     return true;
@@ -335,8 +335,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     struct nh_top_n best;
     struct nh_problem room;
     nh_top_configs_start(&best, config, capacity);
-    nh_fused90_search(nh_value_part(problem, 0, &room), device->backend, device->kernels_later,
-                      &best);
+    nh_fused90_search(nh_value_part(problem, 0, &room), device->backend, device->for_group, &best);
     int count = best.count;
     const double worth_ns = nh_problem_partial(problem) ? WORTH_QUEUE_NS : WORTH_LAUNCHES_NS;
     for (int i = 0; i < count; i++)

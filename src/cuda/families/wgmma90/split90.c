@@ -214,7 +214,7 @@ static bool work(const struct nh_problem *problem, const struct nh_device *devic
     for (int keys = 0; keys < 2; keys++) {
         struct nh_backward90_kernel kernel =
             kernel_of(problem, device->backend, config->value, keys);
-        kernel.for_group = device->kernels_later;
+        kernel.for_group = device->for_group;
         const struct nh_backward90_loops loops = nh_backward90_loops_of(&kernel);
         nh_backward90_add_work(&kernel, &loops, work);
     }
@@ -242,7 +242,7 @@ static int candidates(const struct nh_problem *problem, const struct nh_device *
     int count[2];
     for (int keys = 0; keys < 2; keys++) {
         struct nh_backward90_kernel kernel = kernel_of(problem, cuda, tried.value, keys);
-        kernel.for_group = device->kernels_later;
+        kernel.for_group = device->for_group;
         count[keys] = nh_backward90_best(&kernel, pair[keys]);
     }
     nh_top_configs_start(&top, config, capacity);

@@ -33,20 +33,24 @@ enum { NH_MAP_BYTES = 128 };
 
 #define NH_PARAMETER(type) const __grid_constant__ nh_cuda_members nh_launch
 #define NH_TAKE_MEMBER(type)                                                                                           \
+    NH_BEGIN_BESIDE                                                                                                    \
     NH_END_BEYOND                                                                                                      \
     __shared__ type nh_own_args;                                                                                       \
     nh_take_member<0>(nh_launch, nh_member_of_block(nh_launch), &nh_own_args);                                         \
     const type &args = nh_own_args;
 #define NH_PARAMETERS(type, maps_type) NH_PARAMETER(type)
 #define NH_TAKE_MEMBER_AND_MAPS(type, maps_type)                                                                       \
+    NH_BEGIN_BESIDE                                                                                                    \
     __shared__ type nh_own_args;                                                                                       \
     nh_take_member<sizeof(maps_type) / NH_MAP_BYTES>(nh_launch, nh_member_of_block(nh_launch), &nh_own_args);          \
     const type &args = nh_own_args;                                                                                    \
     const maps_type &maps = *(const maps_type *)nh_own.maps;
 #define NH_FOR_MEMBERS(type, work)                                                                                     \
+    NH_BEGIN_BESIDE                                                                                                    \
     __shared__ type nh_own_args;                                                                                       \
     nh_run_members<0>(nh_launch, nh_own_args, [&] { work(nh_own_args); });
 #define NH_FOR_MEMBERS_WITH_MAPS(type, maps_type, work)                                                                \
+    NH_BEGIN_BESIDE                                                                                                    \
     __shared__ type nh_own_args;                                                                                       \
     nh_run_members<sizeof(maps_type) / NH_MAP_BYTES>(nh_launch, nh_own_args,                                           \
                                                      [&] { work(nh_own_args, *(const maps_type *)nh_own.maps); });

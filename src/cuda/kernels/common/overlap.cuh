@@ -21,3 +21,11 @@ __device__ __forceinline__ void nh_follow_launches(void) {
     nh_wait_for_launches();
     nh_let_next_begin();
 }
+
+/* For launches that need nothing of each other (NH_BESIDE): with this in its blocks, each takes the multiprocessors
+ * that the one before it leaves idle at its end. None ends before the one ahead of it, so that whatever waits for the
+ * last one waits for all. */
+struct nh_beside {
+    __device__ __forceinline__ nh_beside() { nh_let_next_begin(); }
+    __device__ __forceinline__ ~nh_beside() { nh_wait_for_launches(); }
+};

@@ -8,18 +8,25 @@
  * by NH_PARAMETERS(type, maps) and NH_TAKE_MEMBER_AND_MAPS(type, maps). A kernel whose loop over work tiles may begin
  * with any of them is a function work(args) or work(args, maps), and calls it by NH_FOR_MEMBERS(type, work) or
  * NH_FOR_MEMBERS_WITH_MAPS(type, maps, work) instead. And the number of a block, and of all blocks, along x. Where a
- * launch is for several problems they are those of the block's own. */
+ * launch is for several problems they are those of the block's own. NH_BESIDE: the launch is one of several that need
+ * nothing of each other. */
+#ifdef NH_BESIDE
+#include "overlap.cuh"
+#define NH_BEGIN_BESIDE const nh_beside beside;
+#else
+#define NH_BEGIN_BESIDE
+#endif
 #ifdef NH_MEMBERS
 #include "members.cuh"
 #else
 #define NH_OWN_BLOCK blockIdx.x
 #define NH_OWN_BLOCKS gridDim.x
 #define NH_PARAMETER(type) const __grid_constant__ type args
-#define NH_TAKE_MEMBER(type)
+#define NH_TAKE_MEMBER(type) NH_BEGIN_BESIDE
 #define NH_PARAMETERS(type, maps_type) const __grid_constant__ type args, const __grid_constant__ maps_type maps
-#define NH_TAKE_MEMBER_AND_MAPS(type, maps_type)
-#define NH_FOR_MEMBERS(type, work) work(args);
-#define NH_FOR_MEMBERS_WITH_MAPS(type, maps_type, work) work(args, maps);
+#define NH_TAKE_MEMBER_AND_MAPS(type, maps_type) NH_BEGIN_BESIDE
+#define NH_FOR_MEMBERS(type, work) NH_BEGIN_BESIDE work(args);
+#define NH_FOR_MEMBERS_WITH_MAPS(type, maps_type, work) NH_BEGIN_BESIDE work(args, maps);
 #define NH_DEALS 0 /* members.cuh */
 #endif
 
