@@ -9,6 +9,7 @@ from typing import Any, Literal, Optional, Union, overload
 import numpy as np
 
 from . import _groups
+from ._bounded import Bounded
 from ._calls import run_group
 from ._functions import Array, FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis
 from ._groups import Asked, layouts_table
@@ -101,6 +102,26 @@ def table_of(
         causal,
         tables,
     )
+
+
+def within_bound(
+    bound: Sequence[int], array: str, is_array: bool, of_samples: tuple[Any, ...], is_causal: FlagPerAxis, table: Any = None
+) -> Bounded:
+    """What all samples share whose lengths are an array of the framework's, in words such as "a tensor on cuda:0". of_samples:
+    kernel_size, kernel_sizes, stride, strides, dilation, dilations."""
+    kernel_size, kernel_sizes, stride, strides, dilation, dilations = of_samples
+    if not is_array or any([given is not None for given in (table, kernel_sizes, strides, dilations)]):
+        raise ValueError(f"bound = {bound}: it goes with layouts, {array}, and with one kernel_size, stride and dilation")
+    if isinstance(bound, str) or not isinstance(bound, Sequence):
+        raise TypeError(f"bound = {bound} is not a sequence of the longest axes, such as (64, 64)")
+    rank = len(bound)
+    if rank not in (1, 2, 3):
+        raise ValueError(f"bound = {bound} has {rank} axes, expected 1, 2 or 3")
+    if kernel_size is None:
+        raise ValueError("kernel_size = None: with a bound it is that of all samples")
+    given = dict(bound=bound, kernel_size=kernel_size, stride=stride, dilation=dilation)
+    of_axes = [per_axis(1 if value is None else value, rank, name) for name, value in given.items()]
+    return Bounded(*of_axes, flag_per_axis(is_causal, rank, "is_causal"))
 
 
 def _run(asked: Asked, table: np.ndarray, arrays: tuple[Optional[Array], ...]) -> list[Any]:

@@ -215,7 +215,9 @@ def neighborhood_attention_varlen(
     of_samples = (kernel_size, kernel_sizes, stride, strides, dilation, dilations)
     if bound is not None:
         query, key, value = autocast(query, key, value)
-        parameters = _within_bound(bound, layouts, of_samples, is_causal, table, (query, key, value))
+        array, is_array = f"a tensor on {query.device}", isinstance(layouts, Tensor)
+        of = of_arrays.within_bound(bound, array, is_array, of_samples, is_causal, table)
+        parameters = [list(map(int, values)) for values in of]
         scale = None if scale is None else number(scale, "scale")
         results = na_bounded(query, key, value, layouts, *parameters, scale, flag(return_lse, "return_lse"))
         return tuple(results) if return_lse else results[0]
@@ -258,31 +260,6 @@ def _remember_recorded(begun: _quick.Call, own_table: bool, *arguments: Any) -> 
     execution = _quick.Execution(("na_varlen", begun.arguments[1]), (*made, scale, whole, True), len(made) + 1)
     rest = (*made, (scale, whole, need_lse), compute_na_varlen, False)
     _quick.remember_function(begun, Varlen.apply, names, rest, execution, of_group=True)
-
-
-def _within_bound(
-    bound: Sequence[int],
-    layouts: Any,
-    of_samples: tuple[Any, ...],
-    is_causal: FlagPerAxis,
-    table: Optional[Tensor],
-    tensors: tuple[Tensor, ...],
-) -> tuple[list[int], ...]:
-    """bound, kernel_size, stride, dilation and is_causal as na_bounded has them."""
-    kernel_size, kernel_sizes, stride, strides, dilation, dilations = of_samples
-    if not isinstance(layouts, Tensor) or any([given is not None for given in (table, kernel_sizes, strides, dilations)]):
-        raise ValueError(
-            f"bound = {bound}: it goes with layouts, a tensor on {tensors[0].device}, and with one kernel_size, stride and dilation"
-        )
-    rank = len(bound)
-    if rank not in (1, 2, 3):
-        raise ValueError(f"bound = {bound} has {rank} axes, expected 1, 2 or 3")
-    if kernel_size is None:
-        raise ValueError("kernel_size = None: with a bound it is that of all samples")
-    given = dict(bound=bound, kernel_size=kernel_size, stride=stride, dilation=dilation)
-    of_axes = [per_axis(1 if value is None else value, rank, name) for name, value in given.items()]  # type: ignore[arg-type]
-    causal = [int(of_axis) for of_axis in flag_per_axis(is_causal, rank, "is_causal")]
-    return (*[list(values) for values in of_axes], causal)
 
 
 def _table(
