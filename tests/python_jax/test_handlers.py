@@ -10,6 +10,8 @@ import nhood
 import nhood.jax
 import numpy as np
 import pytest
+from nhood import _bounded, _operations
+from nhood.jax import _members, _ops
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "bindings" / "python" / "native"
@@ -66,6 +68,44 @@ def test_as_it_should_be():
 def test_refused(problem, tensors, shapes, arrays, text):
     with pytest.raises(Exception, match=text):
         jax.block_until_ready(call(problem, tensors, shapes, *arrays))
+
+
+LENGTHS = jnp.array([[3], [5]], jnp.int32)
+
+
+def call_bounded(bound, *arrays):
+    """On a plan of two samples within 8 tokens."""
+    within = _bounded.Bounded((8,), (3,), (1,), (1,), (False,))
+    request = _members.BoundedRequest(_operations.FORWARD, None, 0, (True, False), within)
+    text = _members.text_of(request, _ops.layouts_of(request, (True,) * 3, (X, X, X)), 2)
+    handler = jax.ffi.ffi_call("nhood", [jax.ShapeDtypeStruct(*OUT), jax.ShapeDtypeStruct((0,), jnp.uint8)])
+    return jax.jit(lambda *given: handler(*given, problem=text, tensors="0,1,2>3", bound=bound))(*arrays)
+
+
+def test_samples_within_a_bound():
+    out, _ = call_bounded(_members.place_of(8, 2, (2, 1), 4, [32] * 4), X, X, X, LENGTHS)
+    np.testing.assert_array_equal(out, X)
+
+
+@pytest.mark.parametrize(
+    "bound, arrays, text",
+    [
+        ("8 2 2 1 4 32 32 32 ", [X, X, X, LENGTHS], "not what nhood.jax writes"),
+        ("8 2 2 1 4 32 32 32 32 32 ", [X, X, X, LENGTHS], "not what nhood.jax writes"),
+        ("8 2 2 1 3 32 32 32 32 ", [X, X, X, LENGTHS], "not what nhood.jax writes"),
+        ("8 2 2 4 4 32 32 32 32 ", [X, X, X, LENGTHS], "not what nhood.jax writes"),
+        ("8 9 2 1 4 32 32 32 32 ", [X, X, X, LENGTHS], "not what nhood.jax writes"),
+        ("8 2 70000 1 4 32 32 32 32 ", [X, X, X, LENGTHS], "not what nhood.jax writes"),
+        ("8 2 2 1 4 32 32 32 32 ", [X, X, X], "not those of the problem"),
+        ("8 2 2 1 4 32 32 32 32 ", [X, X, X[:, :7], LENGTHS], "not those of the problem"),
+        ("8 2 2 1 4 32 32 32 32 ", [X, X, X, LENGTHS[:1]], "the lengths are not those of the problem"),
+        ("8 2 2 1 8 32 32 32 32 ", [X, X, X, LENGTHS], "the lengths are not those of the problem"),
+        ("9 2 2 1 4 32 32 32 32 ", [X, X, X, LENGTHS], r"query_tokens = 9 is not in \[0, 8\]|the 9 tokens of query"),
+    ],
+)
+def test_refused_within_a_bound(bound, arrays, text):
+    with pytest.raises(Exception, match=text):
+        jax.block_until_ready(call_bounded(bound, *arrays))
 
 
 def test_small_workspace():

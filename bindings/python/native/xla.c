@@ -8,6 +8,10 @@
  * `tensors`, its elements and where in it the members' tensors begin, in bytes; numbers with a blank behind each. Its `problem` is
  * a text of the package's own, which begins with a brace.
  *
+ * A call of samples within a bound has instead `bound`: the tokens of the arrays, the dtype, samples and axes, the bytes of a length,
+ * and for each buffer, in the order of `tensors`, its elements. One more argument, behind those of `tensors`, is the lengths,
+ * [samples, axes].
+ *
  * XLA instantiates a call once per program, which keeps a `struct call_site` for it. Its plan is found there or, on CUDA devices,
  * in the initialize stage, once for each device. Finding a plan is left to the Python package, whose cache it is in since the
  * program was traced. The execute stage only fills in pointers; on CUDA devices it may be captured into a graph.
@@ -42,6 +46,8 @@ struct nhood_xla_functions {
     /* The plan of a problem on a CUDA device or, with ordinal -1, on the CPU. The caller releases it. NULL: an error, whose text
      * is written. */
     nhood_plan *(*find)(const char *problem, int32_t ordinal, char *error, size_t error_bytes);
+    /* Writes the library's text about lengths in the words of the package's arguments. */
+    void (*reword)(const char *text, char *reworded, size_t reworded_bytes);
 };
 
 EXPORTED void nhood_xla_start(const struct nhood_xla_functions *given);
@@ -62,8 +68,11 @@ struct tensor {
 
 struct call_site {
     struct tensor arguments[MOST_BUFFERS], results[MOST_BUFFERS];
-    int64_t argument_count, result_count; /* without the workspace */
-    int64_t members;
+    int64_t argument_count, result_count; /* without lengths and the workspace */
+    bool is_bounded;
+    struct tensor lengths; /* of samples within a bound; it has no number */
+    int64_t length_bytes, tokens;
+    int64_t members;  /* samples within a bound, too */
     int64_t *offsets; /* what those of the tensors are in; NULL: the problem is no group */
     _Atomic(nhood_plan *) plans[MOST_DEVICES];
     char problem[];
@@ -216,13 +225,35 @@ static bool fill_from_members(struct call_site *site, const struct xla_text *mem
     return text == end;
 }
 
-/* members: NULL if the problem is no group. */
+static bool fill_from_bound(struct call_site *site, const struct xla_text *bound) {
+    const char *text = bound->start, *end = text + bound->length;
+    int64_t dtype, axes;
+    if (!read_number(&text, end, &site->tokens) || !read_number(&text, end, &dtype) ||
+        dtype < NHOOD_DTYPE_F64 || dtype > NHOOD_DTYPE_BF16 ||
+        !read_number(&text, end, &site->members) || site->members > NHOOD_MOST_MEMBERS ||
+        !read_number(&text, end, &axes) || axes < 1 || axes > 3 ||
+        !read_number(&text, end, &site->length_bytes) ||
+        (site->length_bytes != 4 && site->length_bytes != 8))
+        return false;
+    site->is_bounded = true;
+    site->lengths.dtype = site->length_bytes == 4 ? XLA_S32 : XLA_S64;
+    site->lengths.elements = site->members * axes;
+    for (int64_t i = 0; i < site->argument_count + site->result_count; i++) {
+        struct tensor *tensor = tensor_at(site, i);
+        tensor->dtype = dtype_of((int32_t)dtype, tensor->number);
+        if (!read_number(&text, end, &tensor->elements)) return false;
+    }
+    return text == end;
+}
+
+/* members, bound: NULL if the problem is no group, or none within a bound. */
 static bool fill(struct call_site *site, const struct xla_text *tensors,
-                 const struct xla_text *members) {
+                 const struct xla_text *members, const struct xla_text *bound) {
     const char *end = tensors->start + tensors->length;
     const char *text = read_tensors(tensors->start, end, site->arguments, &site->argument_count);
     if (!text || text == end) return false;
     if (read_tensors(text + 1, end, site->results, &site->result_count) != end) return false;
+    if (bound) return fill_from_bound(site, bound);
     return members ? fill_from_members(site, members) : fill_from_problem(site);
 }
 
@@ -247,12 +278,13 @@ static struct xla_error *instantiate(const struct xla_call *call, struct xla_typ
     const struct xla_text *problem = attribute(call, "problem");
     const struct xla_text *tensors = attribute(call, "tensors");
     const struct xla_text *members = attribute(call, "members");
+    const struct xla_text *bound = attribute(call, "bound");
     if (!problem || !tensors)
         return fail(call, XLA_INVALID_ARGUMENT, "the attributes problem and tensors are needed");
     struct call_site *site = calloc(1, sizeof *site + problem->length + 1);
     if (!site) return fail(call, XLA_RESOURCE_EXHAUSTED, "out of memory");
     memcpy(site->problem, problem->start, problem->length);
-    if (!fill(site, tensors, members)) {
+    if (!fill(site, tensors, members, bound)) {
         char text[ERROR_BYTES];
         snprintf(text, sizeof text,
                  "problem = \"%.2000s\", tensors = \"%.*s\": not what nhood.jax writes",
@@ -342,10 +374,32 @@ static struct xla_error *run_group(const struct xla_call *call, const struct cal
     return status ? fail_with(call, status) : NULL;
 }
 
+static struct xla_error *run_bounded(const struct xla_call *call, const struct call_site *site,
+                                     const nhood_plan *plan, const nhood_io *whole) {
+    const struct xla_buffer *lengths = call->arguments.buffers[site->argument_count];
+    if (call->arguments.kinds[site->argument_count] != XLA_BUFFER || !fits(lengths, &site->lengths))
+        return fail(call, XLA_INVALID_ARGUMENT, "the lengths are not those of the problem");
+    nhood_group_io io = {.struct_size = sizeof io,
+                         .count = site->members,
+                         .query_tokens = site->tokens,
+                         .key_tokens = site->tokens,
+                         .workspace = whole->workspace,
+                         .workspace_bytes = whole->workspace_bytes,
+                         .stream = whole->stream,
+                         .lengths = lengths->data,
+                         .length_bytes = site->length_bytes};
+    memcpy(io.data, whole->data, sizeof io.data);
+    const nhood_status status = library.execute_group(plan, &io);
+    if (status != NHOOD_ERR_ARGUMENT) return status ? fail_with(call, status) : NULL;
+    char text[ERROR_BYTES];
+    library.reword(library.last_error(), text, sizeof text);
+    return fail(call, XLA_INVALID_ARGUMENT, text);
+}
+
 static struct xla_error *run(const struct xla_call *call, const struct call_site *site,
                              const nhood_plan *plan, void *stream) {
     nhood_io io = {.struct_size = sizeof io, .stream = stream};
-    if (call->arguments.count != site->argument_count ||
+    if (call->arguments.count != site->argument_count + site->is_bounded ||
         call->results.count != site->result_count + 1 ||
         !take(&call->arguments, site->arguments, site->argument_count, &io) ||
         !take(&call->results, site->results, site->result_count, &io))
@@ -356,6 +410,7 @@ static struct xla_error *run(const struct xla_call *call, const struct call_site
             call, XLA_INVALID_ARGUMENT,
             "the plan needs a larger workspace than when the program was traced, for another "
             "device or with other wisdom: trace it here");
+    if (site->is_bounded) return run_bounded(call, site, plan, &io);
     if (site->offsets) return run_group(call, site, plan, &io);
     const nhood_status status = library.execute(plan, &io);
     return status ? fail_with(call, status) : NULL;

@@ -15,7 +15,15 @@ enum { XLA_EXTENSION_METADATA = 1 };
 enum { XLA_STAGE_INSTANTIATE = 0, XLA_STAGE_INITIALIZE = 2, XLA_STAGE_EXECUTE = 3 };
 enum { XLA_ATTRIBUTE_STRING = 4, XLA_BUFFER = 1 };
 enum { XLA_TRAIT_COMMAND_BUFFER = 1 }; /* calls may be captured and replayed */
-enum { XLA_U8 = 6, XLA_F16 = 10, XLA_F32 = 11, XLA_F64 = 12, XLA_BF16 = 16 };
+enum {
+    XLA_S32 = 4,
+    XLA_S64 = 5,
+    XLA_U8 = 6,
+    XLA_F16 = 10,
+    XLA_F32 = 11,
+    XLA_F64 = 12,
+    XLA_BF16 = 16
+};
 enum {
     XLA_CANCELLED = 1,
     XLA_INVALID_ARGUMENT = 3,

@@ -4,7 +4,8 @@
     query, key, value = jax.random.normal(jax.random.key(0), (3, 1, 56, 56, 4, 32))
     out = nhood.jax.na2d(query, key, value, kernel_size=7)
 
-na1d, na2d, na3d, neighborhood_attention: attention; neighborhood_attention_varlen: of samples of different sizes; .._qk, .._av: its unfused operators.
+na1d, na2d, na3d, neighborhood_attention: attention; neighborhood_attention_varlen: of samples of different sizes, whose lengths
+may be traced; .._qk, .._av: its unfused operators.
 nhood.jax.sharded: attention over grids that are sharded over several devices.
 """
 

@@ -17,10 +17,11 @@ from .._layouts import counted
 from .._library import FLAG_ALLOW_TF32, FLAG_DETERMINISTIC
 from .._operations import FORWARD
 from .._types import JaxAttention
-from .._varlen import Layouts, table_of
+from .._varlen import Layouts, table_of, within_bound
 from .._windows import KernelSize
 from .._words import wrong_type
-from ._members import GroupRequest, Packed
+from ._bounded import lengths_of
+from ._members import BoundedRequest, GroupRequest, Packed
 from ._ops import Asked, bind
 from . import _rules  # noqa: F401, gives the primitives their derivatives
 
@@ -74,11 +75,11 @@ def _joined_tables(request: HeadsRequest, arrays: tuple[Any, ...]) -> tuple[Grou
     return GroupRequest(*request.asked, request.sets), (query, key, value, tables, *others)
 
 
-def _compute(request: Union[Asked, HeadsRequest], arrays: tuple[Any, ...], deterministic: bool) -> Any:
+def _compute(request: Union[Asked, HeadsRequest], arrays: tuple[Any, ...], deterministic: bool, *lengths: Any) -> Any:
     if isinstance(request, HeadsRequest):
         request, arrays = _joined_tables(request, arrays)
     request, given = asked(request, arrays, deterministic)
-    results = bind(request, *given)
+    results = bind(request, *given, *lengths)
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -132,7 +133,7 @@ def neighborhood_attention_varlen(
     value: Any,
     kernel_size: Optional[KernelSize] = None,
     *,
-    layouts: Layouts,
+    layouts: Union[Layouts, jax.Array, np.ndarray],
     kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
@@ -141,6 +142,7 @@ def neighborhood_attention_varlen(
     is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     return_lse: Literal[False] = False,
+    bound: Optional[Sequence[int]] = None,
     deterministic: bool = False,
 ) -> jax.Array: ...
 
@@ -152,7 +154,7 @@ def neighborhood_attention_varlen(
     value: Any,
     kernel_size: Optional[KernelSize] = None,
     *,
-    layouts: Layouts,
+    layouts: Union[Layouts, jax.Array, np.ndarray],
     kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
@@ -161,6 +163,7 @@ def neighborhood_attention_varlen(
     is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     return_lse: Literal[True],
+    bound: Optional[Sequence[int]] = None,
     deterministic: bool = False,
 ) -> tuple[jax.Array, jax.Array]: ...
 
@@ -172,7 +175,7 @@ def neighborhood_attention_varlen(
     value: Any,
     kernel_size: Optional[KernelSize] = None,
     *,
-    layouts: Layouts,
+    layouts: Union[Layouts, jax.Array, np.ndarray],
     kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
@@ -181,6 +184,7 @@ def neighborhood_attention_varlen(
     is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     return_lse: bool,
+    bound: Optional[Sequence[int]] = None,
     deterministic: bool = False,
 ) -> Union[jax.Array, tuple[jax.Array, jax.Array]]: ...
 
@@ -191,7 +195,7 @@ def neighborhood_attention_varlen(
     value: Any,
     kernel_size: Optional[KernelSize] = None,
     *,
-    layouts: Layouts,
+    layouts: Union[Layouts, jax.Array, np.ndarray],
     kernel_sizes: Optional[Sequence[KernelSize]] = None,
     stride: Optional[PerAxis] = None,
     strides: Optional[Sequence[PerAxis]] = None,
@@ -200,6 +204,7 @@ def neighborhood_attention_varlen(
     is_causal: FlagPerAxis = False,
     scale: Optional[float] = None,
     return_lse: bool = False,
+    bound: Optional[Sequence[int]] = None,
     deterministic: bool = False,
 ) -> Any:
     """Neighborhood attention of samples of different sizes, packed token after token: one call for all of them.
@@ -207,24 +212,38 @@ def neighborhood_attention_varlen(
     query: [1, tokens, H, D].  key: [1, tokens, Hkv, D].  value: [1, tokens, Hkv, Dv]; Hkv divides H.
     layouts: the lengths of the axes of each sample, such as [(14, 14), (20, 30)]; all have 1, 2 or 3 axes. Their tokens
         follow each other in this order, the last axis fastest, and are all there are. Samples may have none. They are static: a
-        program is compiled for them.
+        program is compiled for them, unless there is a bound.
     kernel_size, stride, dilation: of all samples, one value for all axes or one per axis; stride and dilation are 1 by default.
     kernel_sizes, strides, dilations: of each sample, instead. A kernel_size of either kind may have nhood.Windows, with as many
         queries as the layout has on their axis; a sample has their number of keys there, of which key and value hold as many.
     is_causal: one value for all axes, or one per axis.
+    bound: the longest axes that samples may have, such as (64, 64). layouts is then an array [samples, axes] of int32 or int64, which
+        may be traced: it is read when the program runs, and a program that is compiled once serves all lengths within the bound, for
+        as many tokens and samples. Rows of zeros are no samples. Tokens behind the last sample get out 0, log-sum-exp -infinity
+        and gradients 0. kernel_size, stride and dilation are of all samples, without nhood.Windows.
     scale: any finite number; None: D ** -0.5.
 
     Returns out [1, tokens, H, Dv]; with return_lse, out and the log-sum-exp of the logits [1, tokens, H].
 
     COMMON_PARAGRAPHS
 
-    An illegal sample is named by its index, with axis, value and limit.
+    An illegal sample is named by its index, with axis, value and limit. With a bound that is an error of the program on a CPU, raised
+    where its results are waited for; a GPU cannot refuse it, and gives NaN to that sample and all tokens behind it.
     """
-    table = table_of(layouts, kernel_size, kernel_sizes, stride, strides, dilation, dilations, is_causal)
-    members = Packed(table.shape[1], table.tobytes())
+    scale = None if scale is None else number(scale, "scale")
     wanted = (True, flag(return_lse, "return_lse"))
-    request = GroupRequest(FORWARD, None if scale is None else number(scale, "scale"), 0, wanted, members)
-    return _compute(request, (query, key, value, None, None, None), deterministic)
+    arrays = (query, key, value, None, None, None)
+    if bound is not None:
+        of_samples = (kernel_size, kernel_sizes, stride, strides, dilation, dilations)
+        is_array = isinstance(layouts, (jax.Array, np.ndarray))
+        within = within_bound(bound, "an array of int32 or int64", is_array, of_samples, is_causal)
+        return _compute(BoundedRequest(FORWARD, scale, 0, wanted, within), arrays, deterministic, lengths_of(layouts))
+    if any([isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(layouts)]):
+        raise TypeError("layouts is traced: make it an array and give a bound, such as bound=(64, 64), or give lengths that are static")
+    own = np.asarray(layouts) if isinstance(layouts, jax.Array) else layouts
+    table = table_of(own, kernel_size, kernel_sizes, stride, strides, dilation, dilations, is_causal)
+    members = Packed(table.shape[1], table.tobytes())
+    return _compute(GroupRequest(FORWARD, scale, 0, wanted, members), arrays, deterministic)
 
 
 neighborhood_attention_varlen.__doc__ = (neighborhood_attention_varlen.__doc__ or "").replace(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import jax
 import jax.numpy as jnp
@@ -24,22 +24,20 @@ from .._operations import BACKWARD, FORWARD, Operation
 from .._plans import CUDA_ALIGNMENT, Request
 from .._windows import text_of
 from . import _members, _target
-from ._members import GroupRequest, Packed
+from ._members import BoundedRequest, GroupRequest, Packed
 from ._ops import Given, inputs_of, layouts_of, ordinal_of, outputs_of, primitive_of, primitives, slots_of
 
 
-def _shapes(request: GroupRequest, given: Given, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
+def shapes_of(request: Union[GroupRequest, BoundedRequest], given: Given, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
     """Shape and dtype of the wanted results."""
-    layouts = layouts_of(request, given, arrays)
-    _members.check(request, layouts)
     first = arrays[0]
     if request.operation is FORWARD:
         lse = jnp.float64 if first.dtype == jnp.float64 else jnp.float32
         shapes = [((*first.shape[:-1], arrays[2].shape[-1]), first.dtype), (first.shape[:-1], jnp.dtype(lse))]
     else:
         there = iter(arrays)
-        inputs = [next(there) if is_there else None for is_there in given]
-        shapes = [(array.shape, array.dtype) if array is not None else None for array in inputs[:6]]
+        inputs = [next(there) if is_there else None for is_there in given[: len(BACKWARD.outputs)]]
+        shapes = [(array.shape, array.dtype) if array is not None else None for array in inputs]
     return [shape for shape, want in zip(shapes, request.wanted) if want]
 
 
@@ -50,6 +48,7 @@ def _abstract(*avals: Any, request: GroupRequest, given: Given) -> list[Any]:
                 f"{tensor.name} has the sharding {aval.sharding.spec}: on an explicit mesh, samples of different sizes and windows "
                 "by sets of heads want arrays that are not sharded"
             )
+    _members.check(request, layouts_of(request, given, avals))
     first = avals[0]
     return [
         first.update(
@@ -58,13 +57,13 @@ def _abstract(*avals: Any, request: GroupRequest, given: Given) -> list[Any]:
             weak_type=False,
             sharding=first.sharding.update(spec=PartitionSpec(*[None] * len(shape))),
         )
-        for shape, dtype in _shapes(request, given, avals)
+        for shape, dtype in shapes_of(request, given, avals)
     ]
 
 
 def _call(platform: str, request: GroupRequest, given: Given, *arrays: Any) -> list[Any]:
     """The call of the library's handler."""
-    shapes = _shapes(request, given, arrays)
+    shapes = shapes_of(request, given, arrays)
     inputs = inputs_of(request.operation, given)
     rows = [x.shape[-1] * x.dtype.itemsize for x, of in zip(arrays, inputs) if of.shape[-1] in "DV"]
     if platform == "cuda" and any(row % CUDA_ALIGNMENT for row in rows):  # members begin at any token or head

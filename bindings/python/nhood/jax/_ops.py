@@ -22,7 +22,7 @@ from .._layouts import Layout, packed_strides, wrong_dtype
 from .._operations import AV, BACKWARD, FORWARD, IN, QK, Operation, Tensor
 from .._plans import Request
 from . import _target
-from ._members import GroupRequest
+from ._members import BoundedRequest, GroupRequest
 from ._partition import is_spread, needs_devices, partitioned
 
 _TO_DTYPE = {jnp.dtype(getattr(jnp, name)): number for number, name in c.DTYPE_NAMES.items()}
@@ -30,7 +30,7 @@ _FROM_DTYPE = {number: dtype for dtype, number in _TO_DTYPE.items()}
 Given = tuple[bool, ...]
 
 
-Asked = Union[Request, GroupRequest]
+Asked = Union[Request, GroupRequest, BoundedRequest]
 
 
 def inputs_of(operation: Operation, given: Given) -> list[Tensor]:
@@ -218,12 +218,12 @@ primitives: dict[tuple[type, Operation], Primitive] = {
     (Request, operation): _primitive(operation, f"nhood_{name}")
     for operation, name in ((FORWARD, "na"), (BACKWARD, "na_backward"), (QK, "qk"), (AV, "av"), (IN, "in"))
 }
-"""By the type of request. _groups.py adds those of groups."""
+"""By the type of request. _groups.py and _bounded.py add those of groups, and of samples within a bound."""
 
 
 def bind(request: Asked, *inputs: Optional[Any]) -> list[Any]:
     """The wanted results of a request on arrays or tracers in the order of the operation's inputs, None for one that is not
-    there."""
+    there; those of a BoundedRequest are followed by the lengths."""
     given = tuple(array is not None for array in inputs)
     present = vary_alike([array for array in inputs if array is not None])
     return primitives[type(request), request.operation].bind(*present, request=request, given=given)

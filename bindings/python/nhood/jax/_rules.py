@@ -18,15 +18,18 @@ from jax.interpreters import ad, batching, mlir, xla
 from .._library import FLAG_ZERO_FILL
 from .._operations import AV, BACKWARD, FORWARD, IN, QK
 from .._plans import Request
+from . import _bounded  # noqa: F401, adds its primitives
 from ._groups import LETTERS, Apart, apart
-from ._members import GroupRequest
+from ._members import BoundedRequest, GroupRequest
 from ._ops import Given, bind, inputs_of, primitives, vary_alike
+from ._slots import Slots
 
 Flags = tuple[bool, ...]
+Attention = Union[Request, GroupRequest, BoundedRequest]
 
 
 def _spread(given: Given, arrays: Sequence[Any]) -> list[Any]:
-    """The arrays in the order of all inputs, None where one is not there."""
+    """The arrays in the order of all inputs, None where one is not there. Lengths that are an array follow the inputs."""
     there = iter(arrays)
     return [next(there) if is_there else None for is_there in given]
 
@@ -57,13 +60,19 @@ def _sum(a: Optional[Any], b: Optional[Any]) -> Any:
 # The unfused operations, as requests that follow from others on the same axes
 
 
-def _qk(request: Request, query: Any, key: Any, bias: Optional[Any], scale: Optional[float], zero_fill: bool) -> Any:
+def _qk(
+    request: Union[Request, Slots], query: Any, key: Any, bias: Optional[Any], scale: Optional[float], zero_fill: bool
+) -> Any:
+    if isinstance(request, Slots):
+        return request.qk(query, key, scale, zero_fill)
     flags = request.flags & ~FLAG_ZERO_FILL | (FLAG_ZERO_FILL if zero_fill else 0)
     asked = request._replace(operation=QK, scale=scale, flags=flags, wanted=(True,), kv_heads=None, region=_region(request))
     return bind(asked, query, key, bias)[0]
 
 
-def _av(request: Request, attn: Any, value: Any) -> Any:
+def _av(request: Union[Request, Slots], attn: Any, value: Any) -> Any:
+    if isinstance(request, Slots):
+        return request.av(attn, value)
     flags = request.flags & ~FLAG_ZERO_FILL
     asked = request._replace(operation=AV, scale=None, flags=flags, wanted=(True,), kv_heads=None, region=_region(request))
     return bind(asked, attn, value)[0]
@@ -187,7 +196,7 @@ def _additional_sum(attn: Any, values: Any) -> Any:
 
 
 def _logits(
-    request: Request, query: Any, key: Any, bias: Any, additional_keys: Any, scale: float, zero_fill: bool = False
+    request: Union[Request, Slots], query: Any, key: Any, bias: Any, additional_keys: Any, scale: float, zero_fill: bool = False
 ) -> Any:
     """[B, X.., H, W + M]: of the window, then of the additional tokens."""
     logits = _qk(request, query, key, bias, scale, zero_fill)
@@ -202,7 +211,7 @@ def _without_empty_rows(logits: Any) -> tuple[Any, Any]:
     return jnp.where(empty, 0, logits), empty
 
 
-def _weighted_sum(request: Request, weights: Any, value: Any, additional_values: Any) -> Any:
+def _weighted_sum(request: Union[Request, Slots], weights: Any, value: Any, additional_values: Any) -> Any:
     if additional_values is None:
         return _av(request, weights, value)
     slots = weights.shape[-1] - additional_values.shape[1]
@@ -210,7 +219,7 @@ def _weighted_sum(request: Request, weights: Any, value: Any, additional_values:
     return _av(request, window, value) + _additional_sum(additional, additional_values)
 
 
-def _scale_of(request: Request, query: Any) -> float:
+def _scale_of(request: Union[Request, Slots], query: Any) -> float:
     return query.shape[-1] ** -0.5 if request.scale is None else request.scale
 
 
@@ -231,10 +240,16 @@ def _member_by_member(
     return out, lse
 
 
-def _unfused_attention(request: Union[Request, GroupRequest], inputs: Sequence[Any]) -> tuple[Any, Any]:
+INPUTS = len(FORWARD.inputs)
+
+
+def _unfused_attention(request: Attention, inputs: Sequence[Any]) -> tuple[Any, Any]:
     """out and lse, with the attention weights in memory."""
     if isinstance(request, GroupRequest):
         return _member_by_member(request, _unfused_attention, inputs)
+    if isinstance(request, BoundedRequest):
+        *inputs, lengths = inputs
+        request = Slots(request, lengths, inputs[0].shape[1])
     query, key, value, bias, keys, values = inputs
     logits = _logits(request, query, key, bias, keys, _scale_of(request, query))
     logits, empty = _without_empty_rows(logits.astype(_accumulator(query.dtype)))
@@ -243,15 +258,18 @@ def _unfused_attention(request: Union[Request, GroupRequest], inputs: Sequence[A
     return _weighted_sum(request, weights, value, values), jnp.where(empty, -jnp.inf, lse)[..., 0]
 
 
-def _push_forward(request: Union[Request, GroupRequest], inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def _push_forward(request: Attention, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """Tangents of out and lse: with logit tangents t and weights p, t_lse = sum(p t) and
     t_out = sum(p (t - t_lse) value + p t_value)."""
     if isinstance(request, GroupRequest):
         return _member_by_member(request, _push_forward, inputs, tangents)
+    if isinstance(request, BoundedRequest):
+        *inputs, lengths = inputs
+        request = Slots(request, lengths, inputs[0].shape[1])
     dtype = _accumulator(inputs[0].dtype)
     exact = [None if x is None else x.astype(dtype) for x in inputs]
     query, key, value, bias, keys, values = exact
-    t_query, t_key, t_value, t_bias, t_keys, t_values = [
+    t_query, t_key, t_value, t_bias, t_keys, t_values = [  # lengths have no tangent
         t.astype(dtype) if t is not None else None if x is None else jnp.zeros_like(x) for x, t in zip(exact, tangents)
     ]
     scale = _scale_of(request, query)
@@ -299,8 +317,8 @@ def _tangent_transpose(cotangents: Any, *operands: Any, request: Request, given:
         return nothing
     d_out = jnp.zeros_like(out) if _is_zero(d_out) else d_out
     inputs = _spread(given, operands[:count])
-    asked = request._replace(operation=BACKWARD, wanted=moving)
-    gradients = bind(asked, *inputs, out, lse, d_out, None if _is_zero(d_lse) else d_lse)
+    asked = request._replace(operation=BACKWARD, wanted=moving[:INPUTS])
+    gradients = bind(asked, *inputs[:INPUTS], out, lse, d_out, None if _is_zero(d_lse) else d_lse, *inputs[INPUTS:])
     return [*nothing[: count + 2], *gradients]
 
 
@@ -328,12 +346,13 @@ def _attention_jvp(primals: Any, tangents: Any, *, request: Request, given: Give
 
 def _gradients(*operands: Any, request: Request, given: Given) -> list[Any]:
     """Those of the backward pass, by the unfused operations."""
-    *inputs, _, _, d_out, d_lse = _spread(given, operands)
+    whole = _spread(given, operands)
+    inputs, (_, _, d_out, d_lse), lengths = whole[:INPUTS], whole[INPUTS : INPUTS + 4], whole[INPUTS + 4 :]
 
     def attend(*chosen: Any) -> Any:
         there = iter(chosen)
-        whole = [next(there) if want else x for x, want in zip(inputs, request.wanted)]
-        out, lse = _unfused_attention(request, whole)
+        own = [next(there) if want else x for x, want in zip(inputs, request.wanted)]
+        out, lse = _unfused_attention(request, [*own, *lengths])
         return out if d_lse is None else (out, lse)
 
     asked = [x for x, want in zip(inputs, request.wanted) if want]
@@ -349,7 +368,7 @@ def _backward_jvp(primals: Any, tangents: Any, *, request: Request, given: Given
     return gradients, _jvp_of(partial(_gradients, request=request, given=given), primals, of_inputs)
 
 
-for _kind in (Request, GroupRequest):
+for _kind in (Request, GroupRequest, BoundedRequest):
     ad.primitive_jvps[primitives[_kind, FORWARD]] = _attention_jvp
     ad.primitive_jvps[primitives[_kind, BACKWARD]] = _backward_jvp
 ad.primitive_jvps[primitives[Request, QK]] = _qk_jvp

@@ -13,8 +13,7 @@ import jax
 
 from .. import _cuda
 from .. import _library as c
-from .. import _plans
-from .._groups import GroupPlan
+from .. import _plans, _words
 from . import _members
 
 NAME = "nhood"
@@ -26,12 +25,13 @@ _FILE = "nhood_xla.dll" if os.name == "nt" else "nhood_xla.so"
 _PLATFORMS = (("cpu", "cpu", ("instantiate", "execute")), ("cuda", "CUDA", ("instantiate", "initialize", "execute")))
 
 _Find = ctypes.CFUNCTYPE(c_void_p, c_char_p, c_int32, POINTER(c_char), c_size_t)
+_Reword = ctypes.CFUNCTYPE(None, c_char_p, POINTER(c_char), c_size_t)
 
 
 class _Functions(ctypes.Structure):
     _fields_ = [
         (name, c_void_p) for name in ("execute", "execute_group", "release", "workspace_bytes", "last_error", "parse", "elements")
-    ] + [("find", _Find)]
+    ] + [("find", _Find), ("reword", _Reword)]
 
 
 def _device(ordinal: int) -> int:
@@ -45,8 +45,8 @@ def plan_of(problem: bytes, ordinal: int) -> tuple[Any, int]:
         return _plans.find_plan_of_text(_plans.current_context(), _device(ordinal), problem)
 
 
-def group_plan_of(text: bytes, ordinal: int) -> GroupPlan:
-    """As plan_of, of a group (_members.py)."""
+def group_plan_of(text: bytes, ordinal: int) -> Any:
+    """The GroupPlan of a group, or the BoundedPlan of samples within a bound (_members.py); ordinal as of plan_of."""
     with _cuda.on_device(ordinal) if ordinal >= 0 else contextlib.nullcontext():
         return _members.plan_of_text(_plans.current_context(), _device(ordinal), text)
 
@@ -58,9 +58,19 @@ def _find(problem: bytes, ordinal: int, error: Any, error_bytes: int) -> Any:
         c.lib.nhood_plan_retain(owner.handle)
         return owner.handle.value
     except BaseException as raised:  # nothing passes through C
-        text = f"{type(raised).__name__}: {raised}".encode(errors="replace")[: error_bytes - 1]
-        ctypes.memmove(error, text + b"\0", len(text) + 1)
+        _write(f"{type(raised).__name__}: {raised}", error, error_bytes)
         return None
+
+
+def _write(text: str, to: Any, most_bytes: int) -> None:
+    encoded = text.encode(errors="replace")[: most_bytes - 1]
+    ctypes.memmove(to, encoded + b"\0", len(encoded) + 1)
+
+
+@_Reword
+def _reword(text: bytes, to: Any, most_bytes: int) -> None:
+    """The library's text about lengths in the words of the caller."""
+    _write(_words.of_lengths(text.decode(errors="replace")), to, most_bytes)
 
 
 def _load() -> ctypes.CDLL:
@@ -85,6 +95,7 @@ _functions = _Functions(
         )
     ],
     _find,
+    _reword,
 )
 
 
