@@ -5,6 +5,7 @@
 #include "hash.h"
 #include "window_table.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,21 +17,26 @@ struct table {
     int64_t *place, places;
 };
 
+static uint64_t word_of(const char *bytes) {
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+    return word;
+}
+
 /* Four words at a time, whose products a processor computes side by side. */
 static uint64_t hash_of(const struct nh_problem *problem) {
-    enum { LANES = 4 };
-    uint64_t lane[LANES] = {NH_HASH_START, NH_HASH_START + 1, NH_HASH_START + 2, NH_HASH_START + 3},
-             word[LANES], hash = NH_HASH_START;
-    size_t i = 0;
-    for (; i + sizeof word <= sizeof *problem; i += sizeof word) {
-        memcpy(word, (const char *)problem + i, sizeof word);
-        for (int l = 0; l < LANES; l++)
-            lane[l] = (lane[l] ^ word[l]) * NH_HASH_PRIME;
+    enum { WORD = sizeof(uint64_t), LANES = 4 };
+    static_assert(sizeof *problem % (LANES * WORD) == 0, "a problem is whole rounds");
+    uint64_t a = NH_HASH_START, b = a + 1, c = a + 2, d = a + 3;
+    const char *at = (const char *)problem, *const end = at + sizeof *problem;
+    for (; at < end; at += LANES * WORD) {
+        a = (a ^ word_of(at)) * NH_HASH_PRIME;
+        b = (b ^ word_of(at + WORD)) * NH_HASH_PRIME;
+        c = (c ^ word_of(at + 2 * WORD)) * NH_HASH_PRIME;
+        d = (d ^ word_of(at + 3 * WORD)) * NH_HASH_PRIME;
     }
-    memset(word, 0, sizeof word);
-    memcpy(word, (const char *)problem + i, sizeof *problem - i);
-    for (int l = 0; l < LANES; l++)
-        hash = ((hash ^ lane[l]) * NH_HASH_PRIME ^ word[l]) * NH_HASH_PRIME;
+    const uint64_t hash =
+        (((a * NH_HASH_PRIME ^ b) * NH_HASH_PRIME ^ c) * NH_HASH_PRIME ^ d) * NH_HASH_PRIME;
     return hash >> 32 ^ hash;
 }
 

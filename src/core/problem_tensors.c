@@ -54,12 +54,13 @@ static bool is_output(enum nh_role role) {
 
 /* The packed shape of a tensor as {batch, axis0, axis1, axis2, head, contiguous}. */
 static void tensor_shape(const struct nh_problem *problem, int32_t tensor, int64_t shape[6]) {
-    bool kv = tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
-    bool extra = tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V || tensor == NHOOD_D_EXTRA_K ||
-                 tensor == NHOOD_D_EXTRA_V;
-    bool bias = tensor == NHOOD_BIAS || tensor == NHOOD_D_BIAS;
-    bool values = tensor == NHOOD_V || tensor == NHOOD_O || tensor == NHOOD_EXTRA_V ||
-                  tensor == NHOOD_D_O || tensor == NHOOD_D_V || tensor == NHOOD_D_EXTRA_V;
+    static const uint32_t of_kv = BIT(K) | BIT(V) | BIT(D_K) | BIT(D_V),
+                          of_bias = BIT(BIAS) | BIT(D_BIAS),
+                          of_extra = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V),
+                          of_values =
+                              BIT(V) | BIT(O) | BIT(EXTRA_V) | BIT(D_O) | BIT(D_V) | BIT(D_EXTRA_V);
+    const bool kv = of_kv >> tensor & 1, extra = of_extra >> tensor & 1,
+               bias = of_bias >> tensor & 1, values = of_values >> tensor & 1;
     shape[0] = bias ? 1 : problem->batch;
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];

@@ -315,6 +315,10 @@ static nh_cu_result fake_tensor_map(struct nh_cu_tensor_map *map, int type, uint
             !element_stride[i] || element_stride[i] > 8 || stride_bad)
             return FAKE_ERROR;
     }
+    /* as different as what it is made from */
+    memcpy(map, extent, rank * sizeof *extent);
+    memcpy((char *)map + 40, stride_bytes, (rank - 1) * sizeof *stride_bytes);
+    memcpy((char *)map + 72, box, rank * sizeof *box);
     pthread_mutex_lock(&lock);
     fake.map_address[fake.maps_encoded++ % FAKE_MAPS] = address;
     pthread_mutex_unlock(&lock);

@@ -2,11 +2,15 @@
 #include "cuda.h"
 
 #include "kernel_cache.h"
+#include "memo.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { OLDEST_ARCH = 80, OLDEST_OVERLAPPING_DRIVER = 12030 };
+
+/* Results of members: room for those of a plan of 128, in half a megabyte, which stays in a cache. */
+enum { REMEMBERED = 512 };
 
 static int attribute(const struct nh_driver *driver, int name, nh_cu_device device) {
     int value = 0;
@@ -24,6 +28,15 @@ nhood_device_info nh_cuda_device_info(const struct nh_cuda_device *device, int32
              "%.60s, compute capability %d.%d, %d multiprocessors", model, (int)device->arch / 10,
              (int)device->arch % 10, (int)info.workers);
     return info;
+}
+
+static void close_device(struct nh_device *device) {
+    struct nh_cuda_device *opened = device->backend;
+    if (!opened) return;
+    if (atomic_load(&opened->primary)) opened->cuda->driver.primary_release(opened->handle);
+    nh_memo_destroy(opened->memo);
+    nh_release(device->host, opened);
+    device->backend = NULL;
 }
 
 /* Devices older than sm_80 lack cp.async and bf16, which all kernels use; open_devices leaves them out. */
@@ -55,17 +68,14 @@ static nhood_status open_device(struct nh_cuda *cuda, int ordinal, struct nh_dev
                                  attribute(driver, NH_CU_ATTRIBUTE_MEMORY_BUS_BITS, handle);
     driver->device_name(model, sizeof model, handle);
     *device = (struct nh_device){.host = cuda->host, .timing = &nh_cuda_timing, .backend = opened};
+    status = nh_memo_create(cuda->host, REMEMBERED, &opened->memo);
+    if (status) {
+        close_device(device);
+        return status;
+    }
     snprintf(name, sizeof name, "cuda:%u", (unsigned)ordinal);
     device->info = nh_cuda_device_info(opened, ordinal, name, model);
     return NHOOD_OK;
-}
-
-static void close_device(struct nh_device *device) {
-    struct nh_cuda_device *opened = device->backend;
-    if (!opened) return;
-    if (atomic_load(&opened->primary)) opened->cuda->driver.primary_release(opened->handle);
-    nh_release(device->host, opened);
-    device->backend = NULL;
 }
 
 static nhood_status create(const nhood_context_options *options, const struct nh_host *host,

@@ -9,6 +9,7 @@
 
 struct nh_kernel_cache;
 struct nh_coefficients;
+struct nh_memo;
 
 struct nh_cuda {
     const struct nh_host *host;
@@ -36,6 +37,8 @@ struct nh_cuda_device {
     double clock_hz, memory_bytes_per_s;
     /* coefficients of the device's estimates; NULL: the built-in ones (model/predict.h) */
     const struct nh_coefficients *coefficients;
+    /* what families computed for members of groups, which a plan asks for several times; NULL: nothing is remembered */
+    struct nh_memo *memo;
 };
 
 /* Opens every CUDA device from sm_80 on, at most `capacity`, into device[]; *count is 0 without a driver or a device.

@@ -208,17 +208,15 @@ static size_t argument_bytes(const struct nh_cuda_step *step) {
 
 static void write_arguments(const struct nh_cuda_operation *operation,
                             const struct nh_cuda_step *step, char *to) {
-    struct nh_cuda_arguments arguments = {.shared = step->args};
+    struct nh_cuda_arguments with_tables;
+    struct nh_cuda_arguments *arguments =
+        step->tables ? &with_tables : (struct nh_cuda_arguments *)(void *)to;
+    arguments->shared = step->args;
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
-        arguments.shared.tensor[slot].data = (void *)(uintptr_t)step->binding[slot].offset_bytes;
-    nh_cuda_step_arguments(step, &arguments);
-    if (step->tables) {
-        struct nh_cuda_table_arguments with_tables;
-        nh_cuda_add_tables(operation, &arguments, &with_tables);
-        memcpy(to, &with_tables, sizeof with_tables);
-    } else {
-        memcpy(to, &arguments, sizeof arguments);
-    }
+        arguments->shared.tensor[slot].data = (void *)(uintptr_t)step->binding[slot].offset_bytes;
+    nh_cuda_step_arguments(step, arguments);
+    if (step->tables)
+        nh_cuda_add_tables(operation, arguments, (struct nh_cuda_table_arguments *)(void *)to);
 }
 
 static bool of_keys(int32_t tensor) {
@@ -238,12 +236,14 @@ static int64_t place_of(const struct nh_group *group, int64_t index, int32_t fro
 static void write_places(const struct nh_group *group, const struct batch *batch, int32_t s,
                          bool packed, int64_t *place) {
     size_t workspace = 0;
+    int slots[NH_CUDA_TENSORS], bases = 0;
+    for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+        if (batch->table[s].used >> slot & 1) slots[bases++] = slot;
     for (int64_t k = 0; k < batch->count; k++) {
         const struct nh_cuda_operation *operation = operation_of(group, batch->member[k]);
-        for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
-            if (batch->table[s].used >> slot & 1)
-                *place++ = place_of(group, batch->member[k], operation->step[s]->binding[slot].from,
-                                    packed, workspace);
+        const struct nh_cuda_binding *binding = operation->step[s]->binding;
+        for (int b = 0; b < bases; b++)
+            *place++ = place_of(group, batch->member[k], binding[slots[b]].from, packed, workspace);
         workspace += operation->base.workspace_bytes;
     }
 }
@@ -298,9 +298,38 @@ static int32_t bits_below(uint32_t bits, uint32_t bit) {
     return count;
 }
 
-/* Writes map i of step s of a member, as far as a plan knows it. workspace: where the member's part begins. */
+/* Whether two maps are the same but for their addresses. */
+static bool same_map(const struct nh_cuda_map *a, const struct nh_cuda_map *b) {
+    const size_t begin = offsetof(struct nh_cuda_map, extent),
+                 end = offsetof(struct nh_cuda_map, offset_bytes);
+    return !memcmp((const char *)a + begin, (const char *)b + begin, end - begin) &&
+           a->rank == b->rank && a->type == b->type && a->swizzle == b->swizzle &&
+           a->promotion == b->promotion && a->pixels == b->pixels;
+}
+
+/* Encodes map i of a step, whose address member_maps.cu sets: that of another tensor, which before it is in `to`, if that has the
+ * same. Drivers before CUDA 12.6 encode no map without an address. */
+static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_step *step,
+                           int32_t i, struct nh_cuda_member_map *to) {
+    const struct nh_cuda_map *map = &step->map[i];
+    void *const any = (void *)(uintptr_t)NH_KEPT_ALIGNMENT;
+    struct nh_cu_tensor_map encoded = {{0}};
+    for (int32_t before = 1; before <= i; before++)
+        if (same_map(&step->map[i - before], map)) {
+            memcpy(to->map, (to - before)->map, sizeof to->map);
+            return NHOOD_OK;
+        }
+    const nhood_status status =
+        nh_driver_check(driver, nh_cuda_encode(driver, map, any, &encoded), "tensor map");
+    static_assert(sizeof encoded == sizeof to->map, "a tensor map");
+    memcpy(to->map, &encoded, sizeof encoded);
+    return status;
+}
+
+/* Writes map i of step s of a member, as far as a plan knows it. base: which its tensor has; workspace: where the member's part
+ * begins. */
 static nhood_status write_map(const struct cuda_group *created, const struct batch *batch,
-                              int64_t k, int32_t s, int32_t i, size_t workspace,
+                              int64_t k, int32_t s, int32_t i, int32_t base, size_t workspace,
                               struct nh_cuda_member_map *to) {
     const struct nh_cuda *cuda = created->device->cuda;
     const struct nh_cuda_step *step = operation_of(created->group, batch->member[k])->step[s];
@@ -311,17 +340,9 @@ static nhood_status write_map(const struct cuda_group *created, const struct bat
             place_of(created->group, batch->member[k], binding->from, !apart, workspace) +
             (int64_t)binding->offset_bytes + map->offset_bytes;
     to->at = (int64_t)batch->table[s].maps + (k * step->maps + i) * (int64_t)sizeof to->map;
-    to->base = bits_below(batch->maps.used, base_bit(step, map));
+    to->base = base;
     to->member = (int)k;
-    if (nh_kernel_cache_collects(cuda->kernels)) return NHOOD_OK;
-    /* member_maps.cu sets the address. Drivers before CUDA 12.6 encode no map without one. */
-    void *const any = (void *)(uintptr_t)NH_KEPT_ALIGNMENT;
-    struct nh_cu_tensor_map encoded = {{0}};
-    const nhood_status status = nh_driver_check(
-        &cuda->driver, nh_cuda_encode(&cuda->driver, map, any, &encoded), "tensor map");
-    static_assert(sizeof encoded == sizeof to->map, "a tensor map");
-    memcpy(to->map, &encoded, sizeof encoded);
-    return status;
+    return nh_kernel_cache_collects(cuda->kernels) ? NHOOD_OK : encode(&cuda->driver, step, i, to);
 }
 
 /* Writes the maps of all members, one member after the other. The driver encodes them in a context only. */
@@ -332,10 +353,17 @@ static nhood_status write_maps(const struct cuda_group *created, const struct ba
     nhood_status status = encodes ? nh_cuda_enter(created->device, true, &scope) : NHOOD_OK;
     if (status) return status;
     size_t workspace = 0;
+    int32_t base[NH_CUDA_STEPS]
+                [NH_CUDA_MAPS]; /* that of each map's tensor, the same for all members */
+    for (int32_t s = 0; s < batch->steps; s++)
+        for (int32_t i = 0; i < batch->operation->step[s]->maps; i++) {
+            const struct nh_cuda_step *step = batch->operation->step[s];
+            base[s][i] = bits_below(batch->maps.used, base_bit(step, &step->map[i]));
+        }
     for (int64_t k = 0; k < batch->count; k++) {
         for (int32_t s = 0; s < batch->steps; s++)
             for (int32_t i = 0; !status && i < batch->operation->step[s]->maps; i++)
-                status = write_map(created, batch, k, s, i, workspace, to++);
+                status = write_map(created, batch, k, s, i, base[s][i], workspace, to++);
         workspace += operation_of(created->group, batch->member[k])->base.workspace_bytes;
     }
     if (encodes) nh_cuda_leave(created->device, &scope);
@@ -386,6 +414,23 @@ static int64_t blocks_of(const struct nh_cuda_step *step, int64_t shares) {
                              : shares;
 }
 
+/* What the tables and maps of a batch take of the plan's memory, at most. */
+static size_t kept_bytes(const struct batch *batch) {
+    const size_t count = (size_t)batch->count;
+    size_t bytes = 0, maps = 0;
+    for (int32_t s = 0; s < batch->steps; s++) {
+        const struct nh_cuda_step *step = batch->operation->step[s];
+        size_t bases = 0;
+        for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
+            bases += step->binding[slot].from != NH_BIND_NONE;
+        bytes += nh_cuda_kept_bytes(count * argument_bytes(step)) +
+                 nh_cuda_kept_bytes((count + 1) * sizeof(struct nh_cuda_member)) +
+                 2 * nh_cuda_kept_bytes(count * bases * sizeof(int64_t));
+        maps += count * (size_t)step->maps;
+    }
+    return bytes + maps * sizeof(struct nh_cuda_member_map);
+}
+
 /* Sets up the launches of a batch: those of its first member, but for what is that of all. */
 static nhood_status make_batch(struct cuda_group *created, struct batch *batch) {
     const struct nh_group *group = created->group;
@@ -403,6 +448,7 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     batch->steps = first->count;
     for (int32_t s = 0; !status && s < first->count; s++)
         status = nh_cuda_step_copy(operation, first->step[s], first->spec[s]);
+    if (!status) status = nh_cuda_keep_room(operation, kept_bytes(batch));
     operation->base.workspace_bytes = 0;
     for (int64_t k = 0; k < batch->count; k++)
         operation->base.workspace_bytes +=

@@ -94,6 +94,8 @@ void nh_cuda_step_arguments(const struct nh_cuda_step *step, struct nh_cuda_argu
     const size_t region_bytes = step->regions ? sizeof step->region : 0;
     memcpy(arguments->rest, step->region, region_bytes);
     memcpy(arguments->rest + region_bytes, step->own.words, sizeof step->own.words);
+    memset(arguments->rest + region_bytes + sizeof step->own.words, 0,
+           sizeof arguments->rest - region_bytes - sizeof step->own.words);
 }
 
 static char *put(char *to, const void *from, size_t bytes) {

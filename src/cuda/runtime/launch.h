@@ -206,7 +206,15 @@ void nh_cuda_set_bases(const struct nh_cuda_step *step, uint32_t used, const nho
 
 enum { NH_KEPT_ALIGNMENT = 256 };
 
-/* Keeps `bytes` in memory of the plan on the device, at *offset, a multiple of NH_KEPT_ALIGNMENT. The caller writes them to
+/* What `bytes` take if something else is kept after them. */
+static inline size_t nh_cuda_kept_bytes(size_t bytes) {
+    return (bytes + NH_KEPT_ALIGNMENT - 1) / NH_KEPT_ALIGNMENT * NH_KEPT_ALIGNMENT;
+}
+
+/* Makes room for so many bytes in all, so that nothing moves while they are kept one after the other. MEMORY. */
+nhood_status nh_cuda_keep_room(struct nh_cuda_operation *operation, size_t room);
+
+/* Keeps `bytes` in memory of the plan on the device, at *offset, a multiple of NH_KEPT_ALIGNMENT. The caller writes all of them to
  * the memory that is returned, before the next call; when add_steps is done they are copied to the device, where kernels
  * of every execute read them. NULL if there is no memory. */
 void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset);

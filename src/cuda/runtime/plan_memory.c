@@ -7,30 +7,24 @@
 
 static_assert(sizeof(nhood_range) == 2 * sizeof(int), "kernels read them as nh_cuda_seen");
 
-/* As nh_cuda_keep, but what the memory holds is not set. */
-static void *extend(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
-    const size_t begin =
-        (operation->kept_bytes + NH_KEPT_ALIGNMENT - 1) / NH_KEPT_ALIGNMENT * NH_KEPT_ALIGNMENT;
-    if (begin + bytes > operation->kept_room) {
-        /* most keep one thing, groups several for each step */
-        const size_t room = operation->kept_room ? 2 * (begin + bytes) : begin + bytes;
-        unsigned char *kept = nh_allocate_unset(operation->host, room);
-        if (!kept) return NULL;
-        if (operation->kept) memcpy(kept, operation->kept, operation->kept_bytes);
-        nh_release(operation->host, operation->kept);
-        operation->kept = kept;
-        operation->kept_room = room;
-    }
+nhood_status nh_cuda_keep_room(struct nh_cuda_operation *operation, size_t room) {
+    if (room <= operation->kept_room) return NHOOD_OK;
+    unsigned char *kept = nh_allocate_unset(operation->host, room);
+    if (!kept) return NHOOD_ERR_MEMORY;
+    if (operation->kept) memcpy(kept, operation->kept, operation->kept_bytes);
+    nh_release(operation->host, operation->kept);
+    operation->kept = kept;
+    operation->kept_room = room;
+    return NHOOD_OK;
+}
+
+void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
+    const size_t begin = nh_cuda_kept_bytes(operation->kept_bytes);
+    if (nh_cuda_keep_room(operation, begin + bytes)) return NULL;
     memset(operation->kept + operation->kept_bytes, 0, begin - operation->kept_bytes);
     operation->kept_bytes = begin + bytes;
     *offset = begin;
     return operation->kept + begin;
-}
-
-void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *offset) {
-    void *kept = extend(operation, bytes, offset);
-    if (kept) memset(kept, 0, bytes);
-    return kept;
 }
 
 nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
@@ -40,7 +34,8 @@ nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
         const int64_t queries = axis->length, keys = nh_axis_keys(axis);
         size_t offset;
         if (!axis->windows.kind) continue;
-        nhood_range *kept = extend(operation, (size_t)(queries + keys) * sizeof *kept, &offset);
+        nhood_range *kept =
+            nh_cuda_keep(operation, (size_t)(queries + keys) * sizeof *kept, &offset);
         if (!kept) return NHOOD_ERR_MEMORY;
         nh_windows_ranges(&axis->windows, queries, kept);
         nh_windows_inverse(kept, queries, keys, kept + queries);

@@ -119,27 +119,30 @@ static int64_t origins(const struct nh_problem *problem, int64_t heads, const nh
     return last < INT32_MAX ? (int64_t)last + 1 : -1;
 }
 
+#define MOST_STRIDE ((int64_t)1 << 38)
+static bool stride_fits(int64_t extent, int64_t stride, int64_t least, int64_t bytes) {
+    return extent <= 1 ||
+           (stride >= least && stride < MOST_STRIDE && (stride * bytes) % UNIT_BYTES == 0);
+}
+
 /* Whether all strides of axes with several entries are multiples of 16 bytes, and small enough for a map; and positive,
  * unless they are of batch entries or heads that repeat. */
 static bool strides_fit(const struct nh_problem *problem, int32_t tensor) {
-    const int64_t most = (int64_t)1 << 38, bytes = element_bytes(problem),
-                  heads = heads_of(problem, tensor);
+    const int64_t bytes = element_bytes(problem);
     const nhood_strides *s = &problem->strides[tensor];
     const bool extra = extra_token(tensor);
-    int64_t extent[] = {problem->batch, heads, 1, 1, 1};
-    int64_t stride[] = {s->batch, s->head, s->axis[0], s->axis[1], s->axis[2]};
-    for (int a = 0; a < NH_AXES && !extra; a++) {
-        extent[2 + a] = box_of(problem, tensor, a)->length;
-        if (by_position(problem, a) && s->axis[a] > most / problem->axis[a].dilation) return false;
-    }
-    if (extra) extent[2 + NH_AXES - problem->rank] = problem->extra_tokens;
-    for (int i = 0; i < 5; i++) {
-        const int64_t least = i < 2 && !extra ? 0 : 1;
-        if (extent[i] > 1 &&
-            (stride[i] < least || stride[i] >= most || stride[i] * bytes % UNIT_BYTES))
+    const int64_t least = extra ? 1 : 0;
+    for (int a = 0; a < NH_AXES; a++) {
+        const int64_t extent = !extra                         ? box_of(problem, tensor, a)->length
+                               : a == NH_AXES - problem->rank ? problem->extra_tokens
+                                                              : 1;
+        if (!stride_fits(extent, s->axis[a], 1, bytes)) return false;
+        if (!extra && by_position(problem, a) &&
+            s->axis[a] > MOST_STRIDE / problem->axis[a].dilation)
             return false;
     }
-    return true;
+    return stride_fits(problem->batch, s->batch, least, bytes) &&
+           stride_fits(heads_of(problem, tensor), s->head, least, bytes);
 }
 
 static bool origins_fit(const struct nh_problem *problem, int32_t tensor) {

@@ -2,6 +2,7 @@
 #include "small_launch.h"
 
 #include "dtype.h"
+#include "memo.h"
 #include "predict.h"
 #include "tensor_maps.h"
 #include "tile_count.h"
@@ -422,9 +423,10 @@ bool nh_small_can_run(const struct nh_small_launch *launch) {
            (launch->config.slots || !nh_small_must_roll(launch->problem, launch->config.rows));
 }
 
-bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        enum small_pass pass, const int32_t *value, bool for_group,
-                        struct nh_small_launch *launch) {
+/* Makes the launch; false: as nh_small_launch_of. */
+static bool make(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                 enum small_pass pass, const int32_t *value, bool for_group,
+                 struct nh_small_launch *launch) {
     const bool keys = pass == SMALL_BY_KEY;
     const int32_t *work_tile = value + (keys ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
     int32_t s0 = value[NH_SMALL_WARP_TILE], s1 = value[NH_SMALL_WARP_TILE_1];
@@ -434,7 +436,7 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
         .warp_tile = {s0, s1, 16 / (s0 * s1)},
     };
     struct nh_small_launch begun = nh_small_begin(problem, cuda, pass), boxed;
-    begun.for_group = for_group && !nh_small_has_region(problem);
+    begun.for_group = for_group;
     const enum small_pipeline pipeline =
         (enum small_pipeline)value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE];
     if (!nh_small_with_boxes(&begun, &extents, pipeline, &boxed)) return false;
@@ -442,4 +444,85 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
     if (nh_small_cannot_roll(&boxed)) return false;
     *launch = nh_small_with_warps(&boxed, value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS]);
     return true;
+}
+
+/* What a launch for a group depends on, and no stride but by the layouts of its maps. The axes of its problems are covered, are not
+ * periodic and have no tables. All bytes count, so there is no padding. */
+struct key {
+    char solver[16]; /* others may remember results, too */
+    struct {
+        int64_t length, window, stride, dilation, causal;
+    } axis[NH_AXES];
+    int64_t heads, kv_heads, dim, dim_v, bias_count;
+    double scale;
+    int32_t pass, op, dtype, rank;
+    struct nh_config config;
+};
+static_assert(sizeof(struct key) == 16 + 8 * (5 * NH_AXES + 6) + 4 * (4 + NH_CONFIG_KNOBS),
+              "no padding");
+
+/* A launch, without its problem and the layouts of that one's tensors. */
+struct made {
+    struct small_config config;
+    double work_tiles, warp_tiles;
+    bool exists;
+};
+
+static struct key key_of(const struct nh_problem *problem, enum small_pass pass,
+                         const int32_t *value) {
+    struct key key = {.solver = "cuda.small",
+                      .heads = problem->heads,
+                      .kv_heads = problem->kv_heads,
+                      .dim = problem->dim,
+                      .dim_v = problem->dim_v,
+                      .bias_count = problem->has_bias ? problem->bias_count : 0,
+                      .scale = problem->scale,
+                      .pass = (int32_t)pass,
+                      .op = problem->op,
+                      .dtype = problem->dtype,
+                      .rank = problem->rank};
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        key.axis[a].length = axis->length;
+        key.axis[a].window = axis->window;
+        key.axis[a].stride = axis->stride;
+        key.axis[a].dilation = axis->dilation;
+        key.axis[a].causal = axis->causal;
+    }
+    memcpy(key.config.value, value, sizeof key.config.value);
+    return key;
+}
+
+/* The plan of a group asks for the launch of each member several times, for estimates and to build it. It is made once. */
+static bool make_once(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      enum small_pass pass, const int32_t *value, struct nh_small_launch *launch) {
+    const struct key key = key_of(problem, pass, value);
+    struct made made;
+    if (nh_memo_find(cuda->memo, &key, sizeof key, &made, sizeof made)) {
+        launch->problem = problem;
+        launch->cuda = cuda;
+        launch->for_group = true;
+        launch->config = made.config;
+        launch->work_tiles = made.work_tiles;
+        launch->warp_tiles = made.warp_tiles;
+        if (nh_small_fetches(launch)) nh_small_set_layouts(problem, &launch->config);
+        return made.exists;
+    }
+    memset(&made, 0, sizeof made);
+    made.exists = make(problem, cuda, pass, value, true, launch);
+    if (made.exists) {
+        made.config = launch->config;
+        made.work_tiles = launch->work_tiles;
+        made.warp_tiles = launch->warp_tiles;
+    }
+    nh_memo_keep(cuda->memo, &key, sizeof key, &made, sizeof made);
+    return made.exists;
+}
+
+bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                        enum small_pass pass, const int32_t *value, bool for_group,
+                        struct nh_small_launch *launch) {
+    const bool grouped = for_group && !nh_small_has_region(problem);
+    return grouped && cuda->memo ? make_once(problem, cuda, pass, value, launch)
+                                 : make(problem, cuda, pass, value, grouped, launch);
 }

@@ -87,6 +87,9 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
 /* The third step: stages of the copy engine, if it fetches; the halo rolls if it can. */
 struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages);
 
+/* Sets the layouts of the maps of the problem's tensors. */
+void nh_small_set_layouts(const struct nh_problem *problem, struct small_config *config);
+
 /* Whether halos roll in a launch for a group (for_group): as far as lengths and batch do not decide it, so for all members that
  * such a launch serves. An axis may still be too short, or need more slots than others: such a member has no launch of this config. */
 bool nh_small_group_rolls(const struct nh_small_launch *launch);

@@ -679,7 +679,7 @@ static int32_t near_heads(const struct nh_small_launch *launch) {
     return heads % 4 == 0 ? 4 : heads % 2 == 0 ? 2 : 1;
 }
 
-static void set_map_layouts(const struct nh_problem *problem, struct small_config *config) {
+void nh_small_set_layouts(const struct nh_problem *problem, struct small_config *config) {
     config->q_map = (int32_t)nh_map_layout_of(problem, NHOOD_Q);
     config->k_map = (int32_t)nh_map_layout_of(problem, NHOOD_K);
     config->v_map = (int32_t)nh_map_layout_of(problem, NHOOD_V);
@@ -701,6 +701,6 @@ struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed,
     if (roll(&launch) && forward) config->fetchers = (int)nh_min(stages + 1, 4);
     config->seam_lines = fetches_lines(&launch);
     config->near_heads = near_heads(&launch);
-    set_map_layouts(launch.problem, config);
+    nh_small_set_layouts(launch.problem, config);
     return launch;
 }
