@@ -117,7 +117,6 @@ def test_autocast_and_nothing():
         (dict(layouts=torch.tensor([[14]])), "layouts is torch.int64 of shape (1, 1), expected torch.int32 or int64 of [samples, 2]"),
         (dict(bound=(16, 32, 4, 4)), "has 4 axes, expected 1, 2 or 3"),
         (dict(bound=16), "bound = 16 is not a sequence of the longest axes"),
-        (dict(bound=16), "bound = 16 is not a sequence of the longest axes"),
         (dict(bound=(4, 32)), "kernel_size = 5 exceeds the 4 tokens of axis 0"),
         (dict(bound=(0, 32)), "bound[0] = 0 is less than 1"),
         (dict(layouts=torch.tensor([[9, 9], [4, 9]])), "member 1: layouts[1][0] = 4 is not in [5, 16]"),
