@@ -11,9 +11,9 @@ DECAY, DECAY_OF_SQUARES, EPSILON = 0.9, 0.999, 1e-8
 
 
 def begin(parameters: Any) -> Any:
-    """The state before the first step."""
+    """The state before the first step; all of it arrays, so that a compiled step takes it as it takes later ones."""
     zeros = jax.tree.map(jnp.zeros_like, parameters)
-    return zeros, zeros, 0
+    return zeros, zeros, jnp.zeros((), jnp.int32)
 
 
 def step(parameters: Any, gradients: Any, state: Any, rate: Any) -> tuple[Any, Any]:

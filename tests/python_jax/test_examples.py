@@ -42,6 +42,15 @@ def test_globe(run):
     assert float(bounded[0]) > 4 * float(periodic[0]), printed
 
 
+def test_packed_images(run):
+    """Packed and one by one alike, by programs that are compiled once; after few steps not all images are told right."""
+    status, printed = run("jax_packed_images.py", "--steps", "40")
+    assert status == 0, printed
+    right = [float(x) for x in re.findall(r"([\d.]+)% of", printed)]
+    status, printed = run("jax_packed_images.py", "--steps", "1")
+    assert status == 1 and float(re.search(r"([\d.]+)% of", printed).group(1)) < right[0]
+
+
 @pytest.mark.parametrize("name, module", [("jax_flax.py", "flax"), ("jax_equinox.py", "equinox")])
 def test_layers(run, name, module):
     pytest.importorskip(module)
