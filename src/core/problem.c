@@ -279,14 +279,7 @@ nhood_status nh_problem_canonical(const nhood_problem *given, struct nh_problem 
                             a - shift, (long long)longest);
     }
     count_tokens(problem);
-    const uint32_t tensors = nh_problem_tensors(problem);
-    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
-        if (!(tensors >> tensor & 1)) continue;
-        status = nh_problem_set_strides(problem, tensor, &given->strides[tensor]);
-        if (status) return status;
-    }
-    problem->bytes = bytes_of(problem);
-    return NHOOD_OK;
+    return nh_problem_set_all_strides(problem, given->strides);
 }
 
 /* The keys of an axis from the first to the last that queries attend, whole dilation steps from where the box begins. At

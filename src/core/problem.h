@@ -161,6 +161,10 @@ nhood_status nh_fill_strides(const char *before, const char *name, const char *a
 nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
                                     const nhood_strides *given);
 
+/* Sets those of all its tensors, and the bytes that these have. */
+nhood_status nh_problem_set_all_strides(struct nh_problem *problem,
+                                        const nhood_strides given[NHOOD_TENSOR_COUNT]);
+
 /* Checks the workspace of an execute that needs needed_bytes. ARGUMENT. */
 nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes);
 

@@ -3,6 +3,8 @@
 
 #include "dtype.h"
 
+#include <string.h>
+
 static const char *const tensor_names[NHOOD_TENSOR_COUNT] = {
     "q",   "k",     "v",   "o",   "lse", "a",      "bias",      "extra_k",  "extra_v",
     "d_o", "d_lse", "d_q", "d_k", "d_v", "d_bias", "d_extra_k", "d_extra_v"};
@@ -74,13 +76,18 @@ static void tensor_shape(const struct nh_problem *problem, int32_t tensor, int64
     if (tensor == NHOOD_LSE || tensor == NHOOD_D_LSE) shape[5] = 1;
 }
 
-int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor) {
-    if (nh_problem_role(problem, tensor) == NH_UNUSED) return 0;
-    int64_t shape[6], elements = 1;
-    tensor_shape(problem, tensor, shape);
+static int64_t count_elements(const int64_t shape[6]) {
+    int64_t elements = 1;
     for (int i = 0; i < 6; i++)
         elements *= shape[i];
     return elements;
+}
+
+int64_t nh_tensor_elements(const struct nh_problem *problem, int32_t tensor) {
+    if (nh_problem_role(problem, tensor) == NH_UNUSED) return 0;
+    int64_t shape[6];
+    tensor_shape(problem, tensor, shape);
+    return count_elements(shape);
 }
 
 static bool all_zero(const nhood_strides *strides) {
@@ -149,6 +156,32 @@ nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
     }
     return nh_fill_strides("strides[", name, "] =", shape, problem->rank, is_output(role), given,
                            strides);
+}
+
+nhood_status nh_problem_set_all_strides(struct nh_problem *problem,
+                                        const nhood_strides given[NHOOD_TENSOR_COUNT]) {
+    const uint32_t tensors = nh_problem_tensors(problem);
+    int64_t shape[6], rows[6];
+    int32_t first = -1; /* Q, if it is packed, of the shape `rows`, which most others have, too */
+    problem->bytes = 0;
+    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        if (!(tensors >> tensor & 1)) continue;
+        const bool packed = all_zero(&given[tensor]);
+        tensor_shape(problem, tensor, shape);
+        if (first >= 0 && packed && !memcmp(shape, rows, sizeof shape)) {
+            problem->strides[tensor] = problem->strides[first];
+        } else {
+            const nhood_status status = nh_problem_set_strides(problem, tensor, &given[tensor]);
+            if (status) return status;
+            if (packed && tensor == NHOOD_Q) {
+                first = tensor;
+                memcpy(rows, shape, sizeof shape);
+            }
+        }
+        problem->bytes += (double)count_elements(shape) *
+                          (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
+    }
+    return NHOOD_OK;
 }
 
 nhood_status nh_check_workspace(const void *workspace, size_t bytes, size_t needed_bytes) {

@@ -174,6 +174,13 @@ static const char *refuse_parts(const struct nh_problem *problem) {
     return NULL;
 }
 
+/* Whether two tensors of rows have the same extents and strides. */
+static bool same_rows(const struct nh_problem *problem, int32_t a, int32_t b) {
+    return of_queries(a) == of_queries(b) && extra_token(a) == extra_token(b) &&
+           dim_of(problem, a) == dim_of(problem, b) &&
+           !memcmp(&problem->strides[a], &problem->strides[b], sizeof *problem->strides);
+}
+
 bool nh_sm90_by_origin(const struct nh_problem *problem, uint32_t moved) {
     const uint32_t tensors = moved & nh_problem_tensors(problem);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
@@ -191,8 +198,11 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
     const uint32_t tensors = moved & nh_problem_tensors(problem);
+    int32_t before = -1; /* one that fits */
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         if (!(tensors >> tensor & 1)) continue;
+        if (before >= 0 && same_rows(problem, before, tensor)) continue;
+        before = tensor;
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
         if (!origins_fit(problem, tensor))
             return "batch entries and heads lie 32 GiB apart or more";
@@ -346,6 +356,14 @@ struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
     add_axes(&map, problem, &problem->strides[tensor], element_bytes(problem), layout, heads, tile,
              tile_heads);
     return map;
+}
+
+bool nh_sm90_map_as(const struct nh_problem *problem, int32_t tensor,
+                    const struct nh_cuda_map *other, struct nh_cuda_map *map) {
+    if (!same_rows(problem, tensor, other->slot)) return false;
+    *map = *other;
+    map->slot = tensor;
+    return true;
 }
 
 bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor) {

@@ -140,14 +140,23 @@ static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *
                                          config->slots && config->rank == 2
                                              ? (int32_t)small_statistics_line(config)
                                              : config->halo[2]};
+    const int32_t *box[MOST]; /* of each map */
     step->maps = 0;
     for (const int32_t *t = mapped[launch->config.pass]; nh_small_fetches(launch) && *t != END;
          t++) {
-        const int32_t *box = halo >> *t & 1   ? launch->config.halo
+        struct nh_cuda_map *map = &step->map[step->maps];
+        const int32_t *own = *t == NH_DELTA   ? statistics
+                             : halo >> *t & 1 ? launch->config.halo
                              : rows >> *t & 1 ? launch->config.rows
                                               : launch->config.warp_tile;
-        step->map[step->maps++] = *t == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
-                                                 : nh_sm90_map(problem, *t, box, 1);
+        int32_t same = step->maps - 1;
+        while (same >= 0 &&
+               !(box[same] == own && nh_sm90_map_as(problem, *t, &step->map[same], map)))
+            same--;
+        if (same < 0)
+            *map = *t == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
+                                  : nh_sm90_map(problem, *t, own, 1);
+        box[step->maps++] = own;
     }
     for (const int32_t *t = mapped[launch->config.pass]; config->seam_lines && *t != END; t++)
         if (halo >> *t & 1)

@@ -48,6 +48,11 @@ bool nh_small_sees_windows(const struct nh_axis *axis) {
     return group >= axis->dilation;
 }
 
+/* Whether the problem lacks the axis, which then has one row and one column. */
+static bool is_unit(const struct nh_problem *problem, int a) {
+    return a < NH_AXES - problem->rank;
+}
+
 /* Whether every row sees this many columns, which is the most that any sees. May return false where it is hard to tell,
  * on axes that are periodic or that tensors do not cover. */
 static bool all_see(const struct nh_axis *axis, bool keys, int64_t columns) {
@@ -225,6 +230,7 @@ static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t r
     const bool keys = nh_small_by_keys(launch);
     const bool grouped = launch->for_group && a >= NH_AXES - launch->problem->rank;
     struct nh_axis axis = launch->problem->axis[a];
+    if (is_unit(launch->problem, a)) return 1;
     const int64_t grouped_keys = rows - 1 + axis.window + more_queries(launch, a, rows);
     /* A plan of a group asks for each member: what serves all lengths needs no count where windows have no steps, and no tile of
      * keys is near both ends. */
@@ -335,7 +341,7 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
         config->halo[a] = (int)halo;
         if (pipeline == SMALL_BOXES) set_shift(launch, a);
         set_ends(launch, a, pipeline);
-        dense = dense && all_see(axis, keys, config->columns[a]);
+        dense = dense && (is_unit(launch->problem, a) || all_see(axis, keys, config->columns[a]));
         launch->work_tiles *= tiles_of(axis, keys, config->rows[a], config->shift[a]);
         launch->warp_tiles *= tiles_of(axis, keys, config->warp_tile[a], config->shift[a]);
     }
