@@ -60,7 +60,7 @@ def text_of(
     request: Union[GroupRequest, BoundedRequest], layouts: Sequence[Optional[Layout]], samples: Optional[int] = None
 ) -> str:
     """Everything that the plan on packed arrays of these shapes and dtypes depends on. samples: of a BoundedRequest, the most."""
-    content = {
+    content: dict[str, Any] = {
         "operation": request.operation.code,
         "scale": request.scale,
         "flags": request.flags,

@@ -243,19 +243,25 @@ def _member_by_member(
 INPUTS = len(FORWARD.inputs)
 
 
+def _windows_of(
+    request: Union[Request, BoundedRequest], inputs: Sequence[Any]
+) -> tuple[Union[Request, Slots], Sequence[Any]]:
+    """What _qk and _av take, and the inputs without lengths."""
+    if isinstance(request, BoundedRequest):
+        return Slots(request, inputs[INPUTS], inputs[0].shape[1]), inputs[:INPUTS]
+    return request, inputs
+
+
 def _unfused_attention(request: Attention, inputs: Sequence[Any]) -> tuple[Any, Any]:
     """out and lse, with the attention weights in memory."""
     if isinstance(request, GroupRequest):
         return _member_by_member(request, _unfused_attention, inputs)
-    if isinstance(request, BoundedRequest):
-        *inputs, lengths = inputs
-        request = Slots(request, lengths, inputs[0].shape[1])
-    query, key, value, bias, keys, values = inputs
-    logits = _logits(request, query, key, bias, keys, _scale_of(request, query))
+    windows, (query, key, value, bias, keys, values) = _windows_of(request, inputs)
+    logits = _logits(windows, query, key, bias, keys, _scale_of(windows, query))
     logits, empty = _without_empty_rows(logits.astype(_accumulator(query.dtype)))
     lse = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     weights = jnp.where(empty, 0, jnp.exp(logits - lse)).astype(query.dtype)
-    return _weighted_sum(request, weights, value, values), jnp.where(empty, -jnp.inf, lse)[..., 0]
+    return _weighted_sum(windows, weights, value, values), jnp.where(empty, -jnp.inf, lse)[..., 0]
 
 
 def _push_forward(request: Attention, inputs: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -263,23 +269,21 @@ def _push_forward(request: Attention, inputs: Sequence[Any], tangents: Sequence[
     t_out = sum(p (t - t_lse) value + p t_value)."""
     if isinstance(request, GroupRequest):
         return _member_by_member(request, _push_forward, inputs, tangents)
-    if isinstance(request, BoundedRequest):
-        *inputs, lengths = inputs
-        request = Slots(request, lengths, inputs[0].shape[1])
+    windows, inputs = _windows_of(request, inputs)
     dtype = _accumulator(inputs[0].dtype)
     exact = [None if x is None else x.astype(dtype) for x in inputs]
     query, key, value, bias, keys, values = exact
     t_query, t_key, t_value, t_bias, t_keys, t_values = [  # lengths have no tangent
         t.astype(dtype) if t is not None else None if x is None else jnp.zeros_like(x) for x, t in zip(exact, tangents)
     ]
-    scale = _scale_of(request, query)
-    logits, empty = _without_empty_rows(_logits(request, query, key, bias, keys, scale))
+    scale = _scale_of(windows, query)
+    logits, empty = _without_empty_rows(_logits(windows, query, key, bias, keys, scale))
     weights = jnp.where(empty, 0, jax.nn.softmax(logits, axis=-1))
-    t_logits = _logits(request, t_query, key, t_bias, keys, scale, zero_fill=True)
-    t_logits += _logits(request, query, t_key, None, t_keys, scale, zero_fill=True)
+    t_logits = _logits(windows, t_query, key, t_bias, keys, scale, zero_fill=True)
+    t_logits += _logits(windows, query, t_key, None, t_keys, scale, zero_fill=True)
     t_lse = (weights * t_logits).sum(-1)
     t_weights = weights * (t_logits - t_lse[..., None])
-    t_out = _weighted_sum(request, t_weights, value, values) + _weighted_sum(request, weights, t_value, t_values)
+    t_out = _weighted_sum(windows, t_weights, value, values) + _weighted_sum(windows, weights, t_value, t_values)
     return t_out.astype(inputs[0].dtype), t_lse
 
 

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import _quick
 from .. import _varlen as of_arrays
-from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number, per_axis
+from .._functions import FlagPerAxis, PerAxis, flag, flag_per_axis, number
 from .._groups import Asked, row_words
 from .._operations import FORWARD
 from .._windows import KernelSize
