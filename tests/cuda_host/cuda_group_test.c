@@ -5,6 +5,7 @@
 #include "launch.h"
 #include "members_abi.h"
 
+#include <math.h>
 #include <stddef.h>
 
 enum { MOST = 120, TEXT = 128 };
@@ -538,6 +539,87 @@ static void check_turned(void) {
           "axes with different windows");
 }
 
+/* ---- launches that the device remembers ---- */
+
+static bool same_steps(const struct nh_operation *a, const struct nh_operation *b) {
+    const struct nh_cuda_operation *one = (const void *)a, *other = (const void *)b;
+    if (one->count != other->count || a->workspace_bytes != b->workspace_bytes) return false;
+    for (int32_t i = 0; i < one->count; i++) {
+        const struct nh_cuda_step *s = one->step[i], *t = other->step[i];
+        if (!nh_kernel_same(one->spec[i], other->spec[i]) || s->grid[0] != t->grid[0] ||
+            s->threads != t->threads || s->shared_bytes != t->shared_bytes ||
+            s->shares != t->shares || s->work_tiles != t->work_tiles ||
+            s->wave_blocks != t->wave_blocks || s->maps != t->maps ||
+            memcmp(&s->args, &t->args, sizeof s->args) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Compares what the device makes, and makes again, of a problem by a config with what it makes without a memory. Returns whether
+ * there is such an operation. */
+static bool compare_remembered(const struct nh_device *device, const struct nh_device *forgetful,
+                               const struct nh_config *config, const struct nh_problem *problem) {
+    const struct nh_solver *small = &nh_solver_cuda_small;
+    struct nh_operation *fresh = NULL, *again = NULL;
+    const nhood_status status = small->build(small, problem, forgetful, config, &fresh);
+    for (int i = 0; i < 2; i++) {
+        const double ns = small->estimate(small, problem, device, config, NULL),
+                     own_ns = small->estimate(small, problem, forgetful, config, NULL);
+        CHECK(ns == own_ns || (!(ns < INFINITY) && !(own_ns < INFINITY)), "%g ns, not %g", ns,
+              own_ns);
+        again = NULL;
+        CHECK(small->build(small, problem, device, config, &again) == status, "%s",
+              nhood_last_error());
+        CHECK(!fresh || !again || same_steps(fresh, again), "other launches, %d", i);
+        if (again) again->destroy(again);
+    }
+    if (fresh) fresh->destroy(fresh);
+    return fresh;
+}
+
+/* Problems that differ in one thing each, whose launches may not be taken for each other's. */
+static void check_remembered(void) {
+    static const char *const like[] = {
+        "bf16:b1h12d64:30x41:w7x7",      "f16:b1h12d64:30x41:w7x7",
+        "f32:b1h12d64:30x41:w7x7",       "bf16:b1h12d32:30x41:w7x7",
+        "bf16:b1h12k3d64:30x41:w7x7",    "bf16:b1h12d64:41x30:w7x7",
+        "bf16:b1h12d64:30x41:w7x5",      "bf16:b1h12d64:30x41:w7x7:s2x1",
+        "bf16:b1h12d64:30x41:w7x7:d1x2", "bf16:b1h12d64:30x41:w7x7:c10",
+        "bf16:b1h12d64:30x41:w7x7:rpb",  "bf16:b3h12d64:30x41:w7x7",
+        "bf16:b1h12d64:30x41:w7x7:p10",  "bf16:b1h12d64:1x30x41:w1x7x7",
+        "bf16:b1h12d64:1230:w7",         "bf16:b1h12d64:14x14:w7x7"};
+    enum { LIKE = sizeof like / sizeof *like, MOST_CONFIGS = 6 };
+    struct nh_device device = f.device[0], forgetful;
+    struct nh_cuda_device backend = *(const struct nh_cuda_device *)device.backend;
+    int built = 0;
+    device.kernels_later = device.for_group = true;
+    forgetful = device;
+    forgetful.backend = &backend;
+    backend.memo = NULL;
+    for (int backward = 0; backward < 2; backward++)
+        for (int l = 0; l < LIKE; l++) {
+            struct nh_config config[MOST_CONFIGS];
+            struct nh_problem leader, problem;
+            char text[TEXT];
+            snprintf(text, sizeof text, "%s:%s", backward ? "bwd" : "fwd", like[l]);
+            read_problem(text, &leader);
+            memset(config, 0, sizeof config);
+            const int configs =
+                nh_solver_cuda_small.candidates(&leader, &forgetful, config, MOST_CONFIGS);
+            for (int c = 0; c < configs; c++)
+                for (int i = 0; i < LIKE; i++) {
+                    snprintf(text, sizeof text, "%s:%s", backward ? "bwd" : "fwd", like[i]);
+                    read_problem(text, &problem);
+                    if (problem.rank != leader.rank) continue;
+                    built += compare_remembered(&device, &forgetful, &config[c], &problem);
+                    problem.scale = 1e-31; /* less than the least that a mask by products takes */
+                    built += compare_remembered(&device, &forgetful, &config[c], &problem);
+                }
+        }
+    CHECK(built > 500, "%d launches compared", built);
+}
+
 int main(void) {
     fake_driver_reset(90);
     fake.for_members = true;
@@ -553,6 +635,7 @@ int main(void) {
     check_refusals();
     check_room();
     check_turned();
+    check_remembered();
     fixture_close(&f, "groups");
     check_failing_call(&f, "memory_allocate", make_boxes);
     check_failing_call(&f, "memory_send", make_boxes);
