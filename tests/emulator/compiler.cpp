@@ -77,7 +77,7 @@ fs::path header_folder(const Program &program) {
         all += name + text;
     for (const char *name : {"emulator.h", "cuda_language.h", "ptx.h", "ptx90.h", "rewrite.cpp"})
         all += contents(here / name);
-    all += contents(EMULATOR_FLAGS) + contents(EMULATOR_LIBRARY);
+    all += EMULATOR_COMPILER + contents(EMULATOR_FLAGS) + contents(EMULATOR_LIBRARY);
     fs::path folder = modules / name_of(all);
     fs::create_directories(folder);
     for (auto &[name, text] : program.headers)
@@ -96,11 +96,15 @@ bool compile(Program &program, const std::vector<std::string> &defines) {
     fs::path source = base.string() + ".cpp", log = base.string() + ".log";
     fs::path unfinished = base.string() + "." + std::to_string(gettid());
     if (!fs::exists(source)) write(source, module_text(program));
+    // Linked by itself: the compiler's driver would take ten times as long, for start files that no module needs.
+    fs::path object = unfinished.string() + ".o";
     std::vector<std::string> command = {
-        EMULATOR_COMPILER, "@" EMULATOR_FLAGS, "-shared", "-o", unfinished, source,
-        EMULATOR_LIBRARY};
+        EMULATOR_COMPILER, "@" EMULATOR_FLAGS, "-c", "-o", object, source};
     command.insert(command.end(), defines.begin(), defines.end());
     int status = run(command, log);
+    if (!status)
+        status = run({EMULATOR_LINKER, "-shared", "-o", unfinished, object, EMULATOR_LIBRARY}, log);
+    fs::remove(object);
     program.log = contents(log);
     if (status) return false;
     fs::rename(unfinished, program.module);

@@ -73,8 +73,11 @@ std::string rewrite(const std::string &source) {
     static const std::regex dynamic(
         "extern\\s+__shared__\\s+(?:__align__\\(\\d+\\)\\s*)?([\\w ]+?)\\s*(\\w+)\\[\\];");
     static const std::regex fixed("(?:static\\s+)?__shared__");
+    // A name of a type that C++20 knows without the word, and clang from version 16 on.
+    static const std::regex alias("(using\\s+\\w+\\s*=\\s*)(\\w+<[^;]*>::type;)");
     std::string text = without_asm(source);
     text = std::regex_replace(text, constraint, "(");
     text = std::regex_replace(text, dynamic, "const emulator::DynamicShared<$1> $2;");
+    text = std::regex_replace(text, alias, "$1typename $2");
     return std::regex_replace(text, fixed, "static");
 }
