@@ -31,3 +31,11 @@ if(NHOOD_AMX AND CMAKE_SYSTEM_NAME STREQUAL "Linux" AND CMAKE_SYSTEM_PROCESSOR M
     check_c_compiler_flag("-mavx512bf16 -mamx-bf16" nhood_compiles_amx)
     set(nhood_has_amx ${nhood_compiles_amx})
 endif()
+# Whether this machine runs them, as far as its processor goes: elsewhere the library takes AVX-512's kernels, or AVX2's.
+set(nhood_runs_amx ${nhood_has_amx})
+if(nhood_has_amx AND NOT CMAKE_CROSSCOMPILING AND EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo amx_flags REGEX "amx_bf16" LIMIT_COUNT 1)
+    if(NOT amx_flags)
+        set(nhood_runs_amx FALSE)
+    endif()
+endif()
