@@ -136,6 +136,8 @@ static enum nh_kernel_kind kernel_of(const struct nh_small_launch *launch) {
     bool f32 = launch->problem->dtype == NHOOD_DTYPE_F32;
     if (launch->config.pass == SMALL_FORWARD && is_planes(launch))
         return f32 ? NH_KERNEL_SMALL_PLANES_F32 : NH_KERNEL_SMALL_PLANES;
+    if (launch->config.pass == SMALL_FORWARD && launch->config.pipeline == SMALL_LINES && !f32)
+        return NH_KERNEL_SMALL_LINES;
     return kind[launch->config.pass][launch->config.pipeline == SMALL_TURNS
                                          ? TURNS
                                          : (nh_small_fetches(launch) ? BOXES : COPIES) + f32];
