@@ -208,15 +208,15 @@ static bool find_near(const struct together *together, const struct nh_known *kn
     return least < INFINITY;
 }
 
-/* Searches, for a launch that nobody shares and for a group of such problems. Only the time counts, as kernels of groups serve many
- * sizes anyway. Takes the choice of an earlier leader instead if that is about as fast, as it has kernels. */
+/* Searches, for a plan of its own and for a group of such problems. For a group only the time counts, as its kernels serve many sizes
+ * anyway. Takes the choice of an earlier leader instead if that is about as fast, as it has kernels. */
 static nhood_status search(const struct together *together, const struct nh_known *known,
                            const struct nh_problem *problem, struct nh_lead *lead) {
     struct nh_request request = *together->request;
     struct nh_problem filled;
     struct nh_device grouped;
     request.problem = problem;
-    nhood_status status = nh_planner_choose_fastest(&request, &lead->alone);
+    nhood_status status = nh_planner_choose(&request, &lead->alone);
     if (status) return status;
     fill(together, problem, &filled, &grouped);
     request.problem = &filled;
@@ -226,11 +226,8 @@ static nhood_status search(const struct together *together, const struct nh_know
     lead->ns = status ? INFINITY : ns_by(together, lead, problem);
     lead->apart = about(lead->alone.estimate_ns) < lead->ns;
     if (lead->apart) {
-        request.problem = problem;
-        request.device = together->request->device;
-        status = nh_planner_choose(&request, &lead->choice);
-        if (status) return status;
-        lead->ns = lead->choice.estimate_ns;
+        lead->choice = lead->alone;
+        lead->ns = lead->alone.estimate_ns;
     }
     const double most = about(lead->ns);
     for (int i = 0; i < nh_known_leads(known); i++) {
