@@ -185,6 +185,7 @@ void nh_context_drop(nhood_context *context) {
     nh_registry_close(&context->devices);
     nh_choice_cache_destroy(context->choices);
     nh_group_choices_destroy(context->group_choices);
+    nh_arena_destroy(atomic_load(&context->spare.arena));
     nh_wisdom_destroy(context->wisdom);
     nh_fork_guard_remove(&context->measuring_guard);
     pthread_mutex_destroy(&context->measuring);

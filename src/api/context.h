@@ -2,6 +2,7 @@
 #ifndef NH_CONTEXT_H
 #define NH_CONTEXT_H
 
+#include "arena.h"
 #include "cache_folder.h"
 #include "cpu_share.h"
 #include "interruption.h"
@@ -19,6 +20,7 @@ struct nhood_context {
     struct nh_wisdom *wisdom;
     struct nh_choice_cache *choices;
     struct nh_group_choices *group_choices;
+    struct nh_spare_arena spare;          /* of plans of groups */
     char *cache;                          /* a folder; "" for none */
     char no_cache[NH_NO_CACHE_BYTES];     /* why there is none */
     char *nvrtc;                          /* path of the library; NULL: it is searched for */

@@ -75,12 +75,14 @@ static void free_draft(const struct nh_host *host, struct draft *draft) {
     nh_release(host, draft->apart);
 }
 
-static nhood_status allocate(const struct nh_host *host, int64_t count, struct nh_members **created,
+static nhood_status allocate(nhood_context *context, int64_t count, struct nh_members **created,
                              struct draft *draft) {
+    const struct nh_host *host = &context->host;
     const size_t room = (size_t)nh_max(count, 1);
     struct nh_members *members = *created = nh_allocate(host, sizeof *members);
     if (!members) return NHOOD_ERR_MEMORY;
     members->host = host;
+    members->spare = &context->spare;
     members->group.count = count;
     for (draft->table.places = 2; draft->table.places < 2 * count;)
         draft->table.places *= 2;
@@ -232,8 +234,11 @@ static nhood_status build(nhood_context *context, struct nh_request *request,
     if (request->device->info.kind != NHOOD_DEVICE_CUDA)
         return build_with(request, request->device, nh_registry_group, members, draft);
     struct nh_device device = *request->device;
+    nhood_status status = nh_arena_take(members->spare, members->host, &members->arena);
+    if (status) return status;
     device.kernels_later = device.for_group = true;
-    nhood_status status = build_with(request, &device, nh_registry_group, members, draft);
+    device.arena = members->arena;
+    status = build_with(request, &device, nh_registry_group, members, draft);
     if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE &&
         status != NHOOD_ERR_UNSUPPORTED)
         return status;
@@ -291,7 +296,7 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
     const struct nh_host *host = &plan->context->host;
     struct draft draft = {.index_of = NULL};
     struct nh_request request = {.table = NULL};
-    nhood_status status = allocate(host, count, &plan->members, &draft);
+    nhood_status status = allocate(plan->context, count, &plan->members, &draft);
     if (!status && count == 0) status = nh_context_device(plan->context, device, &request.device);
     if (!status)
         status = read_problems(plan->context, device, problems, options, plan->members, &draft,
@@ -374,6 +379,7 @@ void nh_members_destroy(struct nh_members *members) {
         if (members->built[i]) members->built[i]->destroy(members->built[i]);
     for (int64_t i = 0; members->tables && i < members->distinct; i++)
         nh_release(members->host, members->tables[i]);
+    nh_arena_give_back(members->spare, members->arena);
     nh_release(members->host, members->tables);
     nh_release(members->host, members->built);
     nh_release(members->host, members->problem);

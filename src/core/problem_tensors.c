@@ -54,13 +54,15 @@ static bool is_output(enum nh_role role) {
     return role == NH_OUTPUT || role == NH_OPTIONAL_OUTPUT;
 }
 
+static const uint32_t of_kv = BIT(K) | BIT(V) | BIT(D_K) | BIT(D_V),
+                      of_bias = BIT(BIAS) | BIT(D_BIAS),
+                      of_extra = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V),
+                      of_values =
+                          BIT(V) | BIT(O) | BIT(EXTRA_V) | BIT(D_O) | BIT(D_V) | BIT(D_EXTRA_V),
+                      of_rows = BIT(Q) | BIT(O) | BIT(D_O) | BIT(D_Q) | of_kv;
+
 /* The packed shape of a tensor as {batch, axis0, axis1, axis2, head, contiguous}. */
 static void tensor_shape(const struct nh_problem *problem, int32_t tensor, int64_t shape[6]) {
-    static const uint32_t of_kv = BIT(K) | BIT(V) | BIT(D_K) | BIT(D_V),
-                          of_bias = BIT(BIAS) | BIT(D_BIAS),
-                          of_extra = BIT(EXTRA_K) | BIT(EXTRA_V) | BIT(D_EXTRA_K) | BIT(D_EXTRA_V),
-                          of_values =
-                              BIT(V) | BIT(O) | BIT(EXTRA_V) | BIT(D_O) | BIT(D_V) | BIT(D_EXTRA_V);
     const bool kv = of_kv >> tensor & 1, extra = of_extra >> tensor & 1,
                bias = of_bias >> tensor & 1, values = of_values >> tensor & 1;
     shape[0] = bias ? 1 : problem->batch;
@@ -74,6 +76,14 @@ static void tensor_shape(const struct nh_problem *problem, int32_t tensor, int64
     if (bias) shape[5] = problem->bias_count;
     if (tensor == NHOOD_A) shape[5] = problem->window_count;
     if (tensor == NHOOD_LSE || tensor == NHOOD_D_LSE) shape[5] = 1;
+}
+
+/* The tensors that have Q's shape. */
+static uint32_t tensors_like_q(const struct nh_problem *problem) {
+    bool keys = problem->heads == problem->kv_heads;
+    for (int a = 0; a < NH_AXES; a++)
+        keys = keys && problem->axis[a].key.length == problem->axis[a].query.length;
+    return of_rows & ~(keys ? 0 : of_kv) & ~(problem->dim == problem->dim_v ? 0 : of_values);
 }
 
 static int64_t count_elements(const int64_t shape[6]) {
@@ -138,15 +148,13 @@ nhood_status nh_fill_strides(const char *before, const char *name, const char *a
     return NHOOD_OK;
 }
 
-nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
-                                    const nhood_strides *given) {
+/* shape: the tensor's. */
+static nhood_status set_strides(struct nh_problem *problem, int32_t tensor, const int64_t shape[6],
+                                const nhood_strides *given) {
     nhood_strides *strides = &problem->strides[tensor];
-    enum nh_role role = nh_problem_role(problem, tensor);
-    if (role == NH_UNUSED) return NHOOD_OK;
     const char *name = nh_tensor_name(tensor);
-    int64_t shape[6], packed[5];
-    tensor_shape(problem, tensor, shape);
     if (tensor == NHOOD_BIAS || tensor == NHOOD_D_BIAS) {
+        int64_t packed[5];
         nhood_status status = pack(name, shape, packed);
         if (!status && !all_zero(given))
             status = nh_error(NHOOD_ERR_ARGUMENT,
@@ -154,32 +162,38 @@ nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
         strides->head = problem->bias_count;
         return status;
     }
-    return nh_fill_strides("strides[", name, "] =", shape, problem->rank, is_output(role), given,
-                           strides);
+    return nh_fill_strides("strides[", name, "] =", shape, problem->rank,
+                           is_output(nh_problem_role(problem, tensor)), given, strides);
+}
+
+nhood_status nh_problem_set_strides(struct nh_problem *problem, int32_t tensor,
+                                    const nhood_strides *given) {
+    int64_t shape[6];
+    if (nh_problem_role(problem, tensor) == NH_UNUSED) return NHOOD_OK;
+    tensor_shape(problem, tensor, shape);
+    return set_strides(problem, tensor, shape, given);
 }
 
 nhood_status nh_problem_set_all_strides(struct nh_problem *problem,
                                         const nhood_strides given[NHOOD_TENSOR_COUNT]) {
-    const uint32_t tensors = nh_problem_tensors(problem);
-    int64_t shape[6], rows[6];
-    int32_t first = -1; /* Q, if it is packed, of the shape `rows`, which most others have, too */
+    const uint32_t tensors = nh_problem_tensors(problem), alike = tensors_like_q(problem);
+    const bool q_packed = tensors & BIT(Q) && all_zero(&given[NHOOD_Q]);
+    double q_elements = 0;
     problem->bytes = 0;
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         if (!(tensors >> tensor & 1)) continue;
-        const bool packed = all_zero(&given[tensor]);
-        tensor_shape(problem, tensor, shape);
-        if (first >= 0 && packed && !memcmp(shape, rows, sizeof shape)) {
-            problem->strides[tensor] = problem->strides[first];
+        double elements = q_elements;
+        if (tensor != NHOOD_Q && q_packed && alike >> tensor & 1 && all_zero(&given[tensor])) {
+            problem->strides[tensor] = problem->strides[NHOOD_Q];
         } else {
-            const nhood_status status = nh_problem_set_strides(problem, tensor, &given[tensor]);
+            int64_t shape[6];
+            tensor_shape(problem, tensor, shape);
+            const nhood_status status = set_strides(problem, tensor, shape, &given[tensor]);
             if (status) return status;
-            if (packed && tensor == NHOOD_Q) {
-                first = tensor;
-                memcpy(rows, shape, sizeof shape);
-            }
+            elements = (double)count_elements(shape);
+            if (tensor == NHOOD_Q) q_elements = elements;
         }
-        problem->bytes += (double)count_elements(shape) *
-                          (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
+        problem->bytes += elements * (double)nh_dtype_bytes(nh_tensor_dtype(problem, tensor));
     }
     return NHOOD_OK;
 }

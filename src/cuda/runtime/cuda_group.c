@@ -440,6 +440,7 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     nhood_status status = operation ? NHOOD_OK : NHOOD_ERR_MEMORY;
     if (status) return status;
     *operation = *first;
+    operation->arena = NULL;
     operation->memory = 0; /* members' own is theirs */
     operation->captured = NULL;
     operation->kept = NULL;

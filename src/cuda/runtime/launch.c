@@ -1,6 +1,7 @@
 /* Plans on CUDA: building them, which gets their kernels ready, and executing them, which launches these. */
 #include "launch.h"
 
+#include "arena.h"
 #include "bundle.h"
 #include "os.h"
 #include "thread.h"
@@ -191,6 +192,7 @@ static void destroy(struct nh_operation *base) {
     struct nh_cuda_operation *operation = (struct nh_cuda_operation *)base;
     if (!operation) return;
     nh_cuda_release_kept(operation);
+    if (operation->arena) return;
     for (int32_t i = 0; i < operation->count; i++)
         nh_release(operation->host, operation->spec[i]); /* with its step */
     nh_release(operation->host, operation);
@@ -246,14 +248,20 @@ nhood_status nh_cuda_load(struct nh_cuda_operation *operation) {
     return NHOOD_OK;
 }
 
+void *nh_cuda_operation_memory(const struct nh_host *host, struct nh_arena *arena, size_t bytes) {
+    return arena ? nh_arena_allocate_unset(arena, bytes) : nh_allocate_unset(host, bytes);
+}
+
 nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_problem *problem,
                            const struct nh_device *device, const struct nh_config *config,
                            struct nh_operation **operation) {
-    struct nh_cuda_operation *created = nh_allocate(device->host, sizeof *created);
+    struct nh_cuda_operation *created =
+        nh_cuda_operation_memory(device->host, device->arena, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
-    created->base = (struct nh_operation){.run = run, .destroy = destroy};
-    created->device = device->backend;
-    created->host = device->host;
+    *created = (struct nh_cuda_operation){.base = {.run = run, .destroy = destroy},
+                                          .device = device->backend,
+                                          .host = device->host,
+                                          .arena = device->arena};
     created->aligned = nh_cuda_aligned_tensors(problem);
     created->for_group = device->for_group;
     nhood_status status = nh_cuda_keep_tables(created, problem);

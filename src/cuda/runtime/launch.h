@@ -104,6 +104,7 @@ struct nh_cuda_operation {
     struct nh_operation base;
     struct nh_cuda_device *device;
     const struct nh_host *host;
+    struct nh_arena *arena; /* what it and its steps are in; NULL: the host's memory */
     /* tensors whose pointers must be multiples of NH_CUDA_ALIGNMENT */
     uint32_t aligned;
     /* It is a member of a group: kernels that serve other grids, too, are preferred. */
@@ -122,6 +123,9 @@ struct nh_cuda_operation {
     bool has_table[NH_AXES];
     size_t table_offset[NH_AXES][2];
 };
+
+/* Memory for an operation or its steps, which is not set. NULL if there is none. */
+void *nh_cuda_operation_memory(const struct nh_host *host, struct nh_arena *arena, size_t bytes);
 
 /* `build` of every CUDA solver: makes an operation of the launches that the solver's add_steps adds, with their
  * kernels. Fails with what add_steps and nh_kernel_get fail with, and with UNSUPPORTED for a scale that no kernel

@@ -121,7 +121,8 @@ nhood_status nh_cuda_step_copy(struct nh_cuda_operation *operation, const struct
         offsetof(struct nh_cuda_step, map) + (size_t)step->maps * sizeof *step->map;
     if (operation->count == NH_CUDA_STEPS)
         return nh_error(NHOOD_ERR_INTERNAL, "a plan has more than %d launches", NH_CUDA_STEPS);
-    char *memory = nh_allocate_unset(operation->host, sizeof *spec + bytes);
+    char *memory =
+        nh_cuda_operation_memory(operation->host, operation->arena, sizeof *spec + bytes);
     if (!memory) return NHOOD_ERR_MEMORY;
     const int32_t index = operation->count++;
     operation->spec[index] = (struct nh_kernel_spec *)(void *)memory;
