@@ -30,10 +30,22 @@ nhood_device_info nh_cuda_device_info(const struct nh_cuda_device *device, int32
     return info;
 }
 
+static void release_primary(struct nh_cuda_device *device) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    nh_cu_context primary = atomic_load(&device->primary), popped;
+    const nh_cu_pointer held = atomic_load(&device->held);
+    if (!primary) return;
+    if (held && driver->context_push(primary) == NH_CU_SUCCESS) {
+        driver->memory_free(held);
+        driver->context_pop(&popped);
+    }
+    driver->primary_release(device->handle);
+}
+
 static void close_device(struct nh_device *device) {
     struct nh_cuda_device *opened = device->backend;
     if (!opened) return;
-    if (atomic_load(&opened->primary)) opened->cuda->driver.primary_release(opened->handle);
+    release_primary(opened);
     nh_memo_destroy(opened->memo);
     nh_release(device->host, opened);
     device->backend = NULL;

@@ -25,6 +25,8 @@ struct nh_cuda_device {
     nh_cu_device handle;
     /* the device's primary context; NULL until something is planned without a context of the caller */
     _Atomic(nh_cu_context) primary;
+    /* a byte of the primary context's memory, for which plan_memory.c has a use; 0: none yet */
+    _Atomic(nh_cu_pointer) held;
     /* compute capability, 90 for 9.0 */
     int32_t arch;
     int32_t multiprocessors;
