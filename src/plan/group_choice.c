@@ -280,6 +280,15 @@ static void ask_others(const struct together *together, int64_t index) {
     }
 }
 
+/* What a member that knows how fast it is by some leader adds to the group's time by this one, which may have chosen the same. */
+static double ns_of_follower(const struct together *together, const struct leader *leader,
+                             const struct member *member, const struct nh_problem *problem) {
+    const struct nh_lead *lead = &leader->lead,
+                         *best = member->best < 0 ? NULL : &together->leader[member->best].lead;
+    const bool known = best && best->apart == lead->apart && same(&best->choice, &lead->choice);
+    return known ? member->best_ns : ns_by(together, lead, problem);
+}
+
 /* Gathers those of the leader's class that are computed about as fast, for their work, by its choice, or faster than by any other
  * leader's. Returns how much faster they all are than by others': infinity if some have none. */
 static double gather(const struct together *together, const struct leader *leader) {
@@ -292,7 +301,7 @@ static double gather(const struct together *together, const struct leader *leade
         member->gathers = false;
         if (member->done || !(itself || same_class(together, leader->index, i))) continue;
         if (!itself && member->best < 0) ask_others(together, i);
-        member->ns = itself ? leader->lead.ns : ns_by(together, &leader->lead, problem);
+        member->ns = itself ? leader->lead.ns : ns_of_follower(together, leader, member, problem);
         member->gathers = itself || member->ns <= about(expected_ns(&leader->lead, problem)) ||
                           (member->best >= 0 && member->ns < member->best_ns);
         if (member->gathers) gain += (double)together->members[i] * (member->best_ns - member->ns);
