@@ -15,14 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
-from jax.sharding import PartitionSpec
 
 from .. import _bounded
 from .. import _library as c
 from .._operations import BACKWARD, FORWARD, Operation
-from .._plans import CUDA_ALIGNMENT
 from . import _members, _target
-from ._groups import shapes_of
+from ._groups import flags_on, handler_of, refuse_sharding, results_like, shapes_of
 from ._members import BoundedRequest
 from ._ops import Given, inputs_of, layouts_of, ordinal_of, primitive_of, primitives, slots_of
 
@@ -51,42 +49,22 @@ def _check(request: BoundedRequest, given: Given, arrays: Sequence[Any], lengths
 def _abstract(*avals: Any, request: BoundedRequest, given: Given) -> list[Any]:
     *arrays, lengths = avals
     names = [tensor.name for tensor in inputs_of(request.operation, given)]
-    for name, aval in zip((*names, "layouts"), avals):
-        if any(entry is not None for entry in aval.sharding.spec):
-            raise ValueError(
-                f"{name} has the sharding {aval.sharding.spec}: on an explicit mesh, samples within a bound want arrays that are not "
-                "sharded; under jax.shard_map each device has samples of its own"
-            )
+    what = "samples within a bound want arrays that are not sharded; under jax.shard_map each device has samples of its own"
+    refuse_sharding((*names, "layouts"), avals, what)
     _check(request, given, arrays, lengths)
-    first = arrays[0]
-    return [
-        first.update(
-            shape=shape,
-            dtype=dtype,
-            weak_type=False,
-            sharding=first.sharding.update(spec=PartitionSpec(*[None] * len(shape))),
-        )
-        for shape, dtype in shapes_of(request, given, arrays)
-    ]
+    return results_like(arrays[0], shapes_of(request, given, arrays))
 
 
 def _call(platform: str, request: BoundedRequest, given: Given, *operands: Any) -> list[Any]:
     """The call of the library's handler."""
     *arrays, lengths = operands
-    inputs = inputs_of(request.operation, given)
-    rows = [x.shape[-1] * x.dtype.itemsize for x, of in zip(arrays, inputs) if of.shape[-1] in "DV"]
-    if platform == "cuda" and any(row % CUDA_ALIGNMENT for row in rows):  # samples begin at any token
-        request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
+    request = request._replace(flags=flags_on(platform, request, given, arrays))
     layouts = layouts_of(request, given, arrays)
     text = _members.text_of(request, layouts, lengths.shape[0])
     plan = _target.group_plan_of(text.encode(), ordinal_of(platform))
-    results = [jax.ShapeDtypeStruct(*shape) for shape in shapes_of(request, given, arrays)]
-    elements = [int(np.prod(x.shape)) for x in (*arrays, *results)]
-    size = plan.workspace_bytes + _target.WORKSPACE_ALIGNMENT if plan.workspace_bytes else 0
-    results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
-    handler = jax.ffi.ffi_call(_target.NAME, results)
     first = layouts[0]
     assert first is not None  # no operation's first input is optional
+    handler, elements = handler_of(plan.workspace_bytes, arrays, shapes_of(request, given, arrays))
     bound = _members.place_of(plan.tokens, first[2], lengths.shape, lengths.dtype.itemsize, elements)
     return handler(*operands, problem=text, tensors=slots_of(request, given), bound=bound)[:-1]
 

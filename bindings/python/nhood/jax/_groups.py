@@ -41,15 +41,15 @@ def shapes_of(request: Union[GroupRequest, BoundedRequest], given: Given, arrays
     return [shape for shape, want in zip(shapes, request.wanted) if want]
 
 
-def _abstract(*avals: Any, request: GroupRequest, given: Given) -> list[Any]:
-    for tensor, aval in zip(inputs_of(request.operation, given), avals):
+def refuse_sharding(names: Sequence[str], avals: Sequence[Any], what: str) -> None:
+    """Raises if one is sharded over an explicit mesh, where `what` say what they want."""
+    for name, aval in zip(names, avals):
         if any(entry is not None for entry in aval.sharding.spec):
-            raise ValueError(
-                f"{tensor.name} has the sharding {aval.sharding.spec}: on an explicit mesh, samples of different sizes and windows "
-                "by sets of heads want arrays that are not sharded"
-            )
-    _members.check(request, layouts_of(request, given, avals))
-    first = avals[0]
+            raise ValueError(f"{name} has the sharding {aval.sharding.spec}: on an explicit mesh, {what}")
+
+
+def results_like(first: Any, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> list[Any]:
+    """Abstract results, which are not sharded, on the mesh of the first input."""
     return [
         first.update(
             shape=shape,
@@ -57,27 +57,44 @@ def _abstract(*avals: Any, request: GroupRequest, given: Given) -> list[Any]:
             weak_type=False,
             sharding=first.sharding.update(spec=PartitionSpec(*[None] * len(shape))),
         )
-        for shape, dtype in shapes_of(request, given, avals)
+        for shape, dtype in shapes
     ]
+
+
+def _abstract(*avals: Any, request: GroupRequest, given: Given) -> list[Any]:
+    names = [tensor.name for tensor in inputs_of(request.operation, given)]
+    what = "samples of different sizes and windows by sets of heads want arrays that are not sharded"
+    refuse_sharding(names, avals, what)
+    _members.check(request, layouts_of(request, given, avals))
+    return results_like(avals[0], shapes_of(request, given, avals))
+
+
+def flags_on(platform: str, request: Union[GroupRequest, BoundedRequest], given: Given, arrays: Sequence[Any]) -> int:
+    """The request's flags there: members begin at any token or head."""
+    inputs = inputs_of(request.operation, given)
+    rows = [x.shape[-1] * x.dtype.itemsize for x, of in zip(arrays, inputs) if of.shape[-1] in "DV"]
+    unaligned = platform == "cuda" and any(row % CUDA_ALIGNMENT for row in rows)
+    return request.flags | (c.FLAG_UNALIGNED if unaligned else 0)
+
+
+def handler_of(workspace_bytes: int, arrays: Sequence[Any], shapes: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[Any, list[int]]:
+    """The library's handler, whose last result is the workspace, and the elements of the arrays and other results."""
+    results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
+    elements = [math.prod(x.shape) for x in (*arrays, *results)]
+    size = workspace_bytes + _target.WORKSPACE_ALIGNMENT if workspace_bytes else 0
+    results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
+    return jax.ffi.ffi_call(_target.NAME, results), elements
 
 
 def _call(platform: str, request: GroupRequest, given: Given, *arrays: Any) -> list[Any]:
     """The call of the library's handler."""
-    shapes = shapes_of(request, given, arrays)
-    inputs = inputs_of(request.operation, given)
-    rows = [x.shape[-1] * x.dtype.itemsize for x, of in zip(arrays, inputs) if of.shape[-1] in "DV"]
-    if platform == "cuda" and any(row % CUDA_ALIGNMENT for row in rows):  # members begin at any token or head
-        request = request._replace(flags=request.flags | c.FLAG_UNALIGNED)
+    request = request._replace(flags=flags_on(platform, request, given, arrays))
     layouts = layouts_of(request, given, arrays)
     text = _members.text_of(request, layouts)
     plan = _target.group_plan_of(text.encode(), ordinal_of(platform))
-    results = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
-    elements = [math.prod(shape) for shape in (*[x.shape for x in arrays], *[shape for shape, _ in shapes])]
     first = layouts[0]
     assert first is not None  # no operation's first input is optional
-    size = plan.workspace_bytes + _target.WORKSPACE_ALIGNMENT if plan.workspace_bytes else 0
-    results.append(jax.ShapeDtypeStruct((size,), jnp.uint8))
-    handler = jax.ffi.ffi_call(_target.NAME, results)
+    handler, elements = handler_of(plan.workspace_bytes, arrays, shapes_of(request, given, arrays))
     places = _members.places_of(plan, first[2], elements)
     return handler(*arrays, problem=text, tensors=slots_of(request, given), members=places)[:-1]
 
