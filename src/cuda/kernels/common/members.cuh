@@ -22,19 +22,12 @@ enum { NH_MAP_BYTES = 128 };
 
 #define NH_OWN_BLOCK (NH_DEALS ? nh_own.first_block : blockIdx.x - nh_own.first_block)
 #define NH_OWN_BLOCKS (NH_DEALS ? 1u : nh_own.blocks)
+#define NH_PARAMETER(type) const __grid_constant__ nh_cuda_members nh_launch
 /* 2: the members' lengths are data (lengths.cu), and the launch has the blocks of their bound. Those beyond the last
  * member's end here. */
-#if NH_MEMBERS == 2
-#define NH_END_BEYOND                                                                                                  \
-    if (blockIdx.x >= nh_launch.member[nh_launch.members].first_block) return;
-#else
-#define NH_END_BEYOND
-#endif
-
-#define NH_PARAMETER(type) const __grid_constant__ nh_cuda_members nh_launch
 #define NH_TAKE_MEMBER(type)                                                                                           \
     NH_BEGIN_BESIDE                                                                                                    \
-    NH_END_BEYOND                                                                                                      \
+    if (NH_MEMBERS == 2 && blockIdx.x >= nh_launch.member[nh_launch.members].first_block) return;                      \
     __shared__ type nh_own_args;                                                                                       \
     nh_take_member<0>(nh_launch, nh_member_of_block(nh_launch), &nh_own_args);                                         \
     const type &args = nh_own_args;
