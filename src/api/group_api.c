@@ -5,7 +5,6 @@
 #include "hash.h"
 #include "window_table.h"
 
-#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,34 +16,11 @@ struct table {
     int64_t *place, places;
 };
 
-static uint64_t word_of(const char *bytes) {
-    uint64_t word;
-    memcpy(&word, bytes, sizeof word);
-    return word;
-}
-
-/* Four words at a time, whose products a processor computes side by side. */
-static uint64_t hash_of(const struct nh_problem *problem) {
-    enum { WORD = sizeof(uint64_t), LANES = 4 };
-    static_assert(sizeof *problem % (LANES * WORD) == 0, "a problem is whole rounds");
-    uint64_t a = NH_HASH_START, b = a + 1, c = a + 2, d = a + 3;
-    const char *at = (const char *)problem, *const end = at + sizeof *problem;
-    for (; at < end; at += LANES * WORD) {
-        a = (a ^ word_of(at)) * NH_HASH_PRIME;
-        b = (b ^ word_of(at + WORD)) * NH_HASH_PRIME;
-        c = (c ^ word_of(at + 2 * WORD)) * NH_HASH_PRIME;
-        d = (d ^ word_of(at + 3 * WORD)) * NH_HASH_PRIME;
-    }
-    const uint64_t hash =
-        (((a * NH_HASH_PRIME ^ b) * NH_HASH_PRIME ^ c) * NH_HASH_PRIME ^ d) * NH_HASH_PRIME;
-    return hash >> 32 ^ hash;
-}
-
 /* Returns the index of the problem among the distinct ones, to which it is added if it is new. */
 static int64_t intern(struct nh_members *members, const struct table *table,
                       const struct nh_problem *problem) {
     const uint64_t mask = (uint64_t)table->places - 1;
-    uint64_t at = hash_of(problem) & mask;
+    uint64_t at = nh_hash_words(problem, sizeof *problem) & mask;
     for (; table->place[at]; at = (at + 1) & mask)
         if (!memcmp(&members->problem[table->place[at] - 1], problem, sizeof *problem))
             return table->place[at] - 1;

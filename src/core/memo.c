@@ -40,17 +40,9 @@ void nh_memo_destroy(struct nh_memo *memo) {
     nh_release(memo->host, memo);
 }
 
-/* FNV-1a by words, then what is left by bytes. Keys are small numbers, so the bits are mixed once more. */
 static struct entry **set_of(struct nh_memo *memo, const void *key, size_t bytes) {
-    uint64_t hash = NH_HASH_START, word = 0;
-    size_t i = 0;
-    for (; i + sizeof word <= bytes; i += sizeof word) {
-        memcpy(&word, (const char *)key + i, sizeof word);
-        hash = (hash ^ word) * NH_HASH_PRIME;
-    }
-    hash = nh_hash(hash, (const char *)key + i, bytes - i);
-    hash = (hash ^ hash >> 32) * UINT64_C(0x9e3779b97f4a7c15);
-    return &memo->place[(hash >> 32) % (uint64_t)(memo->places / WAYS) * WAYS];
+    const uint64_t hash = nh_hash_words(key, bytes);
+    return &memo->place[hash % (uint64_t)(memo->places / WAYS) * WAYS];
 }
 
 /* Puts an entry in front of the first `count` of a set, and returns the last of these, which leaves it. */

@@ -190,15 +190,21 @@ void nh_cuda_define_long_sums(struct nh_kernel_spec *spec, const struct nh_probl
     if (nh_cuda_sums_are_long(problem, rows)) nh_kernel_define(spec, "NH_LONG_SUMS", 1);
 }
 
-/* The OR of all strides by which an index of the tensor may be multiplied: its lowest set bit bounds the alignment. */
-static int64_t stride_bits(const struct nh_problem *problem, int32_t tensor) {
-    const nhood_strides *s = &problem->strides[tensor];
-    int64_t bits = problem->batch > 1 ? s->batch : 0;
-    for (int a = 0; a < NH_AXES; a++)
-        if (!nh_tensor_of_grid(tensor) ||
-            nh_max(problem->axis[a].length, nh_axis_keys(&problem->axis[a])) > 1)
-            bits |= s->axis[a];
-    return bits | (problem->heads > 1 ? s->head : 0);
+/* The OR of all strides by which an index of these tensors may be multiplied: its lowest set bit bounds the alignment. */
+static int64_t stride_bits(const struct nh_problem *problem, uint32_t tensors) {
+    int64_t bits = 0, axis[NH_AXES];
+    for (int a = 0; a < NH_AXES; a++) /* all bits, or none */
+        axis[a] = -(nh_max(problem->axis[a].length, nh_axis_keys(&problem->axis[a])) > 1);
+    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+        const nhood_strides *s = &problem->strides[t];
+        if (!(tensors >> t & 1)) continue;
+        bits |= (problem->batch > 1 ? s->batch : 0) | (problem->heads > 1 ? s->head : 0);
+        if (nh_tensor_of_grid(t))
+            bits |= (s->axis[0] & axis[0]) | (s->axis[1] & axis[1]) | (s->axis[2] & axis[2]);
+        else
+            bits |= s->axis[0] | s->axis[1] | s->axis[2];
+    }
+    return bits;
 }
 
 uint32_t nh_cuda_aligned_tensors(const struct nh_problem *problem) {
@@ -213,8 +219,7 @@ int nh_cuda_vector(const struct nh_problem *problem, uint32_t slots) {
     if (slots & DIM_TENSORS) bits |= problem->dim;
     if (slots & DIM_V_TENSORS) bits |= problem->dim_v;
     const uint32_t tensors = slots & nh_cuda_aligned_tensors(problem);
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++)
-        if (tensors >> t & 1) bits |= stride_bits(problem, t);
+    bits |= stride_bits(problem, tensors);
     return (int)(bits & -bits);
 }
 

@@ -95,7 +95,7 @@ int32_t nh_sm90_far_axes(const struct nh_problem *problem) {
 }
 
 bool nh_sm90_any_far(const struct nh_problem *problem) {
-    return nh_sm90_far_axes(problem);
+    return is_far(problem, 0) || is_far(problem, 1) || is_far(problem, 2);
 }
 
 int32_t nh_sm90_uneven_axes(const struct nh_problem *problem) {
@@ -174,9 +174,20 @@ static const char *refuse_parts(const struct nh_problem *problem) {
     return NULL;
 }
 
-/* Whether two tensors of rows have the same extents and strides. */
-static bool same_rows(const struct nh_problem *problem, int32_t a, int32_t b) {
-    return of_queries(a) == of_queries(b) && extra_token(a) == extra_token(b) &&
+/* Whether tensors of queries and of keys have the same extents. */
+static bool sides_alike(const struct nh_problem *problem) {
+    bool alike = problem->heads == problem->kv_heads;
+    for (int a = 0; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        alike = alike && axis->query.offset == axis->key.offset &&
+                axis->query.length == axis->key.length;
+    }
+    return alike;
+}
+
+/* Whether two tensors of rows have the same extents and strides; alike: sides_alike. */
+static bool same_rows(const struct nh_problem *problem, bool alike, int32_t a, int32_t b) {
+    return (alike || of_queries(a) == of_queries(b)) && extra_token(a) == extra_token(b) &&
            dim_of(problem, a) == dim_of(problem, b) &&
            !memcmp(&problem->strides[a], &problem->strides[b], sizeof *problem->strides);
 }
@@ -198,10 +209,11 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
     const uint32_t tensors = moved & nh_problem_tensors(problem);
+    const bool alike = sides_alike(problem);
     int32_t before = -1; /* one that fits */
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         if (!(tensors >> tensor & 1)) continue;
-        if (before >= 0 && same_rows(problem, before, tensor)) continue;
+        if (before >= 0 && same_rows(problem, alike, before, tensor)) continue;
         before = tensor;
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
         if (!origins_fit(problem, tensor))
@@ -236,7 +248,8 @@ const char *nh_sm90_refuse(const struct nh_problem *problem, const struct nh_dev
 bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]) {
     for (int a = 0; a < NH_AXES; a++) {
         int64_t most = a < NH_AXES - problem->rank ? 1 : MOST_BOX;
-        if (tile[a] * (by_position(problem, a) ? 1 : problem->axis[a].dilation) > most)
+        const int64_t dilation = problem->axis[a].dilation;
+        if (tile[a] * (dilation == 1 || by_position(problem, a) ? 1 : dilation) > most)
             return false;
     }
     return true;
@@ -360,7 +373,7 @@ struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
 
 bool nh_sm90_map_as(const struct nh_problem *problem, int32_t tensor,
                     const struct nh_cuda_map *other, struct nh_cuda_map *map) {
-    if (!same_rows(problem, tensor, other->slot)) return false;
+    if (!same_rows(problem, false, tensor, other->slot)) return false;
     *map = *other;
     map->slot = tensor;
     return true;

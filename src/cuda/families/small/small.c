@@ -121,6 +121,19 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
     return spec;
 }
 
+/* Sets the layouts of the maps of the problem's tensors. */
+static void set_layouts(const struct nh_problem *problem, struct small_config *config) {
+    config->q_map = (int32_t)nh_map_layout_of(problem, NHOOD_Q);
+    config->k_map = (int32_t)nh_map_layout_of(problem, NHOOD_K);
+    config->v_map = (int32_t)nh_map_layout_of(problem, NHOOD_V);
+    config->o_map = (int32_t)nh_map_layout_of(problem, NHOOD_O);
+    if (problem->op == NHOOD_OP_FWD) return;
+    config->d_o_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_O);
+    config->d_q_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_Q);
+    config->d_k_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_K);
+    config->d_v_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_V);
+}
+
 /* Sets the kernel's maps (nh_maps). Those of lines, for the halo, come last. */
 static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *step) {
     enum { MOST = 7, END = -1 };
@@ -210,6 +223,7 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     if (!common && (!nh_small_launch_of(problem, device, pass, value, false, &launch) ||
                     !launch.config.min_blocks))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
+    if (nh_small_fetches(&launch)) set_layouts(problem, &launch.config);
     int32_t shared_by = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
     if (nh_tiling_set(problem, launch.config.rows, shared_by, keys, 0, tiling) ||
         !add_shifted_tiles(&launch, tiling) || tiling->work_tiles > MOST_LENGTH)

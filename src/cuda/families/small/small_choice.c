@@ -446,8 +446,8 @@ static bool make(const struct nh_problem *problem, const struct nh_cuda_device *
     return true;
 }
 
-/* What a launch for a group depends on, and no stride but by the layouts of its maps. The axes of its problems are covered, are not
- * periodic and have no tables. All bytes count, so there is no padding. */
+/* What the configuration of a launch for a group depends on: no stride, and lengths as far as they tell. The axes of its problems are
+ * covered, are not periodic and have no tables. All bytes count, so there is no padding. */
 struct key {
     char solver[16]; /* others may remember results, too */
     struct {
@@ -461,15 +461,16 @@ struct key {
 static_assert(sizeof(struct key) == 16 + 8 * (5 * NH_AXES + 6) + 4 * (4 + NH_CONFIG_KNOBS),
               "no padding");
 
-/* A launch, without its problem and the layouts of that one's tensors. */
+/* A launch, without its problem and the tiles of that one. */
 struct made {
     struct small_config config;
-    double work_tiles, warp_tiles;
     bool exists;
 };
 
 static struct key key_of(const struct nh_problem *problem, enum small_pass pass,
                          const int32_t *value) {
+    const int32_t *work_tile =
+        value + (pass == SMALL_BY_KEY ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
     struct key key = {.solver = "cuda.small",
                       .heads = problem->heads,
                       .kv_heads = problem->kv_heads,
@@ -483,7 +484,7 @@ static struct key key_of(const struct nh_problem *problem, enum small_pass pass,
                       .rank = problem->rank};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        key.axis[a].length = axis->length;
+        key.axis[a].length = nh_small_telling_length(problem, a, pass, work_tile);
         key.axis[a].window = axis->window;
         key.axis[a].stride = axis->stride;
         key.axis[a].dilation = axis->dilation;
@@ -493,7 +494,8 @@ static struct key key_of(const struct nh_problem *problem, enum small_pass pass,
     return key;
 }
 
-/* The plan of a group asks for the launch of each member several times, for estimates and to build it. It is made once. */
+/* The plan of a group asks for the launch of each member several times, for estimates and to build it. Members whose lengths tell
+ * nothing new share one that is made. */
 static bool make_once(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                       enum small_pass pass, const int32_t *value, struct nh_small_launch *launch) {
     const struct key key = key_of(problem, pass, value);
@@ -503,18 +505,12 @@ static bool make_once(const struct nh_problem *problem, const struct nh_cuda_dev
         launch->cuda = cuda;
         launch->for_group = true;
         launch->config = made.config;
-        launch->work_tiles = made.work_tiles;
-        launch->warp_tiles = made.warp_tiles;
-        if (nh_small_fetches(launch)) nh_small_set_layouts(problem, &launch->config);
+        if (made.exists) nh_small_count_tiles(launch);
         return made.exists;
     }
     memset(&made, 0, sizeof made);
     made.exists = make(problem, cuda, pass, value, true, launch);
-    if (made.exists) {
-        made.config = launch->config;
-        made.work_tiles = launch->work_tiles;
-        made.warp_tiles = launch->warp_tiles;
-    }
+    if (made.exists) made.config = launch->config;
     nh_memo_keep(cuda->memo, &key, sizeof key, &made, sizeof made);
     return made.exists;
 }

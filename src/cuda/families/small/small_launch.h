@@ -26,7 +26,7 @@ struct nh_small_launch {
     const struct nh_cuda_device *cuda;
     /* The kernel is to serve grids of other lengths, too: boxes are as large as long axes need. */
     bool for_group;
-    struct small_config config;
+    struct small_config config;    /* without layouts of tensor maps, which plans set */
     double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
 };
 
@@ -84,11 +84,16 @@ struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
 bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
                          enum small_pipeline pipeline, struct nh_small_launch *launch);
 
+/* Sets work_tiles and warp_tiles, which the second step does. */
+void nh_small_count_tiles(struct nh_small_launch *launch);
+
+/* The length of an axis as far as the configuration of a launch for a group follows from it: that of a long axis without steps or
+ * dilation does not depend on how long it is. Lengths for which this is equal have one configuration, all else being equal. */
+int64_t nh_small_telling_length(const struct nh_problem *problem, int axis, enum small_pass pass,
+                                const int32_t *work_tile);
+
 /* The third step: stages of the copy engine, if it fetches; the halo rolls if it can. */
 struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages);
-
-/* Sets the layouts of the maps of the problem's tensors. */
-void nh_small_set_layouts(const struct nh_problem *problem, struct small_config *config);
 
 /* Whether halos roll in a launch for a group (for_group): as far as lengths and batch do not decide it, so for all members that
  * such a launch serves. An axis may still be too short, or need more slots than others: such a member has no launch of this config. */

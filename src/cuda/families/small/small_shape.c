@@ -71,8 +71,10 @@ static double tiles_of(const struct nh_axis *axis, bool keys, int64_t tile, int6
     const struct nh_box *own = keys ? &axis->key : &axis->query;
     int64_t longest = nh_longest_rows(axis, keys);
     int64_t shorter = longest * axis->dilation - own->length;
-    return (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest + shift, tile) +
-           (double)shorter * (double)nh_ceil_div(longest - 1 + shift, tile);
+    const double longer =
+        (double)(axis->dilation - shorter) * (double)nh_ceil_div(longest + shift, tile);
+    if (!shorter) return longer;
+    return longer + (double)shorter * (double)nh_ceil_div(longest - 1 + shift, tile);
 }
 
 /* A shorter length that has the same patterns: away from borders, what rows see repeats, so that a group as long as
@@ -229,24 +231,25 @@ static int64_t more_queries(const struct nh_small_launch *launch, int a, int32_t
 static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t rows) {
     const bool keys = nh_small_by_keys(launch);
     const bool grouped = launch->for_group && a >= NH_AXES - launch->problem->rank;
-    struct nh_axis axis = launch->problem->axis[a];
+    const struct nh_axis *axis = &launch->problem->axis[a];
     if (is_unit(launch->problem, a)) return 1;
-    const int64_t grouped_keys = rows - 1 + axis.window + more_queries(launch, a, rows);
+    const int64_t grouped_keys = rows - 1 + axis->window + more_queries(launch, a, rows);
     /* A plan of a group asks for each member: what serves all lengths needs no count where windows have no steps, and no tile of
      * keys is near both ends. */
-    if (grouped && axis.stride == 1 && axis.dilation == 1) {
-        if (!keys) return rows - 1 + axis.window;
-        if (!axis.causal && axis.length >= 2 * axis.window + rows) return grouped_keys;
+    if (grouped && axis->stride == 1 && axis->dilation == 1) {
+        if (!keys) return rows - 1 + axis->window;
+        if (!axis->causal && axis->length >= 2 * axis->window + rows) return grouped_keys;
     }
-    const int64_t columns = nh_small_slides(&axis)
-                                ? nh_min(axis.length, rows + axis.windows.window - 1)
-                                : nh_tile_count(&axis, rows, 1, keys).halo;
+    const int64_t columns = nh_small_slides(axis)
+                                ? nh_min(axis->length, rows + axis->windows.window - 1)
+                                : nh_tile_count(axis, rows, 1, keys).halo;
     if (!grouped) return columns;
-    if (keys && axis.stride == 1 && !axis.causal) return nh_max(columns, grouped_keys);
-    axis.length = nh_max(axis.length,
-                         4 * (launch->config.rows[a] + axis.window + axis.stride) * axis.dilation);
-    axis.query = axis.key = axis.key_tensor = (struct nh_box){0, axis.length};
-    return nh_max(columns, nh_tile_count(&axis, rows, 1, keys).halo);
+    if (keys && axis->stride == 1 && !axis->causal) return nh_max(columns, grouped_keys);
+    struct nh_axis longer = *axis;
+    longer.length = nh_max(
+        axis->length, 4 * (launch->config.rows[a] + axis->window + axis->stride) * axis->dilation);
+    longer.query = longer.key = longer.key_tensor = (struct nh_box){0, longer.length};
+    return nh_max(columns, nh_tile_count(&longer, rows, 1, keys).halo);
 }
 
 /* ---- the last work tile along an axis, in a launch for a group ---- */
@@ -322,12 +325,33 @@ static void set_chunk_of_group(struct nh_small_launch *launch) {
     config->least_pairs = least_pairs(launch);
 }
 
+void nh_small_count_tiles(struct nh_small_launch *launch) {
+    const struct nh_problem *problem = launch->problem;
+    const struct small_config *config = &launch->config;
+    const bool keys = nh_small_by_keys(launch);
+    launch->work_tiles = launch->warp_tiles = 1;
+    for (int a = NH_AXES - problem->rank; a < NH_AXES; a++) {
+        const struct nh_axis *axis = &problem->axis[a];
+        launch->work_tiles *= tiles_of(axis, keys, config->rows[a], config->shift[a]);
+        launch->warp_tiles *= tiles_of(axis, keys, config->warp_tile[a], config->shift[a]);
+    }
+}
+
+int64_t nh_small_telling_length(const struct nh_problem *problem, int a, enum small_pass pass,
+                                const int32_t *work_tile) {
+    const struct nh_axis *axis = &problem->axis[a];
+    const bool keys = pass == SMALL_BY_KEY;
+    const int64_t enough = (keys ? 2 : 1) * (axis->window + work_tile[a]);
+    const bool bounded = axis->stride == 1 && axis->dilation == 1 && !axis->causal &&
+                         !nh_small_is_plane(problem, work_tile);
+    return bounded ? nh_min(axis->length, enough) : axis->length;
+}
+
 bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
                          enum small_pipeline pipeline, struct nh_small_launch *launch) {
     const bool keys = nh_small_by_keys(begun);
     bool dense = true;
     *launch = *begun;
-    launch->work_tiles = launch->warp_tiles = 1;
     struct small_config *config = &launch->config;
     config->pipeline = (int)pipeline;
     memcpy(config->rows, boxes->work_tile, sizeof config->rows);
@@ -342,9 +366,8 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
         if (pipeline == SMALL_BOXES) set_shift(launch, a);
         set_ends(launch, a, pipeline);
         dense = dense && (is_unit(launch->problem, a) || all_see(axis, keys, config->columns[a]));
-        launch->work_tiles *= tiles_of(axis, keys, config->rows[a], config->shift[a]);
-        launch->warp_tiles *= tiles_of(axis, keys, config->warp_tile[a], config->shift[a]);
     }
+    nh_small_count_tiles(launch);
     if (pipeline == SMALL_BOXES) close_gaps(config);
     config->grouped = launch->for_group;
     config->whole = !launch->for_group && is_whole(launch);
@@ -685,18 +708,6 @@ static int32_t near_heads(const struct nh_small_launch *launch) {
     return heads % 4 == 0 ? 4 : heads % 2 == 0 ? 2 : 1;
 }
 
-void nh_small_set_layouts(const struct nh_problem *problem, struct small_config *config) {
-    config->q_map = (int32_t)nh_map_layout_of(problem, NHOOD_Q);
-    config->k_map = (int32_t)nh_map_layout_of(problem, NHOOD_K);
-    config->v_map = (int32_t)nh_map_layout_of(problem, NHOOD_V);
-    config->o_map = (int32_t)nh_map_layout_of(problem, NHOOD_O);
-    if (problem->op == NHOOD_OP_FWD) return;
-    config->d_o_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_O);
-    config->d_q_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_Q);
-    config->d_k_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_K);
-    config->d_v_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_V);
-}
-
 struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages) {
     struct nh_small_launch launch = *boxed;
     struct small_config *config = &launch.config;
@@ -707,6 +718,5 @@ struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed,
     if (roll(&launch) && forward) config->fetchers = (int)nh_min(stages + 1, 4);
     config->seam_lines = fetches_lines(&launch);
     config->near_heads = near_heads(&launch);
-    nh_small_set_layouts(launch.problem, config);
     return launch;
 }

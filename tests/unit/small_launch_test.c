@@ -1,0 +1,119 @@
+/* Launches of cuda.small for members of groups: those that are remembered by what lengths tell are those that are made. */
+#include "device_spec.h"
+#include "memo.h"
+#include "small_launch.h"
+#include "test.h"
+
+#include <math.h>
+#include <string.h>
+
+static void *allocate_any(void *user, size_t bytes, size_t alignment) {
+    (void)user, (void)alignment;
+    return test_allocate(bytes);
+}
+
+static void release_any(void *user, void *memory) {
+    (void)user;
+    test_free(memory);
+}
+
+static const struct nh_host host = {.allocate = allocate_any, .release = release_any};
+
+enum { MEMBERS = 400, MOST_CONFIGS = 16, SHORTEST = 12 };
+
+/* Sets other lengths, most of them short: longer ones tell nothing. */
+static bool set_lengths(uint64_t *random, const nhood_problem *of, struct nh_problem *problem) {
+    nhood_problem given = *of;
+    for (int a = NH_AXES - given.rank; a < NH_AXES; a++)
+        given.axis[a].length =
+            test_between(random, given.axis[a].window * given.axis[a].dilation,
+                         test_between(random, 0, 3) ? 6 * SHORTEST : 40 * SHORTEST);
+    return !nh_problem_canonical(&given, problem);
+}
+
+static bool same_launch(const struct nh_small_launch *a, const struct nh_small_launch *b) {
+    return !memcmp(&a->config, &b->config, sizeof a->config) && a->work_tiles == b->work_tiles &&
+           a->warp_tiles == b->warp_tiles && a->problem == b->problem && a->cuda == b->cuda &&
+           a->for_group == b->for_group;
+}
+
+/* Compares the launches of a config for problems of many lengths. Returns how many there are. */
+static int check_config(uint64_t *random, const nhood_problem *given, enum small_pass pass,
+                        const struct nh_cuda_device *remembers, const struct nh_config *config) {
+    struct nh_cuda_device makes = *remembers;
+    makes.memo = NULL;
+    int launches = 0;
+    for (int i = 0; i < MEMBERS; i++) {
+        struct nh_problem problem;
+        struct nh_small_launch made, remembered;
+        if (!set_lengths(random, given, &problem)) continue;
+        const bool exists = nh_small_launch_of(&problem, &makes, pass, config->value, true, &made);
+        const bool known =
+            nh_small_launch_of(&problem, remembers, pass, config->value, true, &remembered);
+        made.cuda = remembers;
+        launches += exists;
+        char text[512];
+        nh_problem_text(&problem, text, sizeof text);
+        CHECK(exists == known, "%s, pass %d: made %d, remembered %d", text, pass, exists, known);
+        CHECK(!exists || !known || same_launch(&made, &remembered), "%s, pass %d: another launch",
+              text, pass);
+    }
+    return launches;
+}
+
+/* All configs that are worth trying for problems of a class, of a few lengths. */
+static int check_class(uint64_t *random, const nhood_problem *given,
+                       const struct nh_device *device) {
+    struct nh_cuda_device cuda = *(const struct nh_cuda_device *)device->backend;
+    struct nh_device grouped = *device;
+    struct nh_config config[MOST_CONFIGS] = {{{0}}};
+    struct nh_problem problem;
+    int launches = 0;
+    grouped.for_group = true;
+    if (!set_lengths(random, given, &problem)) return 0;
+    const int count = nh_small_candidates(&problem, &grouped, config, MOST_CONFIGS);
+    CHECK(!nh_memo_create(&host, 512, &cuda.memo), "%s", nhood_last_error());
+    for (int i = 0; i < count; i++) {
+        const bool forward = given->op == NHOOD_OP_FWD;
+        const enum small_pass first = forward ? SMALL_FORWARD : SMALL_BY_QUERY,
+                              last = forward ? SMALL_FORWARD : SMALL_BY_KEY;
+        for (enum small_pass pass = first; pass <= last; pass++)
+            launches += check_config(random, given, pass, &cuda, &config[i]);
+    }
+    nh_memo_destroy(cuda.memo);
+    return launches;
+}
+
+static int check_device(const char *name) {
+    struct nh_device device[NH_MOST_DESCRIBED];
+    uint64_t random = 1;
+    int32_t described;
+    int launches = 0;
+    const nhood_status status = nh_cuda_describe(name, &host, device, &described);
+    CHECK(!status, "%s", nhood_last_error());
+    for (int i = 0; !status && i < 60; i++) {
+        static const int32_t windows[] = {1, 3, 4, 5, 7, 9, 12};
+        nhood_problem given;
+        nhood_problem_init(&given, test_between(&random, 0, 2) ? NHOOD_OP_BWD : NHOOD_OP_FWD,
+                           test_between(&random, 0, 3) ? NHOOD_DTYPE_BF16 : NHOOD_DTYPE_F32,
+                           1 + i % 3);
+        given.heads = 4;
+        given.kv_heads = test_between(&random, 0, 3) ? 4 : 2;
+        given.dim = test_between(&random, 0, 1) ? 64 : 32;
+        for (int a = NH_AXES - given.rank; a < NH_AXES; a++) {
+            given.axis[a].window = windows[test_between(&random, 0, given.rank == 3 ? 3 : 6)];
+            given.axis[a].causal = test_between(&random, 0, 7) == 0;
+            if (test_between(&random, 0, 7) == 0) given.axis[a].dilation = 2;
+            if (test_between(&random, 0, 7) == 0 && given.axis[a].window > 1)
+                given.axis[a].stride = 2;
+        }
+        launches += check_class(&random, &given, &device[0]);
+    }
+    return launches;
+}
+
+int main(void) {
+    const int launches = check_device("h200") + check_device("a100");
+    CHECK(launches > 10000, "only %d launches were compared", launches);
+    return test_result();
+}
