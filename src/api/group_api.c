@@ -1,6 +1,7 @@
 /* Public functions on plans of groups. */
 #include "plan.h"
 
+#include "arena.h"
 #include "empty.h"
 #include "hash.h"
 #include "window_table.h"
@@ -42,15 +43,7 @@ struct draft {
     const struct nh_device *device; /* that choices are for: kernels may be collected for a twin */
 };
 
-static void free_draft(const struct nh_host *host, struct draft *draft) {
-    nh_release(host, draft->table.place);
-    nh_release(host, draft->index_of);
-    nh_release(host, draft->first_of);
-    nh_release(host, draft->members_of);
-    nh_release(host, draft->choice);
-    nh_release(host, draft->apart);
-}
-
+/* All but the members themselves are in their arena, a draft's part of it, too: it is small. */
 static nhood_status allocate(nhood_context *context, int64_t count, struct nh_members **created,
                              struct draft *draft) {
     const struct nh_host *host = &context->host;
@@ -60,20 +53,26 @@ static nhood_status allocate(nhood_context *context, int64_t count, struct nh_me
     members->host = host;
     members->spare = &context->spare;
     members->group.count = count;
+    const nhood_status status = nh_arena_take(members->spare, host, &members->arena);
+    if (status) return status;
+    struct nh_arena *arena = members->arena;
     for (draft->table.places = 2; draft->table.places < 2 * count;)
         draft->table.places *= 2;
-    if (!(members->problem = nh_allocate_unset(host, room * sizeof *members->problem)) ||
-        !(members->tables = nh_allocate(host, room * sizeof *members->tables)) ||
-        !(members->built = nh_allocate(host, room * sizeof(struct nh_operation *))) ||
-        !(members->group.member = nh_allocate(host, room * sizeof *members->group.member)) ||
-        !(draft->table.place = nh_allocate(host, (size_t)draft->table.places * sizeof(int64_t))) ||
-        !(draft->index_of = nh_allocate(host, room * sizeof *draft->index_of)) ||
-        !(draft->first_of = nh_allocate(host, room * sizeof *draft->first_of)) ||
-        !(draft->members_of = nh_allocate(host, room * sizeof *draft->members_of)) ||
-        !(draft->choice = nh_allocate(host, room * sizeof *draft->choice)) ||
-        !(draft->apart = nh_allocate(host, room * sizeof *draft->apart)))
-        return NHOOD_ERR_MEMORY;
-    return NHOOD_OK;
+    members->problem = nh_arena_allocate_unset(arena, room * sizeof *members->problem);
+    members->tables = nh_arena_allocate(arena, room * sizeof *members->tables);
+    members->built = nh_arena_allocate(arena, room * sizeof(struct nh_operation *));
+    members->group.member = nh_arena_allocate(arena, room * sizeof *members->group.member);
+    draft->table.place = nh_arena_allocate(arena, (size_t)draft->table.places * sizeof(int64_t));
+    draft->index_of = nh_arena_allocate_unset(arena, room * sizeof *draft->index_of);
+    draft->first_of = nh_arena_allocate_unset(arena, room * sizeof *draft->first_of);
+    draft->members_of = nh_arena_allocate(arena, room * sizeof *draft->members_of);
+    draft->choice = nh_arena_allocate(arena, room * sizeof *draft->choice);
+    draft->apart = nh_arena_allocate(arena, room * sizeof *draft->apart);
+    return members->problem && members->tables && members->built && members->group.member &&
+                   draft->table.place && draft->index_of && draft->first_of && draft->members_of &&
+                   draft->choice && draft->apart
+               ? NHOOD_OK
+               : NHOOD_ERR_MEMORY;
 }
 
 /* Checks all problems before anything is built. *request is that of the last one. */
@@ -210,11 +209,9 @@ static nhood_status build(nhood_context *context, struct nh_request *request,
     if (request->device->info.kind != NHOOD_DEVICE_CUDA)
         return build_with(request, request->device, nh_registry_group, members, draft);
     struct nh_device device = *request->device;
-    nhood_status status = nh_arena_take(members->spare, members->host, &members->arena);
-    if (status) return status;
     device.kernels_later = device.for_group = true;
     device.arena = members->arena;
-    status = build_with(request, &device, nh_registry_group, members, draft);
+    nhood_status status = build_with(request, &device, nh_registry_group, members, draft);
     if (status != NHOOD_ERR_COMPILE && status != NHOOD_ERR_DEVICE &&
         status != NHOOD_ERR_UNSUPPORTED)
         return status;
@@ -285,7 +282,6 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
     }
     if (!status) status = build(plan->context, &request, plan->members, &draft);
     if (!status) describe(plan, request.device, &draft);
-    free_draft(host, &draft);
     if (!collecting || !twin.backend) return status;
     nh_members_destroy(plan->members);
     plan->members = NULL;
@@ -356,9 +352,5 @@ void nh_members_destroy(struct nh_members *members) {
     for (int64_t i = 0; members->tables && i < members->distinct; i++)
         nh_release(members->host, members->tables[i]);
     nh_arena_give_back(members->spare, members->arena);
-    nh_release(members->host, members->tables);
-    nh_release(members->host, members->built);
-    nh_release(members->host, members->problem);
-    nh_release(members->host, members->group.member);
     nh_release(members->host, members);
 }

@@ -15,7 +15,7 @@ struct nh_members {
     nhood_range **
         tables; /* of each distinct problem, copies of the caller's window tables; NULL if it has none */
     struct nh_operation **built;
-    struct nh_arena *arena;       /* on CUDA, what those that share launches are in */
+    struct nh_arena *arena;       /* what lives as long as they */
     struct nh_spare_arena *spare; /* the context's */
 };
 

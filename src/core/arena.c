@@ -1,6 +1,7 @@
 #include "arena.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* The memory that is handed out follows a chunk's head. */
 struct chunk {
@@ -79,5 +80,11 @@ void *nh_arena_allocate_unset(struct nh_arena *arena, size_t bytes) {
         return NULL;
     void *memory = (char *)arena->last + arena->last->used;
     arena->last->used += rounded;
+    return memory;
+}
+
+void *nh_arena_allocate(struct nh_arena *arena, size_t bytes) {
+    void *memory = nh_arena_allocate_unset(arena, bytes);
+    if (memory) memset(memory, 0, bytes);
     return memory;
 }

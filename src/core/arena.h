@@ -28,5 +28,7 @@ void nh_arena_give_back(struct nh_spare_arena *spare, struct nh_arena *arena);
 
 /* As nh_allocate_unset, but released with the arena alone. By one thread at a time. */
 void *nh_arena_allocate_unset(struct nh_arena *arena, size_t bytes);
+/* The same, but zeroed. */
+void *nh_arena_allocate(struct nh_arena *arena, size_t bytes);
 
 #endif

@@ -21,7 +21,7 @@ struct nh_device {
     /* Operations are members of a group and have no kernels until the backend makes an operation of the group (group.h); and, for
      * `for_group`, their launches may be those of other members, too. Both only of CUDA. */
     bool kernels_later, for_group;
-    /* what such members' operations take their memory from; NULL: each has memory of its own */
+    /* what such members' operations take their memory from, and that of the group on CUDA; NULL: each has memory of its own */
     struct nh_arena *arena;
     /* What an estimate's problem stands for: so many members, of which its batch consists. At most 1: none, or a single one. */
     double members;

@@ -1,4 +1,5 @@
 /* Groups on CUDA: how many launches a pass has, what they hand to their kernels, and what is not launched so. */
+#include "arena.h"
 #include "cuda_group.h"
 #include "cuda_solvers.h"
 #include "fixture.h"
@@ -20,6 +21,7 @@ struct made {
     struct nh_operation *built[MOST];
     int distinct;
     struct nh_group_operation *operation;
+    struct nh_arena *arena;
     nhood_group_io io;
     nhood_io own[MOST];
 };
@@ -28,8 +30,9 @@ static nhood_status make(const struct nh_solver *solver, const struct nh_config 
                          const char *head, const char *const *end, int count, int times,
                          struct made *made) {
     struct nh_device device = f.device[0];
-    nhood_status status = NHOOD_OK;
     memset(made, 0, sizeof *made);
+    nhood_status status = nh_arena_create(&f.host, &made->arena);
+    device.arena = made->arena;
     device.kernels_later = device.for_group = true;
     made->group = (struct nh_group){.count = (int64_t)count * times, .member = made->member};
     for (int i = 0; !status && i < count; i++) {
@@ -54,6 +57,7 @@ static void unmake(struct made *made) {
     if (made->operation) made->operation->destroy(made->operation);
     for (int i = 0; i < made->distinct; i++)
         made->built[i]->destroy(made->built[i]);
+    nh_arena_destroy(made->arena);
 }
 
 /* Executes with all tensors, packed or each member's own, which then begins 1 MiB behind that of the member before. */

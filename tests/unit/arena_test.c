@@ -44,6 +44,11 @@ static void check_sizes(void) {
         for (size_t k = 0; k < sizes[i % SIZES]; k += 61)
             CHECK(memory[i][k] == i % 251, "byte %zu of %d is another's", k, i);
     CHECK(allocations < 20, "%d allocations for %d things", allocations, (int)COUNT);
+    const unsigned char *zeroed = nh_arena_allocate(arena, 1000);
+    int others = 0;
+    for (int i = 0; zeroed && i < 1000; i++)
+        others += zeroed[i] != 0;
+    CHECK(zeroed && !others, "%d bytes are not zero", others);
     nh_arena_destroy(arena);
     CHECK(releases == allocations, "%d of %d given back", releases, allocations);
 }

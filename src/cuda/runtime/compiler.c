@@ -20,11 +20,10 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
 }
 
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
-                         const void *config) {
+                         const void *config, size_t bytes) {
     spec->field = field;
-    spec->values = spec->names = 0;
-    for (int i = 0; field[i].name; i++)
-        spec->values += field[i].count ? field[i].count : 1;
+    spec->values = (int32_t)(bytes / sizeof *spec->value);
+    spec->names = 0;
     memcpy(spec->value, config,
            (size_t)nh_min(spec->values, NH_KERNEL_CONFIG_INTS) * sizeof *spec->value);
 }

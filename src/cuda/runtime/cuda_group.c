@@ -3,6 +3,7 @@
  * (kernels/common/members.cuh). What remains is launched member by member. */
 #include "cuda_group.h"
 
+#include "arena.h"
 #include "launch.h"
 #include "members_abi.h"
 
@@ -45,9 +46,10 @@ struct batch {
     struct map_table maps;
 };
 
+/* It is in the arena of its members, with all that it points to but memory of operations on the device. */
 struct cuda_group {
     struct nh_group_operation base;
-    const struct nh_host *host;
+    struct nh_arena *arena;
     const struct nh_group *group;
     struct nh_cuda_device *device;
     int64_t batches, alone; /* alone: members in no batch */
@@ -164,8 +166,8 @@ static void join(const struct nh_group *group, struct forming *forming, int64_t 
 static nhood_status form_batches(struct cuda_group *created) {
     const struct nh_group *group = created->group;
     const size_t room = (size_t)nh_max(group->count, 1);
-    struct candidate *candidate = nh_allocate(created->host, room * sizeof *candidate);
-    struct forming *forming = nh_allocate(created->host, room * sizeof *forming);
+    struct candidate *candidate = nh_arena_allocate(created->arena, room * sizeof *candidate);
+    struct forming *forming = nh_arena_allocate(created->arena, room * sizeof *forming);
     int64_t formed = 0;
     nhood_status status = candidate && forming && created->member ? NHOOD_OK : NHOOD_ERR_MEMORY;
     for (int64_t i = 0; !status && i < group->count; i++) {
@@ -175,7 +177,8 @@ static nhood_status form_batches(struct cuda_group *created) {
     for (int64_t i = 0; !status && i < group->count; i++)
         if (candidate[i].batch >= 0 && forming[candidate[i].batch].count < 2)
             candidate[i].batch = -1;
-    created->batch = nh_allocate(created->host, (size_t)nh_max(formed, 1) * sizeof *created->batch);
+    created->batch =
+        nh_arena_allocate(created->arena, (size_t)nh_max(formed, 1) * sizeof *created->batch);
     if (!created->batch) status = NHOOD_ERR_MEMORY;
     if (!status) qsort(candidate, (size_t)group->count, sizeof *candidate, compare);
     for (int64_t i = 0; !status && i < group->count; i++) {
@@ -190,8 +193,6 @@ static nhood_status form_batches(struct cuda_group *created) {
         if (first) created->batch[created->batches++].member = &created->member[i];
         created->batch[created->batches - 1].count++;
     }
-    nh_release(created->host, candidate);
-    nh_release(created->host, forming);
     return status;
 }
 
@@ -259,7 +260,8 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
         if (operation->step[s]->binding[slot].from != NH_BIND_NONE)
             table->used |= 1u << slot, table->bases++;
     const size_t place_bytes = (size_t)batch->count * (size_t)table->bases * sizeof(int64_t);
-    table->first = nh_allocate(operation->host, ((size_t)batch->count + 1) * sizeof *table->first);
+    table->first = nh_arena_allocate_unset(operation->arena,
+                                           ((size_t)batch->count + 1) * sizeof *table->first);
     const size_t bytes = argument_bytes(operation->step[s]);
     char *arguments = nh_cuda_keep(operation, (size_t)different * bytes, &table->arguments);
     if (!table->first || !arguments) return NHOOD_ERR_MEMORY;
@@ -298,41 +300,48 @@ static int32_t bits_below(uint32_t bits, uint32_t bit) {
     return count;
 }
 
-/* Whether two maps are the same but for their addresses. */
+/* Whether two maps are the same but for their addresses. Most differ in their boxes. */
 static bool same_map(const struct nh_cuda_map *a, const struct nh_cuda_map *b) {
     const size_t begin = offsetof(struct nh_cuda_map, extent),
                  end = offsetof(struct nh_cuda_map, offset_bytes);
-    return !memcmp((const char *)a + begin, (const char *)b + begin, end - begin) &&
+    return a->box[1] == b->box[1] && a->box[2] == b->box[2] &&
+           !memcmp((const char *)a + begin, (const char *)b + begin, end - begin) &&
            a->rank == b->rank && a->type == b->type && a->swizzle == b->swizzle &&
            a->promotion == b->promotion && a->pixels == b->pixels;
 }
 
-/* Encodes map i of a step, whose address member_maps.cu sets: that of another tensor, which before it is in `to`, if that has the
- * same. Drivers before CUDA 12.6 encode no map without an address. */
-static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_step *step,
-                           int32_t i, struct nh_cuda_member_map *to) {
-    const struct nh_cuda_map *map = &step->map[i];
+/* A member's maps that differ, and what they are encoded as. */
+struct encoded {
+    int32_t count;
+    const struct nh_cuda_map *map[NH_CUDA_STEPS * NH_CUDA_MAPS];
+    const struct nh_cuda_member_map *to[NH_CUDA_STEPS * NH_CUDA_MAPS];
+};
+
+/* Encodes a map, whose address member_maps.cu sets: as that of another of the member's tensors, if that has the same. Drivers before
+ * CUDA 12.6 encode no map without an address. */
+static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_map *map,
+                           struct encoded *encoded, struct nh_cuda_member_map *to) {
     void *const any = (void *)(uintptr_t)NH_KEPT_ALIGNMENT;
-    struct nh_cu_tensor_map encoded = {{0}};
-    for (int32_t before = 1; before <= i; before++)
-        if (same_map(&step->map[i - before], map)) {
-            memcpy(to->map, (to - before)->map, sizeof to->map);
+    struct nh_cu_tensor_map made = {{0}};
+    for (int32_t i = encoded->count - 1; i >= 0; i--)
+        if (same_map(encoded->map[i], map)) {
+            memcpy(to->map, encoded->to[i]->map, sizeof to->map);
             return NHOOD_OK;
         }
     const nhood_status status =
-        nh_driver_check(driver, nh_cuda_encode(driver, map, any, &encoded), "tensor map");
-    static_assert(sizeof encoded == sizeof to->map, "a tensor map");
-    memcpy(to->map, &encoded, sizeof encoded);
+        nh_driver_check(driver, nh_cuda_encode(driver, map, any, &made), "tensor map");
+    static_assert(sizeof made == sizeof to->map, "a tensor map");
+    memcpy(to->map, &made, sizeof made);
+    encoded->map[encoded->count] = map;
+    encoded->to[encoded->count++] = to;
     return status;
 }
 
-/* Writes map i of step s of a member, as far as a plan knows it. base: which its tensor has; workspace: where the member's part
+/* Writes map i of step s of member k, as far as a plan knows it. base: which its tensor has; workspace: where the member's part
  * begins. */
-static nhood_status write_map(const struct cuda_group *created, const struct batch *batch,
-                              int64_t k, int32_t s, int32_t i, int32_t base, size_t workspace,
-                              struct nh_cuda_member_map *to) {
-    const struct nh_cuda *cuda = created->device->cuda;
-    const struct nh_cuda_step *step = operation_of(created->group, batch->member[k])->step[s];
+static void write_map(const struct cuda_group *created, const struct batch *batch, int64_t k,
+                      const struct nh_cuda_step *step, int32_t s, int32_t i, int32_t base,
+                      size_t workspace, struct nh_cuda_member_map *to) {
     const struct nh_cuda_map *map = &step->map[i];
     const struct nh_cuda_binding *binding = &step->binding[map->slot];
     for (int apart = 0; apart < 2; apart++)
@@ -342,7 +351,6 @@ static nhood_status write_map(const struct cuda_group *created, const struct bat
     to->at = (int64_t)batch->table[s].maps + (k * step->maps + i) * (int64_t)sizeof to->map;
     to->base = base;
     to->member = (int)k;
-    return nh_kernel_cache_collects(cuda->kernels) ? NHOOD_OK : encode(&cuda->driver, step, i, to);
 }
 
 /* Writes the maps of all members, one member after the other. The driver encodes them in a context only. */
@@ -360,11 +368,17 @@ static nhood_status write_maps(const struct cuda_group *created, const struct ba
             const struct nh_cuda_step *step = batch->operation->step[s];
             base[s][i] = bits_below(batch->maps.used, base_bit(step, &step->map[i]));
         }
+    const struct nh_driver *driver = &created->device->cuda->driver;
     for (int64_t k = 0; k < batch->count; k++) {
+        const struct nh_cuda_operation *own = operation_of(created->group, batch->member[k]);
+        struct encoded encoded; /* it is large, so it is not cleared */
+        encoded.count = 0;
         for (int32_t s = 0; s < batch->steps; s++)
-            for (int32_t i = 0; !status && i < batch->operation->step[s]->maps; i++)
-                status = write_map(created, batch, k, s, i, base[s][i], workspace, to++);
-        workspace += operation_of(created->group, batch->member[k])->base.workspace_bytes;
+            for (int32_t i = 0; !status && i < own->step[s]->maps; i++, to++) {
+                write_map(created, batch, k, own->step[s], s, i, base[s][i], workspace, to);
+                if (encodes) status = encode(driver, &own->step[s]->map[i], &encoded, to);
+            }
+        workspace += own->base.workspace_bytes;
     }
     if (encodes) nh_cuda_leave(created->device, &scope);
     return status;
@@ -436,11 +450,11 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     const struct nh_group *group = created->group;
     const struct nh_cuda_operation *first = operation_of(group, batch->member[0]);
     struct nh_cuda_operation *operation = batch->operation =
-        nh_allocate(created->host, sizeof *operation);
+        nh_arena_allocate_unset(created->arena, sizeof *operation);
     nhood_status status = operation ? NHOOD_OK : NHOOD_ERR_MEMORY;
     if (status) return status;
     *operation = *first;
-    operation->arena = NULL;
+    operation->arena = created->arena;
     operation->memory = 0; /* members' own is theirs */
     operation->captured = NULL;
     operation->kept = NULL;
@@ -678,16 +692,11 @@ static void destroy(struct nh_group_operation *operation) {
     struct cuda_group *created = (struct cuda_group *)operation;
     for (int64_t b = 0; created->batch && b < created->batches; b++) {
         struct batch *batch = &created->batch[b];
-        for (int s = 0; s < NH_CUDA_STEPS; s++)
-            nh_release(created->host, batch->table[s].first);
         /* a graph that reads the batch's memory reads its members' window tables, too */
         for (int64_t k = 0; batch->operation && k < batch->count; k++)
             nh_cuda_share_capture(batch->operation, operation_of(created->group, batch->member[k]));
         if (batch->operation) batch->operation->base.destroy(&batch->operation->base);
     }
-    nh_release(created->host, created->batch);
-    nh_release(created->host, created->member);
-    nh_release(created->host, created);
 }
 
 /* Gets the kernels of members in no batch, and takes their launches into account. */
@@ -712,14 +721,14 @@ static nhood_status make_alone(struct cuda_group *created) {
 
 nhood_status nh_cuda_group_build(const struct nh_device *device, const struct nh_group *group,
                                  struct nh_group_operation **operation) {
-    struct cuda_group *created = nh_allocate(device->host, sizeof *created);
+    struct cuda_group *created = nh_arena_allocate(device->arena, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
     created->base = (struct nh_group_operation){.run = run, .destroy = destroy};
-    created->host = device->host;
+    created->arena = device->arena;
     created->group = group;
     created->device = device->backend;
-    created->member =
-        nh_allocate(created->host, (size_t)nh_max(group->count, 1) * sizeof *created->member);
+    created->member = nh_arena_allocate(created->arena,
+                                        (size_t)nh_max(group->count, 1) * sizeof *created->member);
     nhood_status status = form_batches(created);
     for (int64_t b = 0; !status && b < created->batches; b++) {
         status = make_batch(created, &created->batch[b]);

@@ -4,8 +4,8 @@
 
 #include "group.h"
 
-/* Makes the operation of a group whose members' operations were built without kernels (kernels_later of struct nh_device). Fails
- * with what nh_cuda_build fails with. */
+/* Makes the operation of a group whose members' operations were built without kernels (kernels_later of struct nh_device), in the
+ * device's arena. Fails with what nh_cuda_build fails with. */
 nh_group_build_fn nh_cuda_group_build;
 
 #endif

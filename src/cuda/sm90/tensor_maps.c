@@ -192,6 +192,19 @@ static bool same_rows(const struct nh_problem *problem, bool alike, int32_t a, i
            !memcmp(&problem->strides[a], &problem->strides[b], sizeof *problem->strides);
 }
 
+uint32_t nh_sm90_distinct(const struct nh_problem *problem, uint32_t moved) {
+    const uint32_t tensors = moved & nh_problem_tensors(problem);
+    const bool alike = sides_alike(problem);
+    uint32_t distinct = 0;
+    for (int32_t tensor = 0, before = -1; tensor < NHOOD_TENSOR_COUNT; tensor++) {
+        if (!(tensors >> tensor & 1)) continue;
+        if (before >= 0 && same_rows(problem, alike, before, tensor)) continue;
+        distinct |= 1u << tensor;
+        before = tensor;
+    }
+    return distinct;
+}
+
 bool nh_sm90_by_origin(const struct nh_problem *problem, uint32_t moved) {
     const uint32_t tensors = moved & nh_problem_tensors(problem);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
@@ -208,13 +221,9 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
-    const uint32_t tensors = moved & nh_problem_tensors(problem);
-    const bool alike = sides_alike(problem);
-    int32_t before = -1; /* one that fits */
+    const uint32_t tensors = nh_sm90_distinct(problem, moved);
     for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
         if (!(tensors >> tensor & 1)) continue;
-        if (before >= 0 && same_rows(problem, alike, before, tensor)) continue;
-        before = tensor;
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
         if (!origins_fit(problem, tensor))
             return "batch entries and heads lie 32 GiB apart or more";

@@ -16,6 +16,10 @@ enum nh_map_layout {
 /* Returns the layout of the map of a tensor of rows (NHOOD_Q, K, V, O or a gradient of these). */
 enum nh_map_layout nh_map_layout_of(const struct nh_problem *problem, int32_t tensor);
 
+/* Those of these tensors (bits 1 << NHOOD_Q ..) that the problem has, less those with the extents and strides of another one that is
+ * left: what holds of the latter holds of all. */
+uint32_t nh_sm90_distinct(const struct nh_problem *problem, uint32_t tensors);
+
 /* Whether the map of some of these tensors (bits 1 << NHOOD_Q ..) has one axis for batch entries, heads and dilation groups,
  * in steps of 16 bytes: a dilation is far, batch entries or heads repeat, or in 3-D they join neither each other nor a
  * row. */

@@ -90,7 +90,8 @@ static const char *refuse_all(const struct nh_problem *problem, const struct nh_
 
 /* ---- plan ---- */
 
-static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
+/* The spec is large, so it is not cleared. */
+static void set_spec(const struct nh_small_launch *launch, struct nh_kernel_spec *spec) {
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(SMALL_CONFIG);
     static const char *const sources[][SMALL_BOXES + 1] = {
         {"small_forward_copies.cu", "small_forward_turns.cu", "small_forward_boxes.cu"},
@@ -107,18 +108,17 @@ static struct nh_kernel_spec spec_of(const struct nh_small_launch *launch) {
                                         NH_NAMED(SMALL_STARTS), NH_NAMED(SMALL_COORDINATES),
                                         NH_NAMED(SMALL_KINDS)};
     const struct nh_problem *problem = launch->problem;
-    struct nh_kernel_spec spec = {
-        .source = sources[launch->config.pass][nh_min(launch->config.pipeline, SMALL_BOXES)]};
-    nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
-    nh_cuda_define_long_sums(&spec, problem,
+    spec->source = sources[launch->config.pass][nh_min(launch->config.pipeline, SMALL_BOXES)];
+    spec->count = 0;
+    nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
+    nh_kernel_define(spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
+    nh_cuda_define_long_sums(spec, problem,
                              problem->op == NHOOD_OP_BWD ? NH_SUMS_OF_QUERY | NH_SUMS_OF_KEY
                                                          : NH_SUMS_OF_QUERY);
-    nh_kernel_configure(&spec, fields, &launch->config);
-    nh_kernel_name_value(&spec, "pass", passes[launch->config.pass]);
-    nh_kernel_name_value(&spec, "pipeline", pipelines[launch->config.pipeline]);
-    nh_kernel_name_value(&spec, "mask", masks[launch->config.mask]);
-    return spec;
+    nh_kernel_configure(spec, fields, &launch->config, sizeof launch->config);
+    nh_kernel_name_value(spec, "pass", passes[launch->config.pass]);
+    nh_kernel_name_value(spec, "pipeline", pipelines[launch->config.pipeline]);
+    nh_kernel_name_value(spec, "mask", masks[launch->config.mask]);
 }
 
 /* Sets the layouts of the maps of the problem's tensors. */
@@ -245,7 +245,8 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
         nh_max(1, llrint(NH_TILE_SHARES * (double)step->work_tiles *
                          nh_small_counted_tiles(&launch) / small_warp_tiles(&launch.config)));
     if (bias_gradient) bind_bias_sums(operation, &launch, step);
-    const struct nh_kernel_spec spec = spec_of(&launch);
+    struct nh_kernel_spec spec;
+    set_spec(&launch, &spec);
     nhood_status status = nh_cuda_step_add(operation, step, &spec);
     return status || !bias_gradient ? status : nh_cuda_add_bias_sum(operation, problem, *step);
 }
