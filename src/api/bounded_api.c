@@ -32,8 +32,7 @@ void nh_bounded_destroy(struct nh_bounded *bounded) {
     nhood_plan_release(bounded->last);
     nh_release(bounded->host, bounded->length);
     nh_release(bounded->host, bounded->solver);
-    nh_fork_guard_remove(&bounded->guard);
-    pthread_mutex_destroy(&bounded->lock);
+    nh_guarded_lock_end(&bounded->lock, &bounded->guard);
     nh_release(bounded->host, bounded);
 }
 
@@ -122,10 +121,8 @@ static nhood_status create(nhood_context *context, int32_t device, const nhood_p
     nhood_status status = bounded ? NHOOD_OK : NHOOD_ERR_MEMORY;
     if (bounded) {
         bounded->host = &context->host;
-        pthread_mutex_init(&bounded->lock, NULL);
-        bounded->guard = (struct nh_fork_guard){.lock = &bounded->lock};
         created->bounded = bounded;
-        status = nh_fork_guard_add(&bounded->guard);
+        status = nh_guarded_lock_start(&bounded->lock, &bounded->guard);
     }
     if (!status) status = fill(created, device, problem, bound, options, collecting);
     if (status) {

@@ -26,17 +26,14 @@ nhood_status nh_memo_create(const struct nh_host *host, int64_t places, struct n
     if (!*memo) return NHOOD_ERR_MEMORY;
     (*memo)->host = host;
     (*memo)->places = places;
-    pthread_mutex_init(&(*memo)->lock, NULL);
-    (*memo)->guard.lock = &(*memo)->lock;
-    return nh_fork_guard_add(&(*memo)->guard);
+    return nh_guarded_lock_start(&(*memo)->lock, &(*memo)->guard);
 }
 
 void nh_memo_destroy(struct nh_memo *memo) {
     if (!memo) return;
     for (int64_t i = 0; i < memo->places; i++)
         nh_release(memo->host, memo->place[i]);
-    nh_fork_guard_remove(&memo->guard);
-    pthread_mutex_destroy(&memo->lock);
+    nh_guarded_lock_end(&memo->lock, &memo->guard);
     nh_release(memo->host, memo);
 }
 

@@ -90,6 +90,17 @@ void nh_fork_guard_remove(struct nh_fork_guard *guard) {
     pthread_mutex_unlock(&guards.lock);
 }
 
+nhood_status nh_guarded_lock_start(pthread_mutex_t *lock, struct nh_fork_guard *guard) {
+    pthread_mutex_init(lock, NULL);
+    *guard = (struct nh_fork_guard){.lock = lock};
+    return nh_fork_guard_add(guard);
+}
+
+void nh_guarded_lock_end(pthread_mutex_t *lock, struct nh_fork_guard *guard) {
+    nh_fork_guard_remove(guard);
+    pthread_mutex_destroy(lock);
+}
+
 unsigned nh_fork_count(void) {
     return atomic_load_explicit(&guards.forks, memory_order_relaxed);
 }

@@ -43,6 +43,10 @@ struct nh_fork_guard {
 nhood_status nh_fork_guard_add(struct nh_fork_guard *guard);
 void nh_fork_guard_remove(struct nh_fork_guard *guard); /* does nothing for a zeroed guard */
 
+/* Starts a lock and adds its guard, whose child has nothing to do; and ends both, also if the guard was not added. MEMORY. */
+nhood_status nh_guarded_lock_start(pthread_mutex_t *lock, struct nh_fork_guard *guard);
+void nh_guarded_lock_end(pthread_mutex_t *lock, struct nh_fork_guard *guard);
+
 /* Starts to count forks; nh_fork_guard_add does so, too. MEMORY. */
 nhood_status nh_fork_watch(void);
 

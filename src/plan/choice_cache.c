@@ -32,17 +32,14 @@ nhood_status nh_choice_cache_create(const struct nh_host *host, struct nh_choice
     *cache = nh_allocate(host, sizeof **cache);
     if (!*cache) return NHOOD_ERR_MEMORY;
     (*cache)->host = host;
-    pthread_mutex_init(&(*cache)->lock, NULL);
-    (*cache)->guard.lock = &(*cache)->lock;
-    return nh_fork_guard_add(&(*cache)->guard);
+    return nh_guarded_lock_start(&(*cache)->lock, &(*cache)->guard);
 }
 
 void nh_choice_cache_destroy(struct nh_choice_cache *cache) {
     if (!cache) return;
     for (int i = 0; i < SLOTS; i++)
         nh_release(cache->host, cache->slot[i]);
-    nh_fork_guard_remove(&cache->guard);
-    pthread_mutex_destroy(&cache->lock);
+    nh_guarded_lock_end(&cache->lock, &cache->guard);
     nh_release(cache->host, cache);
 }
 

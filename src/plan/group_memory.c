@@ -53,17 +53,14 @@ nhood_status nh_group_choices_create(const struct nh_host *host,
     *choices = nh_allocate(host, sizeof **choices);
     if (!*choices) return NHOOD_ERR_MEMORY;
     (*choices)->host = host;
-    pthread_mutex_init(&(*choices)->lock, NULL);
-    (*choices)->guard.lock = &(*choices)->lock;
-    return nh_fork_guard_add(&(*choices)->guard);
+    return nh_guarded_lock_start(&(*choices)->lock, &(*choices)->guard);
 }
 
 void nh_group_choices_destroy(struct nh_group_choices *choices) {
     if (!choices) return;
     for (int i = 0; i < SLOTS; i++)
         nh_release(choices->host, choices->slot[i]);
-    nh_fork_guard_remove(&choices->guard);
-    pthread_mutex_destroy(&choices->lock);
+    nh_guarded_lock_end(&choices->lock, &choices->guard);
     nh_release(choices->host, choices);
 }
 

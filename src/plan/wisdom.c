@@ -10,9 +10,7 @@ nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wis
     struct nh_wisdom *created = *wisdom = nh_allocate(host, sizeof *created);
     if (!created) return NHOOD_ERR_MEMORY;
     created->host = host;
-    pthread_mutex_init(&created->lock, NULL);
-    created->guard.lock = &created->lock;
-    nhood_status status = nh_fork_guard_add(&created->guard);
+    nhood_status status = nh_guarded_lock_start(&created->lock, &created->guard);
     if (!status) return NHOOD_OK;
     nh_wisdom_destroy(created);
     *wisdom = NULL;
@@ -22,8 +20,7 @@ nhood_status nh_wisdom_create(const struct nh_host *host, struct nh_wisdom **wis
 void nh_wisdom_destroy(struct nh_wisdom *wisdom) {
     if (!wisdom) return;
     nh_wisdom_forget(wisdom, NULL, NULL);
-    nh_fork_guard_remove(&wisdom->guard);
-    pthread_mutex_destroy(&wisdom->lock);
+    nh_guarded_lock_end(&wisdom->lock, &wisdom->guard);
     nh_release(wisdom->host, wisdom->record);
     nh_release(wisdom->host, wisdom);
 }

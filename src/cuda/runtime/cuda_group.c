@@ -233,9 +233,10 @@ static int64_t place_of(const struct nh_group *group, int64_t index, int32_t fro
     return (of_keys(from) ? member->first_key : member->first_query) * group->token_bytes[from];
 }
 
-/* Writes the places of all members for a step. The workspace of a member follows that of the one before it. */
+/* Writes the places of all members for a step, in packed tensors and in tensors of their own. The workspace of a member follows that of
+ * the one before it. */
 static void write_places(const struct nh_group *group, const struct batch *batch, int32_t s,
-                         bool packed, int64_t *place) {
+                         int64_t *packed, int64_t *own) {
     size_t workspace = 0;
     int slots[NH_CUDA_TENSORS], bases = 0;
     for (int slot = 0; slot < NH_CUDA_TENSORS; slot++)
@@ -243,8 +244,11 @@ static void write_places(const struct nh_group *group, const struct batch *batch
     for (int64_t k = 0; k < batch->count; k++) {
         const struct nh_cuda_operation *operation = operation_of(group, batch->member[k]);
         const struct nh_cuda_binding *binding = operation->step[s]->binding;
-        for (int b = 0; b < bases; b++)
-            *place++ = place_of(group, batch->member[k], binding[slots[b]].from, packed, workspace);
+        for (int b = 0; b < bases; b++) {
+            const int32_t from = binding[slots[b]].from;
+            *packed++ = place_of(group, batch->member[k], from, true, workspace);
+            *own++ = place_of(group, batch->member[k], from, false, workspace);
+        }
         workspace += operation->base.workspace_bytes;
     }
 }
@@ -280,11 +284,11 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
         table->first[k] = (unsigned)share;
         if (k < batch->count) share += share_of(operation_of(group, batch->member[k])->step[s]);
     }
-    for (int apart = 0; apart < 2; apart++) {
-        int64_t *place = nh_cuda_keep(operation, place_bytes, &table->places[apart]);
-        if (!place) return NHOOD_ERR_MEMORY;
-        write_places(group, batch, s, !apart, place);
-    }
+    /* the second moves nothing: there is room for all (kept_bytes) */
+    int64_t *packed = nh_cuda_keep(operation, place_bytes, &table->places[0]);
+    int64_t *own = packed ? nh_cuda_keep(operation, place_bytes, &table->places[1]) : NULL;
+    if (!own) return NHOOD_ERR_MEMORY;
+    write_places(group, batch, s, packed, own);
     return NHOOD_OK;
 }
 
@@ -614,17 +618,14 @@ static nhood_status run_apart(const struct cuda_group *created, const struct bat
     const nhood_io all = packed_io(io);
     nhood_status status = NHOOD_OK;
     struct nh_cuda_members members;
-    if (!batch->operation->step[0]->beside) *follows = false;
     for (int32_t s = 0; !status && s < batch->steps; s++) {
-        const struct nh_cuda_step *step = batch->operation->step[s];
         bool whole = false;
         for (int64_t first = 0, count; !status && first < batch->count; first += nh_max(count, 1)) {
             count = set_bases_of_members(created, batch, s, first, io, members.base);
             if (!count) continue;
             whole = count == batch->count;
             status = launch_members(batch, s, first, count, false,
-                                    *follows && whole && step->overlaps &&
-                                        batch->operation->device->overlaps,
+                                    whole && nh_cuda_may_overlap(batch->operation, s, *follows),
                                     &all, &members);
         }
         *follows = whole;

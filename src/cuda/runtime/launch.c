@@ -162,11 +162,10 @@ nhood_status nh_cuda_run_steps(const struct nh_cuda_operation *operation, int32_
                                const nhood_io *io, nh_cuda_launch_fn *launch, const void *user,
                                bool *follows) {
     nhood_status status = NHOOD_OK;
-    if (!operation->step[0]->beside) *follows = false;
     for (int32_t s = 0; !status && s < count; s++) {
         const struct nh_cuda_step *step = operation->step[s];
         const bool launched = nh_cuda_wanted(step, io);
-        const bool overlaps = *follows && step->overlaps && operation->device->overlaps;
+        const bool overlaps = nh_cuda_may_overlap(operation, s, *follows);
         if (launched) status = launch(user, s, io, overlaps);
         *follows = launched;
     }

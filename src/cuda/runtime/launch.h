@@ -177,6 +177,14 @@ nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
                             const struct nh_cuda_step *step, int64_t blocks, bool overlaps,
                             void *stream, void **parameters);
 
+/* Whether a step may begin while the launch ahead of it is under way. follows: whether that is the step before or, ahead of the first
+ * one, a launch of the same execute. */
+static inline bool nh_cuda_may_overlap(const struct nh_cuda_operation *operation, int32_t s,
+                                       bool follows) {
+    const struct nh_cuda_step *step = operation->step[s];
+    return follows && step->overlaps && (s > 0 || step->beside) && operation->device->overlaps;
+}
+
 /* Launches a step of `user`, with tensors of `io`. overlaps: as above. */
 typedef nhood_status nh_cuda_launch_fn(const void *user, int32_t step, const nhood_io *io,
                                        bool overlaps);
