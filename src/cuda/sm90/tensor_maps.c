@@ -196,8 +196,9 @@ uint32_t nh_sm90_distinct(const struct nh_problem *problem, uint32_t moved) {
     const uint32_t tensors = moved & nh_problem_tensors(problem);
     const bool alike = sides_alike(problem);
     uint32_t distinct = 0;
-    for (int32_t tensor = 0, before = -1; tensor < NHOOD_TENSOR_COUNT; tensor++) {
-        if (!(tensors >> tensor & 1)) continue;
+    int32_t before = -1;
+    for (uint32_t left = tensors; left; left &= left - 1) {
+        const int32_t tensor = __builtin_ctz(left);
         if (before >= 0 && same_rows(problem, alike, before, tensor)) continue;
         distinct |= 1u << tensor;
         before = tensor;
@@ -206,11 +207,10 @@ uint32_t nh_sm90_distinct(const struct nh_problem *problem, uint32_t moved) {
 }
 
 bool nh_sm90_by_origin(const struct nh_problem *problem, uint32_t moved) {
-    const uint32_t tensors = moved & nh_problem_tensors(problem);
-    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++)
-        if ((tensors >> tensor & 1) && !extra_token(tensor) &&
-            nh_map_layout_of(problem, tensor) == NH_MAP_ORIGIN)
-            return true;
+    for (uint32_t left = moved & nh_problem_tensors(problem); left; left &= left - 1) {
+        const int32_t tensor = __builtin_ctz(left);
+        if (!extra_token(tensor) && nh_map_layout_of(problem, tensor) == NH_MAP_ORIGIN) return true;
+    }
     return false;
 }
 
@@ -221,9 +221,8 @@ const char *nh_sm90_refuse_boxes(const struct nh_problem *problem, const struct 
     if (problem->flags & NHOOD_FLAG_UNALIGNED) return "tensors may start at any element";
     for (int a = 0; a < NH_AXES; a++)
         if (problem->axis[a].length > INT32_MAX) return "an axis has 2^31 tokens or more";
-    const uint32_t tensors = nh_sm90_distinct(problem, moved);
-    for (int32_t tensor = 0; tensor < NHOOD_TENSOR_COUNT; tensor++) {
-        if (!(tensors >> tensor & 1)) continue;
+    for (uint32_t left = nh_sm90_distinct(problem, moved); left; left &= left - 1) {
+        const int32_t tensor = __builtin_ctz(left);
         if (!strides_fit(problem, tensor)) return "a stride is not a positive multiple of 16 bytes";
         if (!origins_fit(problem, tensor))
             return "batch entries and heads lie 32 GiB apart or more";
@@ -351,13 +350,18 @@ void nh_sm90_add_twins(struct nh_cuda_step *step, const struct nh_problem *probl
         }
 }
 
+/* The map's axis that is the last one of the grid, behind which the others follow. */
+static int first_grid_axis(enum nh_map_layout layout) {
+    return layout <= NH_MAP_ONE_BATCH ? 2 : 1;
+}
+
 /* Adds the axes behind the row. s: strides in elements of so many bytes; heads: of the tensor, tile_heads of which a
  * box has. */
 static void add_axes(struct nh_cuda_map *map, const struct nh_problem *problem,
                      const nhood_strides *s, int64_t bytes, enum nh_map_layout layout,
                      int64_t heads, const int32_t tile[3], int32_t tile_heads) {
-    int next = 1;
-    if (layout <= NH_MAP_ONE_BATCH) set_axis(map, next++, heads, bytes * s->head, tile_heads, 1);
+    int next = first_grid_axis(layout);
+    if (next == 2) set_axis(map, 1, heads, bytes * s->head, tile_heads, 1);
     for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--)
         set_grid_axis(map, next++, problem, a, bytes * s->axis[a], tile[a]);
     if (layout == NH_MAP_SPLIT || layout == NH_MAP_HEADS_IN_ROW)
@@ -380,12 +384,13 @@ struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,
     return map;
 }
 
-bool nh_sm90_map_as(const struct nh_problem *problem, int32_t tensor,
+void nh_sm90_map_as(int32_t tensor, enum nh_map_layout layout, const int32_t tile[3],
                     const struct nh_cuda_map *other, struct nh_cuda_map *map) {
-    if (!same_rows(problem, false, tensor, other->slot)) return false;
+    int next = first_grid_axis(layout);
     *map = *other;
     map->slot = tensor;
-    return true;
+    for (int a = NH_AXES - 1; a >= (layout == NH_MAP_SPLIT); a--, next++)
+        map->box[next] = (uint32_t)tile[a] * map->element_stride[next];
 }
 
 bool nh_sm90_lines_fit(const struct nh_problem *problem, int32_t tensor) {

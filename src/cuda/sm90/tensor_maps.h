@@ -53,8 +53,9 @@ void nh_sm90_add_twins(struct nh_cuda_step *step, const struct nh_problem *probl
  * included, and 1 along axes that the problem lacks. */
 bool nh_sm90_boxes_fit(const struct nh_problem *problem, const int32_t tile[3]);
 
-/* Makes the map of a tensor out of another one's with the same tile; false if the tensors' extents or strides differ. */
-bool nh_sm90_map_as(const struct nh_problem *problem, int32_t tensor,
+/* Makes the map of a tensor, as below with one head a tile, out of that of another one with the same extents and strides, which
+ * differs in its tile alone. layout: of both. Not for a problem that folds. */
+void nh_sm90_map_as(int32_t tensor, enum nh_map_layout layout, const int32_t tile[3],
                     const struct nh_cuda_map *other, struct nh_cuda_map *map);
 
 struct nh_cuda_map nh_sm90_map(const struct nh_problem *problem, int32_t tensor,

@@ -121,21 +121,19 @@ static void set_spec(const struct nh_small_launch *launch, struct nh_kernel_spec
     nh_kernel_name_value(spec, "mask", masks[launch->config.mask]);
 }
 
-/* Sets the layouts of the maps of the problem's tensors. */
-static void set_layouts(const struct nh_problem *problem, struct small_config *config) {
-    config->q_map = (int32_t)nh_map_layout_of(problem, NHOOD_Q);
-    config->k_map = (int32_t)nh_map_layout_of(problem, NHOOD_K);
-    config->v_map = (int32_t)nh_map_layout_of(problem, NHOOD_V);
-    config->o_map = (int32_t)nh_map_layout_of(problem, NHOOD_O);
-    if (problem->op == NHOOD_OP_FWD) return;
-    config->d_o_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_O);
-    config->d_q_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_Q);
-    config->d_k_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_K);
-    config->d_v_map = (int32_t)nh_map_layout_of(problem, NHOOD_D_V);
+/* Sets the layouts of the maps of the problem's tensors. alike: as for add_launch. */
+static void set_layouts(const struct nh_problem *problem, bool alike, struct small_config *config) {
+    const int32_t tensors[] = {NHOOD_Q,   NHOOD_K,   NHOOD_V,   NHOOD_O,
+                               NHOOD_D_O, NHOOD_D_Q, NHOOD_D_K, NHOOD_D_V};
+    int *const layouts[] = {&config->q_map,   &config->k_map,   &config->v_map,   &config->o_map,
+                            &config->d_o_map, &config->d_q_map, &config->d_k_map, &config->d_v_map};
+    const int count = problem->op == NHOOD_OP_FWD ? 4 : 8;
+    for (int i = 0; i < count; i++)
+        *layouts[i] = alike && i ? config->q_map : (int)nh_map_layout_of(problem, tensors[i]);
 }
 
-/* Sets the kernel's maps (nh_maps). Those of lines, for the halo, come last. */
-static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *step) {
+/* Sets the kernel's maps (nh_maps). Those of lines, for the halo, come last. alike: as above. */
+static void set_maps(const struct nh_small_launch *launch, bool alike, struct nh_cuda_step *step) {
     enum { MOST = 7, END = -1 };
     static const int32_t mapped[][MOST + 1] = {
         {NHOOD_Q, NHOOD_K, NHOOD_V, NHOOD_O, END},
@@ -153,7 +151,6 @@ static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *
                                          config->slots && config->rank == 2
                                              ? (int32_t)small_statistics_line(config)
                                              : config->halo[2]};
-    const int32_t *box[MOST]; /* of each map */
     step->maps = 0;
     for (const int32_t *t = mapped[launch->config.pass]; nh_small_fetches(launch) && *t != END;
          t++) {
@@ -162,14 +159,13 @@ static void set_maps(const struct nh_small_launch *launch, struct nh_cuda_step *
                              : halo >> *t & 1 ? launch->config.halo
                              : rows >> *t & 1 ? launch->config.rows
                                               : launch->config.warp_tile;
-        int32_t same = step->maps - 1;
-        while (same >= 0 &&
-               !(box[same] == own && nh_sm90_map_as(problem, *t, &step->map[same], map)))
-            same--;
-        if (same < 0)
-            *map = *t == NH_DELTA ? nh_sm90_stats_map(problem, statistics)
-                                  : nh_sm90_map(problem, *t, own, 1);
-        box[step->maps++] = own;
+        if (*t == NH_DELTA)
+            *map = nh_sm90_stats_map(problem, statistics);
+        else if (alike && step->maps)
+            nh_sm90_map_as(*t, (enum nh_map_layout)config->q_map, own, step->map, map);
+        else
+            *map = nh_sm90_map(problem, *t, own, 1);
+        step->maps++;
     }
     for (const int32_t *t = mapped[launch->config.pass]; config->seam_lines && *t != END; t++)
         if (halo >> *t & 1)
@@ -210,8 +206,9 @@ static int64_t grouped_wave(const struct nh_cuda_device *device, const struct nh
     return device->multiprocessors * nh_cuda_residents_by_shared(device, bytes);
 }
 
+/* alike: all tensors of rows have the same extents and strides. */
 static nhood_status add_launch(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, enum small_pass pass,
+                               const struct nh_problem *problem, bool alike, enum small_pass pass,
                                const int32_t *value, struct nh_cuda_step *step) {
     const struct nh_cuda_device *device = operation->device;
     const bool keys = pass == SMALL_BY_KEY;
@@ -223,14 +220,14 @@ static nhood_status add_launch(struct nh_cuda_operation *operation,
     if (!common && (!nh_small_launch_of(problem, device, pass, value, false, &launch) ||
                     !launch.config.min_blocks))
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
-    if (nh_small_fetches(&launch)) set_layouts(problem, &launch.config);
+    if (nh_small_fetches(&launch)) set_layouts(problem, alike, &launch.config);
     int32_t shared_by = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
     if (nh_tiling_set(problem, launch.config.rows, shared_by, keys, 0, tiling) ||
         !add_shifted_tiles(&launch, tiling) || tiling->work_tiles > MOST_LENGTH)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 boxes of rows");
     memset(tiling->order, 0, sizeof tiling->order); /* the order is the kernels' own */
     step->work_tiles = tiling->work_tiles;
-    set_maps(&launch, step);
+    set_maps(&launch, alike, step);
     step->threads = 32 * (launch.config.warps + launch.config.fetchers);
     step->shared_bytes = small_shared_bytes(&launch.config);
     const int64_t wave = device->multiprocessors * launch.config.min_blocks;
@@ -256,16 +253,18 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     const int32_t *value = config->value;
     struct nh_problem room;
     const struct nh_problem *problem = nh_small_turned(given, operation->for_group, value, &room);
+    const uint32_t distinct = nh_sm90_distinct(problem, NH_SMALL_ROWS);
+    const bool alike = !(distinct & (distinct - 1));
     struct nh_cuda_step step;
     nh_cuda_step_init(&step, problem);
     if (problem->op == NHOOD_OP_FWD)
-        return add_launch(operation, problem, SMALL_FORWARD, value, &step);
+        return add_launch(operation, problem, alike, SMALL_FORWARD, value, &step);
     size_t rows = (size_t)(problem->batch * problem->heads * problem->query_tokens);
     nh_cuda_bind_stats(&step, problem, nh_cuda_reserve(operation, rows * SMALL_STATISTICS_BYTES));
-    nhood_status status = add_launch(operation, problem, SMALL_BY_QUERY, value, &step);
+    nhood_status status = add_launch(operation, problem, alike, SMALL_BY_QUERY, value, &step);
     step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
     step.overlaps = true;
-    return status ? status : add_launch(operation, problem, SMALL_BY_KEY, value, &step);
+    return status ? status : add_launch(operation, problem, alike, SMALL_BY_KEY, value, &step);
 }
 
 const struct nh_solver nh_solver_cuda_small = {

@@ -143,12 +143,10 @@ struct choice {
 };
 
 bool nh_small_boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
-    const uint32_t rows = NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) |
-                          NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_V);
     int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
     if (problem->dim != problem->dim_v || (bytes != 64 && bytes != 128) || nh_sm90_folds(problem))
         return false;
-    const uint32_t distinct = nh_sm90_distinct(problem, rows);
+    const uint32_t distinct = nh_sm90_distinct(problem, NH_SMALL_ROWS);
     return !nh_sm90_by_origin(problem, distinct) &&
            !nh_sm90_refuse_boxes(problem, device, distinct);
 }

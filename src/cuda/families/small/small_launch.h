@@ -143,6 +143,11 @@ bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_d
                         enum small_pass pass, const int32_t *value, bool for_group,
                         struct nh_small_launch *launch);
 
+/* Tensors of rows, as bits. */
+#define NH_SMALL_ROWS                                                                              \
+    (NH_BIT(Q) | NH_BIT(K) | NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) | NH_BIT(D_Q) | NH_BIT(D_K) |     \
+     NH_BIT(D_V))
+
 /* Whether the copy engine can serve the problem at all. */
 bool nh_small_boxes_possible(const struct nh_problem *problem, const struct nh_device *device);
 
