@@ -127,8 +127,9 @@ static bool is_proposed(const struct together *together, const struct nh_choice 
 /* Whether two problems differ in lengths and batch alone. A window as long as an axis is like another one, and like itself on a longer
  * axis. */
 static bool same_class(const struct together *together, int64_t a, int64_t b) {
-    struct nh_class class = together->member[a].class;
     const struct nh_class *other = &together->member[b].class;
+    if (nh_class_same(&together->member[a].class, other)) return true;
+    struct nh_class class = together->member[a].class;
     for (int i = 0; i < NH_AXES; i++)
         if (together->problem[a].axis[i].window == together->problem[b].axis[i].window)
             class.axis[i].window = other->axis[i].window;
@@ -193,14 +194,22 @@ static double expected_ns(const struct nh_lead *lead, const struct nh_problem *p
     return lead->ns * work_of(problem) / lead->work;
 }
 
-/* Finds the best of the choices that were made near the problem and are about as fast for it. */
+static bool same_lead(const struct nh_lead *a, const struct nh_lead *b) {
+    return a->apart == b->apart && same(&a->choice, &b->choice);
+}
+
+/* Finds the best of the choices that were made near the problem and are about as fast for it. Many of them are one choice. */
 static bool find_near(const struct together *together, const struct nh_known *known,
                       const struct nh_problem *problem, struct nh_lead *lead) {
-    double least = INFINITY;
+    double least = INFINITY, asked[NH_KNOWN_LEADS]; /* asked: what the problem takes; -1: unknown */
     for (int i = 0; i < nh_known_leads(known); i++) {
         const struct nh_lead *found = &known->lead[i];
+        int before = 0;
+        asked[i] = -1;
         if (!is_near(together, found, problem)) continue;
-        const double ns = ns_by(together, found, problem);
+        while (before < i && !(asked[before] >= 0 && same_lead(&known->lead[before], found)))
+            before++;
+        const double ns = asked[i] = before < i ? asked[before] : ns_by(together, found, problem);
         if (!(ns < least) || !(ns <= about(expected_ns(found, problem)))) continue;
         *lead = *found;
         lead->ns = least = ns;
@@ -285,8 +294,7 @@ static double ns_of_follower(const struct together *together, const struct leade
                              const struct member *member, const struct nh_problem *problem) {
     const struct nh_lead *lead = &leader->lead,
                          *best = member->best < 0 ? NULL : &together->leader[member->best].lead;
-    const bool known = best && best->apart == lead->apart && same(&best->choice, &lead->choice);
-    return known ? member->best_ns : ns_by(together, lead, problem);
+    return best && same_lead(best, lead) ? member->best_ns : ns_by(together, lead, problem);
 }
 
 /* Gathers those of the leader's class that are computed about as fast, for their work, by its choice, or faster than by any other
