@@ -241,12 +241,12 @@ struct Tile {
         if (mode != 1 && mode != 2) emulator::fail("wgmma: swizzle mode %u is not emulated", mode);
     }
 
-    // The pair of elements at an even column.
-    uint32_t pair(int row, int column) const {
+    // Eight elements of a row, two in a word, from a column on that is a multiple of eight: swizzles keep them together.
+    const uint32_t *eight(int row, int column) const {
         unsigned byte = 2 * (unsigned)column, chunk = byte >> row_bits, of = (unsigned)row;
         unsigned at = address + chunk * leading + of / 8 * stride + (of % 8 << row_bits) +
                       (byte & ((1u << row_bits) - 1));
-        return *(uint32_t *)emulator::shared(swizzled(at, 1u << row_bits >> 4), 4, 4);
+        return (const uint32_t *)emulator::shared(swizzled(at, 1u << row_bits >> 4), 16, 16);
     }
 };
 
@@ -261,8 +261,11 @@ template <class Type> Rows rows_of_shared(const Tile &a) {
     Rows rows;
     int first = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
     for (int half = 0; half < 2; half++)
-        for (int k = 0; k < DEPTH; k++)
-            rows.at[k][half] = Type::at(a.pair(first + 8 * half, k & ~1), k % 2);
+        for (int k = 0; k < DEPTH; k += 8) {
+            const uint32_t *eight = a.eight(first + 8 * half, k);
+            for (int j = 0; j < 8; j++)
+                rows.at[k + j][half] = Type::at(eight[j / 2], j % 2);
+        }
     return rows;
 }
 
@@ -304,27 +307,39 @@ struct Product {
 };
 
 // One thread's part of D: of each 8 columns the pair that starts at column 2 t, of both its rows.
-template <class Type>
-void multiply_rows(const Rows &a, const Tile &b, const Product &product,
-                   const std::vector<float *> &d) {
-    const bool transposed = product.transposed;
+template <class Type, bool TRANSPOSED>
+void multiply_rows(const Rows &a, const Tile &b, bool accumulate, const std::vector<float *> &d) {
     int t = threadIdx.x % 4;
     for (size_t i = 0; i < d.size(); i += 4) {
         int column = (int)i * 2 + 2 * t;
-        double sum[4] = {};
-        for (int k = 0; k < DEPTH; k += 2)
+        double element[DEPTH][2]; // of B's two columns
+        for (int k = 0; TRANSPOSED && k < DEPTH; k++) {
+            uint32_t pair = b.eight(k, column & ~7)[t];
+            for (int one = 0; one < 2; one++)
+                element[k][one] = Type::at(pair, one);
+        }
+        for (int k = 0; !TRANSPOSED && k < DEPTH; k += 8)
             for (int one = 0; one < 2; one++) {
-                // b of (k, column + one) and (k + 1, column + one), or of (k + one, column) and (k + one, column + 1)
-                uint32_t pair = transposed ? b.pair(k + one, column) : b.pair(column + one, k);
-                for (int two = 0; two < 2; two++) {
-                    double element = Type::at(pair, two);
-                    for (int half = 0; half < 2; half++)
-                        sum[2 * half + (transposed ? two : one)] +=
-                            a.at[k + (transposed ? one : two)][half] * element;
-                }
+                const uint32_t *eight = b.eight(column + one, k);
+                for (int j = 0; j < 8; j++)
+                    element[k + j][one] = Type::at(eight[j / 2], j % 2);
             }
+        double sum[4] = {};
+        for (int k = 0; k < DEPTH; k++)
+            for (int j = 0; j < 4; j++)
+                sum[j] += a.at[k][j / 2] * element[k][j % 2];
         for (int j = 0; j < 4; j++)
-            *d[i + j] = (float)((product.accumulate ? *d[i + j] : 0) + sum[j]);
+            *d[i + j] = (float)((accumulate ? *d[i + j] : 0) + sum[j]);
+    }
+}
+
+template <class Type>
+void multiply_rows(const Rows &a, const Tile &b, const Product &product,
+                   const std::vector<float *> &d) {
+    if (product.transposed) {
+        multiply_rows<Type, true>(a, b, product.accumulate, d);
+    } else {
+        multiply_rows<Type, false>(a, b, product.accumulate, d);
     }
 }
 
