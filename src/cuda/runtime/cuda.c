@@ -9,7 +9,7 @@
 
 enum { OLDEST_ARCH = 80, OLDEST_OVERLAPPING_DRIVER = 12030 };
 
-/* Results of members: room for those of a plan of 128, in half a megabyte, which stays in a cache. */
+/* Results of members, which many share: in half a megabyte, which stays in a cache. */
 enum { REMEMBERED = 512 };
 
 static int attribute(const struct nh_driver *driver, int name, nh_cu_device device) {
