@@ -58,7 +58,7 @@ struct Stack {
     Groups groups[KINDS];
 };
 
-constexpr unsigned WARP = 32, LEVELS = 6, GUARD_BYTES = 4096;
+constexpr unsigned WARP = 32, LEVELS = 6, GUARD_BYTES = 4096, NAMED_BARRIERS = 16;
 
 // A barrier for each aligned group of 1, 2, 4 .. 32 lanes, by its first, and what the lanes show each other there.
 struct Warp {
@@ -90,7 +90,7 @@ struct Block {
     Slow slow;
     Fiber fibers[MOST_THREADS];
     Stack stacks[MOST_THREADS];
-    Barrier barrier;
+    Barrier barrier, named[NAMED_BARRIERS];
     Warp warps[MOST_THREADS / WARP];
     std::map<unsigned, Effects> boxes;
     unsigned boxes_under_way, events; // what may have made a thread ready that was not is an event
@@ -238,6 +238,8 @@ void prepare_block() {
     block->boxes_under_way = 0;
     memset(block->memory, block->poison, sizeof block->memory);
     block->barrier = {threads, 0, 0};
+    for (Barrier &barrier : block->named)
+        barrier = {};
     for (Warp &warp : block->warps)
         memset(warp.group, 0, sizeof warp.group);
     for (unsigned i = 0; i < threads; i++) {
@@ -354,6 +356,15 @@ void note_event() {
 
 void block_barrier() {
     arrive_and_wait(block->barrier, "its block");
+}
+void named_barrier(unsigned name, unsigned some) {
+    if (name >= NAMED_BARRIERS || some % WARP || some > threads)
+        fail("barrier %u of %u threads", name, some);
+    Barrier &barrier = block->named[name];
+    if (barrier.arrived && barrier.alive != some)
+        fail("barrier %u waits for %u threads and for %u", name, barrier.alive, some);
+    barrier.alive = some;
+    arrive_and_wait(barrier, "others at its named barrier");
 }
 
 void cluster_barrier() {

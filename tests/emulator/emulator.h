@@ -34,6 +34,8 @@ template <class Ready> void wait_until(const char *what, Ready ready) {
 }
 
 void block_barrier();
+// Waits for so many threads of the block, the same in each call until all have come.
+void named_barrier(unsigned name, unsigned threads);
 void cluster_barrier();
 // Waits for an aligned group of 2^n lanes, this thread's one among them.
 void lane_barrier(unsigned lanes);

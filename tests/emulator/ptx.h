@@ -13,6 +13,10 @@ void ptx_cvt_rn_bf16_f32(const char *, uint16_t &to, float from);
 void ptx_cvt_rn_f16x2_f32(const char *, unsigned &to, float high, float low);
 void ptx_cvt_rn_bf16x2_f32(const char *, unsigned &to, float high, float low);
 void ptx_cvt_rna_tf32_f32(const char *, unsigned &to, float from);
+inline void ptx_bar_sync(const char *, unsigned name, unsigned threads) {
+    emulator::named_barrier(name, threads);
+}
+
 inline void ptx_ex2_approx_ftz_f32(const char *, float &to, float from) {
     to = exp2f(from);
 }

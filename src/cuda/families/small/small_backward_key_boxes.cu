@@ -89,12 +89,10 @@ NH_DEVICE void nh_backward_key_boxes(const nh_tiled_args &args, const nh_maps &m
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads, share = heads / kv_heads;
-    if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
-    nh_masks_fill(args, shared.additive_masks, shared.kinds);
-    nh_tables_start(args, shared.tables, shared.ring.info);
-    nh_wait_for_launches();
-    __syncthreads();
-    if (threadIdx.x / 32 >= C.warps) {
+    nh_pipeline_start(args, maps, shared.ring, shared.tables);
+    if (threadIdx.x >= NH_CONSUMERS) {
+        if (NH_BITS) nh_sync_tables();
+        nh_wait_for_launches();
         const auto fetch = [&](const nh_work_tile &work_tile, int stage, int member, unsigned barrier) {
             nh_halo &halo = shared.halo[stage % NH_HALOS];
             nh_rows &rows = shared.rows[stage];
@@ -113,6 +111,10 @@ NH_DEVICE void nh_backward_key_boxes(const nh_tiled_args &args, const nh_maps &m
                 nh_fetch_query_seam(args, work_tile, maps, member, shared.halo[stage % NH_HALOS], lane, landed);
             });
     } else {
+        nh_masks_fill(args, shared.additive_masks, shared.kinds);
+        nh_tables_fill(shared.tables);
+        nh_wait_for_launches();
+        nh_sync_tables();
         nh_key_sums sums;
         char *keys = shared.results[threadIdx.x / 32].keys, *values = shared.results[threadIdx.x / 32].values;
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int member) {

@@ -27,6 +27,7 @@ NH_DEVICE void nh_backward_key_copies(const nh_tiled_args &args) {
     int current = 0;
     nh_masks_fill(args, shared.additive_masks, shared.kinds);
     nh_tables_start(args, shared.tables, shared.info);
+    nh_tables_fill(shared.tables);
     nh_wait_for_launches();
     __syncthreads();
     if (threadIdx.x / 32 == 0)

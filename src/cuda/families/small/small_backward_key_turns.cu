@@ -99,6 +99,7 @@ NH_DEVICE void nh_backward_key_turns(const nh_tiled_args &args) {
     int current = 0;
     nh_masks_fill(args, shared.additive_masks, shared.kinds);
     nh_tables_start(args, shared.tables, shared.info);
+    nh_tables_fill(shared.tables);
     nh_wait_for_launches();
     nh_start<C.dim>(args, shared, NH_Q, warp);
     for (int index = (int)NH_OWN_BLOCK; index < args.tiling.work_tiles; index += (int)NH_OWN_BLOCKS) {

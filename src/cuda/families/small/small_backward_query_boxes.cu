@@ -27,12 +27,9 @@ NH_DEVICE void nh_backward_query_boxes(const nh_tiled_args &args, const nh_maps 
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     nh_let_next_begin();
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
-    if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
-    if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
-    if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
-    nh_tables_start(args, shared.tables, shared.ring.info);
-    __syncthreads();
-    if (threadIdx.x / 32 >= C.warps) {
+    nh_pipeline_start(args, maps, shared.ring, shared.tables);
+    if (threadIdx.x >= NH_CONSUMERS) {
+        if (NH_BITS) nh_sync_tables();
         const auto fetch = [&](const nh_work_tile &work_tile, int stage, int, unsigned barrier) {
             nh_key_halo &halo = shared.halo[stage % NH_HALOS];
             nh_rows &rows = shared.rows[stage];
@@ -48,6 +45,10 @@ NH_DEVICE void nh_backward_query_boxes(const nh_tiled_args &args, const nh_maps 
                 nh_fetch_key_seam(args, work_tile, maps, shared.halo[stage % NH_HALOS], lane, landed);
             });
     } else {
+        if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
+        if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
+        nh_tables_fill(shared.tables);
+        nh_sync_tables();
         int summed_head = 0;
         nh_bias_products products;
         nh_bias_products_clear(products);

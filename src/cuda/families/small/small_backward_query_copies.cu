@@ -27,6 +27,7 @@ NH_DEVICE void nh_backward_query_copies(const nh_tiled_args &args) {
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     if (nh_bias_wanted(args)) nh_bias_clear(shared.sums);
     nh_tables_start(args, shared.tables, shared.info);
+    nh_tables_fill(shared.tables);
     __syncthreads();
     if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)NH_OWN_BLOCK, false, shared.info[0].work_tile);
     __syncthreads();

@@ -76,6 +76,7 @@ NH_DEVICE void nh_backward_query_turns(const nh_tiled_args &args) {
     nh_let_next_begin();
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
+    nh_tables_fill(shared.tables);
     nh_start<C.dim_v>(args, shared, NH_V, warp);
     for (int index = (int)NH_OWN_BLOCK; index < args.tiling.work_tiles; index += (int)NH_OWN_BLOCKS) {
         nh_tile_info &info = shared.info[current], &next = shared.info[current ^= 1];

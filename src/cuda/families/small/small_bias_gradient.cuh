@@ -115,13 +115,13 @@ NH_DEVICE bool nh_bias_wanted(const nh_tiled_args &args) {
     return C.bias_count && args.tensor[NH_D_BIAS].data;
 }
 
-/* Before the first work tile; a barrier must follow. */
+/* By all threads that compute; nh_sync_tables must follow. */
 NH_DEVICE void nh_bias_clear(nh_bias_sums &sums) {
     float *sum = &sums.sum[0][0];
-    for (int i = (int)threadIdx.x; i < C.warps * NH_BIAS_SUMS; i += NH_THREADS)
+    for (int i = (int)threadIdx.x; i < C.warps * NH_BIAS_SUMS; i += NH_CONSUMERS)
         sum[i] = 0.f;
     /* columns to which no gradient is written, but which are multiplied by zeros and so must be finite */
-    for (int i = (int)threadIdx.x; i < C.warps * 16 * 4; i += NH_THREADS)
+    for (int i = (int)threadIdx.x; i < C.warps * 16 * 4; i += NH_CONSUMERS)
         *(unsigned *)&sums.d_scores[i / 64][i / 4 % 16][NH_COLUMNS + i % 4 * 2] = 0u;
 }
 

@@ -25,7 +25,11 @@ enum {
     NH_ARRIVALS = C.pass == SMALL_FORWARD ? 1 : 32,
     NH_TILE_INFOS = small_infos(&C),
     /* whether warps load a warp tile's rows into registers first and free the stage then */
-    NH_EARLY = C.held > C.stages || NH_PLANES
+    NH_EARLY = C.held > C.stages || NH_PLANES,
+    /* Whether a producer sets the tile info of its first work tile while the boxes are under way; it sets the others
+     * before their stage is free. In the backward pass the code for both orders took longer than it gained
+     * (docs/log/small.md, 2026-11-30). */
+    NH_FETCHES_FIRST = C.pass == SMALL_FORWARD
 };
 
 /* A warp tile of a consumer warp. */
@@ -46,7 +50,7 @@ struct nh_ring {
     /* for each producer warp: boxes of a halo with a seam have landed */
     unsigned long long landed[NH_PERIODIC ? C.fetchers : 1];
     unsigned warp_tiles;       /* of all work tiles of this block */
-    unsigned own, dealt, rest; /* set by nh_deal_sweeps, where planes roll */
+    unsigned own, dealt, rest; /* the block's share: nh_deal, or nh_deal_sweeps where planes roll */
     nh_current at[C.warps];    /* the warp tile that each warp computes */
 };
 static_assert(sizeof(nh_ring) == small_ring_bytes(&C), "the host's count");
@@ -92,21 +96,28 @@ NH_DEVICE int nh_own_plane(const nh_tiled_args &args, const nh_digits &digits, c
     return (int)at;
 }
 
-NH_DEVICE unsigned nh_own_work_tiles(const nh_tiled_args &args, const nh_ring &ring) {
-    if (NH_PLANES) return ring.own;
-    if (C.slots && !NH_DEALS) return nh_roll_start(args, 1) - nh_roll_start(args, 0);
-    return ((unsigned)args.tiling.work_tiles - NH_OWN_BLOCK + NH_OWN_BLOCKS - 1) / NH_OWN_BLOCKS;
+/* Sets the number of the block's work tiles and, where halos roll, the first of them (`rest`). Called by one thread. */
+NH_DEVICE void nh_deal(const nh_tiled_args &args, nh_ring &ring) {
+    if (C.slots && !NH_DEALS) {
+        ring.rest = nh_roll_start(args, 0);
+        ring.own = nh_roll_start(args, 1) - ring.rest;
+    } else {
+        ring.own = ((unsigned)args.tiling.work_tiles - NH_OWN_BLOCK + NH_OWN_BLOCKS - 1) / NH_OWN_BLOCKS;
+    }
 }
 
-NH_DEVICE int nh_own_work_tile(const nh_tiled_args &args, unsigned n) {
-    return (int)(C.slots && !NH_DEALS ? (nh_roll_start(args, 0) + n) * C.near_heads + NH_OWN_BLOCK % C.near_heads
+NH_DEVICE int nh_own_work_tile(const nh_ring &ring, unsigned n) {
+    return (int)(C.slots && !NH_DEALS ? (ring.rest + n) * C.near_heads + NH_OWN_BLOCK % C.near_heads
                                       : NH_OWN_BLOCK + n * NH_OWN_BLOCKS);
 }
 
 /* Called by one thread; a barrier must follow. */
 NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
-    if (NH_PLANES) nh_deal_sweeps(args, ring);
-    ring.warp_tiles = nh_own_work_tiles(args, ring) * NH_WARP_TILES;
+    if (NH_PLANES)
+        nh_deal_sweeps(args, ring);
+    else
+        nh_deal(args, ring);
+    ring.warp_tiles = ring.own * NH_WARP_TILES;
     for (int i = 0; i < C.stages; i++) {
         nh_barrier_init(nh_shared_address(&ring.full[i]), 1 + 32);
         nh_barrier_init(nh_shared_address(&ring.free[i]), NH_ARRIVALS * NH_WARP_TILES);
@@ -120,6 +131,17 @@ NH_DEVICE void nh_ring_start(const nh_tiled_args &args, nh_ring &ring) {
     for (int i = 0; NH_PLANES && i < C.held; i++)
         nh_barrier_init(nh_shared_address(&ring.passed[i]), NH_ARRIVALS * NH_WARP_TILES);
     nh_barrier_init_done();
+}
+
+/* Sets what producers need to begin; the other threads fill the block's tables while the first boxes are under way.
+ * Called by all threads. */
+NH_DEVICE void nh_pipeline_start(const nh_tiled_args &args, const auto &maps, nh_ring &ring, nh_tables &tables) {
+    const int producer = (int)threadIdx.x - NH_CONSUMERS;
+    if (producer == 0) nh_ring_start(args, ring);
+    if (producer >= 0 && producer < (int)(sizeof maps / sizeof(nh_tensor_map)))
+        nh_prefetch_map((const nh_tensor_map *)&maps + producer);
+    nh_tables_start(args, tables, ring.info);
+    __syncthreads();
 }
 
 /* Ends a barrier that nobody uses any more, so that its memory may be given to another one. */
@@ -310,19 +332,17 @@ NH_DEVICE void nh_store_results(const nh_tiled_args &args, const nh_work_tile &w
     if (LAST) nh_barrier_arrive(done);
 }
 
-/* Locates the n-th work tile of this block, and sets its tile info. */
-NH_DEVICE void nh_prepare_work_tile(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring, unsigned n,
-                                    int members, int member, nh_tile_info &info) {
-    const int lane = (int)(threadIdx.x % 32);
+/* Locates the n-th work tile of this block. Called by one warp. */
+NH_DEVICE void nh_locate_own(const nh_tiled_args &args, const nh_tables &tables, const nh_ring &ring, unsigned n,
+                             nh_tile_info &info) {
     if (NH_PLANES) {
         bool begins;
         int number, index = nh_own_plane(args, tables.digits, ring, n, number, begins);
         nh_work_tile_locate(args, tables.digits, index, begins, info.work_tile, number);
     } else {
-        nh_work_tile_locate(args, tables.digits, nh_own_work_tile(args, n), n == 0, info.work_tile);
+        nh_work_tile_locate(args, tables.digits, nh_own_work_tile(ring, n), n == 0, info.work_tile);
     }
     __syncwarp();
-    nh_tile_info_fill(args, tables, info, info.work_tile.head * members + member, lane, 32);
 }
 
 /* Waits until there is room for the work tile that is fetched `n`-th. */
@@ -357,7 +377,7 @@ template <int HALO_BYTES, int ROWS_BYTES, int LANES_BYTES = 0, typename Fetch, t
 NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &tables, nh_ring &ring, unsigned members,
                                    const Fetch &fetch, const CopySeam &copy_seam) {
     const int lane = (int)(threadIdx.x % 32);
-    const unsigned count = nh_own_work_tiles(args, ring) * members, first = threadIdx.x / 32 - C.warps;
+    const unsigned count = ring.own * members, first = threadIdx.x / 32 - C.warps;
     unsigned landed = 0, seams = 0;
     if (NH_PERIODIC) landed = nh_shared_address(&ring.landed[first]);
     NH_UNROLL_1 for (unsigned n = first; n < count; n += C.fetchers) {
@@ -366,7 +386,12 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
         const int member = members > 1 ? nh_digit(&own, tables.digits.share) : 0;
         const unsigned full = nh_shared_address(&ring.full[stage]);
         nh_tile_info &info = nh_tile_info_of(ring, n);
-        nh_prepare_work_tile(args, tables, ring, own, (int)members, member, info);
+        const auto fill = [&] {
+            nh_tile_info_fill(args, tables, info, info.work_tile.head * (int)members + member, lane, 32);
+        };
+        const bool late = NH_FETCHES_FIRST && n < C.fetchers;
+        nh_locate_own(args, tables, ring, own, info);
+        if (!late) fill();
         nh_wait_for_room(ring, info.work_tile.roll, n);
         const bool seam = NH_PERIODIC && nh_has_seam(info.work_tile);
         if (lane == 0) {
@@ -383,6 +408,7 @@ NH_DEVICE void nh_fetch_work_tiles(const nh_tiled_args &args, const nh_tables &t
             if (C.slots) nh_barrier_arrive(nh_shared_address(&ring.asked[n % NH_TILE_INFOS]));
         }
         __syncwarp();
+        if (late) fill();
         if (seam) {
             const nh_boxes_landed boxes = {C.seam_lines ? full : landed, seams & 1};
             copy_seam(info.work_tile, (int)stage, member, lane, boxes);

@@ -25,12 +25,10 @@ NH_DEVICE void nh_forward_boxes(const nh_tiled_args &args, const nh_maps &maps) 
     extern __shared__ __align__(1024) char nh_shared_memory[];
     nh_shared &shared = *(nh_shared *)nh_shared_memory;
     const int heads = (int)args.heads, kv_heads = (int)args.kv_heads;
-    if (threadIdx.x == 0) nh_ring_start(args, shared.ring);
     if (threadIdx.x == 0) shared.lse = (float *)args.tensor[NH_LSE].data;
-    if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
-    nh_tables_start(args, shared.tables, shared.ring.info);
-    __syncthreads();
-    if (threadIdx.x / 32 >= C.warps) {
+    nh_pipeline_start(args, maps, shared.ring, shared.tables);
+    if (threadIdx.x >= NH_CONSUMERS) {
+        if (NH_BITS) nh_sync_tables();
         const auto fetch = [&](const nh_work_tile &work_tile, int stage, int, unsigned barrier) {
             nh_key_halo &halo = shared.halo[stage % NH_HALOS];
             nh_fetch_rows<C.q_map>(args, work_tile, maps.q, barrier, shared.rows[stage].queries, work_tile.head, heads);
@@ -43,6 +41,9 @@ NH_DEVICE void nh_forward_boxes(const nh_tiled_args &args, const nh_maps &maps) 
                 nh_fetch_key_seam(args, work_tile, maps, shared.halo[stage % NH_HALOS], lane, landed);
             });
     } else {
+        if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
+        nh_tables_fill(shared.tables);
+        nh_sync_tables();
         const auto work = [&](const nh_tile_info &info, int stage, int warp_tile, int) {
             nh_attention attention;
             const nh_state &state = attention.state;

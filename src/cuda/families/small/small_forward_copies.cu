@@ -23,6 +23,7 @@ NH_DEVICE void nh_forward_copies(const nh_tiled_args &args) {
     if (threadIdx.x == 0) shared.lse = (float *)args.tensor[NH_LSE].data;
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
+    nh_tables_fill(shared.tables);
     __syncthreads();
     if (warp == 0) nh_work_tile_locate(args, shared.tables.digits, (int)NH_OWN_BLOCK, false, shared.info[0].work_tile);
     __syncthreads();

@@ -71,6 +71,7 @@ NH_DEVICE void nh_forward_turns(const nh_tiled_args &args) {
     int current = 0;
     if (NH_ADDS_MASK) nh_additive_masks_fill(shared.additive_masks);
     nh_tables_start(args, shared.tables, shared.info);
+    nh_tables_fill(shared.tables);
     nh_start<C.dim>(args, shared, NH_K, warp);
     for (int index = (int)NH_OWN_BLOCK; index < args.tiling.work_tiles; index += (int)NH_OWN_BLOCKS) {
         nh_tile_info &info = shared.info[current], &next = shared.info[current ^= 1];

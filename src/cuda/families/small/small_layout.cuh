@@ -28,6 +28,7 @@ enum {
     /* Whether warp tiles stop at the last line that any of their rows sees. */
     NH_STOPS = C.pass != SMALL_FORWARD && C.pipeline != SMALL_TURNS,
     NH_THREADS = 32 * (C.warps + C.fetchers),
+    NH_CONSUMERS = 32 * C.warps, /* threads that compute; they also fill the block's tables */
     NH_FIRST_AXIS = small_first_axis(&C),
     NH_ROWS = small_work_tile_rows(&C),
     NH_WARP_TILES = small_warp_tiles(&C),

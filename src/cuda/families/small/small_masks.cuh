@@ -54,10 +54,19 @@ NH_DEVICE bool nh_mask_hides(int column, int place) {
     return hidden;
 }
 
-/* By all threads; a barrier must follow. */
+/* Returns when all threads that fill tables have called this: those that compute and, where they need the tables, the
+ * producers. */
+NH_DEVICE void nh_sync_tables() {
+    if (C.fetchers)
+        asm volatile("bar.sync %0, %1;" ::"r"(1), "r"(NH_BITS ? NH_THREADS : NH_CONSUMERS) : "memory");
+    else
+        __syncthreads();
+}
+
+/* By all threads that compute; nh_sync_tables must follow. */
 NH_DEVICE void nh_additive_masks_fill(nh_additive_masks &additive_masks) {
     const unsigned lowest = 0xff7f; /* of bf16 */
-    for (int i = (int)nh_thread_again(); i < (int)(sizeof additive_masks / 4); i += NH_THREADS) {
+    for (int i = (int)nh_thread_again(); i < (int)(sizeof additive_masks / 4); i += NH_CONSUMERS) {
         int word = i % NH_ADDITIVE_MASK_WORDS, lane = i / NH_ADDITIVE_MASK_WORDS % 32;
         int step = i / (32 * NH_ADDITIVE_MASK_WORDS) % NH_STEPS_PLACES;
         int pair = i / (32 * NH_ADDITIVE_MASK_WORDS * NH_STEPS_PLACES);
@@ -200,7 +209,7 @@ NH_DEVICE void nh_kind_ranges(const nh_tiled_args &args, int axis, nh_kinds &kin
     int length = (int)(args.axis[axis].length / args.axis[axis].dilation);
     const nh_group group = nh_first_group(args, axis, length);
     const int first = nh_group_first(group) - nh_axis_shift(axis), count = nh_warp_tile_count(axis, length - first);
-    for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_THREADS) {
+    for (int i = (int)threadIdx.x; i < nh_axis_kinds(axis) * rows; i += NH_CONSUMERS) {
         const int kind = i / rows, number = kind <= front ? kind : count - (nh_axis_kinds(axis) - kind);
         if (number < 0 || number >= count) continue;
         int position = first + number * rows;
@@ -228,21 +237,21 @@ NH_DEVICE unsigned nh_kind_word(const nh_kinds &kinds, int axis, int kind, int c
     return word;
 }
 
-/* Called by all threads; a barrier must follow. */
+/* By all threads that compute; nh_sync_tables must follow. */
 NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
     NH_UNROLL for (int a = NH_MASKED_AXIS; a < 3; a++)
         nh_kind_ranges(args, a, kinds);
-    __syncthreads();
+    nh_sync_tables();
     NH_UNROLL for (int a = NH_MASKED_AXIS; a < 3; a++) {
         const int pairs_of_rows = nh_axis_warp_tile(a) / 2, first = nh_places_before(a) / 2;
-        for (int i = (int)threadIdx.x; i < nh_axis_kinds(a) * NH_KIND_PAIRS * 8 * pairs_of_rows; i += NH_THREADS) {
+        for (int i = (int)threadIdx.x; i < nh_axis_kinds(a) * NH_KIND_PAIRS * 8 * pairs_of_rows; i += NH_CONSUMERS) {
             const int local = i % pairs_of_rows, g = i / pairs_of_rows % 8;
             const int pair = i / (8 * pairs_of_rows) % NH_KIND_PAIRS;
             const int kind = nh_kinds_before(a) + i / (8 * pairs_of_rows * NH_KIND_PAIRS), column = 16 * pair + g;
             kinds.columns[kind][pair][(g * pairs_of_rows + local + (first >= 2 ? 8 : 0)) % 16] = {
                 nh_kind_word(kinds, a, kind, column, 2 * local), nh_kind_word(kinds, a, kind, column + 8, 2 * local)};
         }
-        for (int i = (int)threadIdx.x; i < 32; i += NH_THREADS) {
+        for (int i = (int)threadIdx.x; i < 32; i += NH_CONSUMERS) {
             const int t = i % 4, local = t - first;
             if (local < 0 || local >= pairs_of_rows) continue;
             unsigned ones[2];
@@ -255,7 +264,7 @@ NH_DEVICE void nh_kinds_fill(const nh_tiled_args &args, nh_kinds &kinds) {
     }
 }
 
-/* Fills the tables of the kernel's kind of masks. Called by all threads; a barrier must follow. */
+/* Fills the tables of the kernel's kind of masks. By all threads that compute; nh_sync_tables must follow. */
 NH_DEVICE void nh_masks_fill(const nh_tiled_args &args, nh_additive_masks &additive_masks, nh_kinds &kinds) {
     if (C.mask == SMALL_KINDS) {
         nh_kinds_fill(args, kinds);

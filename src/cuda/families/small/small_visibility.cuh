@@ -116,10 +116,23 @@ NH_DEVICE nh_pair_rows nh_rows_of_pair(const nh_across_rows &rows, int pair) {
     return own;
 }
 
-/* Called by all threads; a barrier must follow. */
-NH_DEVICE void nh_tables_fill(nh_prefixes &prefixes, nh_column_tables &columns) {
+/* ---- one block's tables ---- */
+
+struct nh_tables {
+    nh_digits digits;
+    nh_prefixes prefixes;
+    nh_column_tables columns;
+    float scale; /* converts scores to base 2 */
+    float shift; /* -1 / scale, by which LSE is multiplied to be added to scores before these are scaled */
+};
+static_assert(sizeof(nh_tables) == small_tables_bytes(&C), "the host's count");
+
+/* By all threads that compute; nh_sync_tables must follow. */
+NH_DEVICE void nh_tables_fill(nh_tables &tables) {
+    nh_prefixes &prefixes = tables.prefixes;
+    nh_column_tables &columns = tables.columns;
     NH_UNROLL for (int a = NH_BITS ? NH_FIRST_AXIS : 3; a < 3; a++)
-        for (int i = (int)threadIdx.x; i < 4 * NH_CHUNKS * (nh_axis_columns(a) + 1); i += NH_THREADS) {
+        for (int i = (int)threadIdx.x; i < 4 * NH_CHUNKS * (nh_axis_columns(a) + 1); i += NH_CONSUMERS) {
             int t = i % 4, chunk = i / 4 % NH_CHUNKS, below = i / (4 * NH_CHUNKS);
             unsigned bits = 0;
             for (int b = 0; b < 2 * NH_BLOCKS; b++) {
@@ -129,7 +142,7 @@ NH_DEVICE void nh_tables_fill(nh_prefixes &prefixes, nh_column_tables &columns) 
             prefixes.bits[nh_prefixes_before(a) + below][chunk][t] = bits;
         }
     const int table_columns = NH_TABLE_CHUNKS * NH_CHUNK;
-    for (int i = (int)threadIdx.x; i < table_columns * NH_TABLE_WRAPS; i += NH_THREADS) {
+    for (int i = (int)threadIdx.x; i < table_columns * NH_TABLE_WRAPS; i += NH_CONSUMERS) {
         /* Columns beyond the box, which no row sees, repeat earlier ones that are congruent modulo 8. */
         int c = i % table_columns, wrap = i / table_columns;
         int column = c < NH_TABLE_BOX ? c : NH_TABLE_BOX - 8 + (c - NH_TABLE_BOX) % 8;
@@ -315,39 +328,28 @@ NH_DEVICE void nh_bias_pair(float (&bias)[2][4], const nh_column_tables &columns
     }
 }
 
-/* ---- one block's tables ---- */
-
-struct nh_tables {
-    nh_digits digits;
-    nh_prefixes prefixes;
-    nh_column_tables columns;
-    float scale; /* converts scores to base 2 */
-    float shift; /* -1 / scale, by which LSE is multiplied to be added to scores before these are scaled */
-};
-static_assert(sizeof(nh_tables) == small_tables_bytes(&C), "the host's count");
-
 struct nh_block {
     const nh_tiled_args &args;
     const nh_tables &tables;
     const nh_additive_masks &additive_masks;
 };
 
-/* Called before the first work tile; a barrier must follow. */
+/* Called by all threads before the first work tile is prepared, which takes no more than this where there are no masks
+ * of bits; a barrier must follow. */
 template <int TILE_INFOS>
 NH_DEVICE void nh_tables_start(const nh_tiled_args &args, nh_tables &tables, nh_tile_info (&info)[TILE_INFOS]) {
-    for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * TILE_INFOS; i += NH_THREADS) {
+    for (int i = (int)threadIdx.x; i < 2 * NH_BIAS_MARGIN * TILE_INFOS; i += NH_CONSUMERS) {
         int place = i % (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN);
         info[i / (2 * NH_BIAS_MARGIN + !NH_BIAS_MARGIN)]
             .bias[place < NH_BIAS_MARGIN ? place : place + C.bias_count] = 0.f;
     }
-    for (int i = (int)threadIdx.x; C.bias_count && i < TILE_INFOS; i += NH_THREADS)
+    for (int i = (int)threadIdx.x; C.bias_count && i < TILE_INFOS; i += NH_CONSUMERS)
         info[i].bias_head = -1;
     nh_digits_start(args, tables.digits);
     if (threadIdx.x == 0) {
         tables.scale = (float)(args.scale * NH_LOG2E);
         tables.shift = (float)(-1 / args.scale);
     }
-    nh_tables_fill(tables.prefixes, tables.columns);
 }
 
 /* Copies one number per row of a work tile, the last axis fastest; zeros for padding rows. `threads` is a multiple of
