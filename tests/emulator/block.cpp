@@ -357,6 +357,7 @@ void note_event() {
 void block_barrier() {
     arrive_and_wait(block->barrier, "its block");
 }
+
 void named_barrier(unsigned name, unsigned some) {
     if (name >= NAMED_BARRIERS || some % WARP || some > threads)
         fail("barrier %u of %u threads", name, some);
