@@ -98,7 +98,7 @@ static void check_arch(const struct nvrtc *nvrtc, const char *const header[HEADE
     const struct example_config config = {.pipeline = 1, .rows = {1, 4, 8}, .warps = -4};
     struct nh_kernel_spec spec = {.source = "abi.cu"};
     char config_text[NH_KERNEL_CONFIG_BYTES];
-    nh_kernel_configure(&spec, fields, &config, sizeof config);
+    nh_kernel_configure(&spec, fields, &config);
     nh_kernel_config_text(&spec, config_text);
     const size_t addresses =
         tables ? sizeof(struct nh_cuda_table_axis) - sizeof(struct nh_cuda_axis) : 0;

@@ -28,7 +28,7 @@ int main(void) {
     struct nh_kernel_spec spec = {.source = "example.cu"};
     nh_kernel_define(&spec, "NH_DTYPE", 3);
     expect(text_of(&spec), "example.cu --std=c++20 --gpu-architecture=sm_90a -DNH_DTYPE=3");
-    nh_kernel_configure(&spec, fields, &config, sizeof config);
+    nh_kernel_configure(&spec, fields, &config);
     expect(text_of(&spec), "example.cu --std=c++20 --gpu-architecture=sm_90a -DNH_DTYPE=3 "
                            "-DNH_CONFIG={.pipeline=2,.rows={1,4,-8},.warps=4}");
     CHECK(example_row_count(&config) == -32, "%d rows", example_row_count(&config));
@@ -39,7 +39,7 @@ int main(void) {
     expect(config_of(&spec), "{.pipeline=EXAMPLE_RING,.rows={1,4,-8},.warps=EXAMPLE_FOUR}");
     /* A configuration set again replaces the first. */
     const struct example_config other = {.pipeline = 3};
-    nh_kernel_configure(&spec, fields, &other, sizeof other);
+    nh_kernel_configure(&spec, fields, &other);
     expect(config_of(&spec), "{.pipeline=3,.rows={0,0,0},.warps=0}");
     /* The same values are the same kernel, whatever room there is behind them. */
     struct nh_kernel_spec copy;
@@ -55,7 +55,7 @@ int main(void) {
     /* More than fits is counted, by which nh_cuda_step_add knows it, and left out. */
     static const struct nh_kernel_field many[] = {{"many", 2000}, {NULL, 0}};
     static const int values[2000];
-    nh_kernel_configure(&spec, many, values, sizeof values);
+    nh_kernel_configure(&spec, many, values);
     CHECK(spec.values == 2000, "%d values", (int)spec.values);
     CHECK(strlen(config_of(&spec)) < NH_KERNEL_CONFIG_BYTES, "a text of too many values");
     return test_result();

@@ -20,10 +20,11 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
 }
 
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
-                         const void *config, size_t bytes) {
+                         const void *config) {
     spec->field = field;
-    spec->values = (int32_t)(bytes / sizeof *spec->value);
-    spec->names = 0;
+    spec->values = spec->names = 0;
+    for (int i = 0; field[i].name; i++)
+        spec->values += field[i].count ? field[i].count : 1;
     memcpy(spec->value, config,
            (size_t)nh_min(spec->values, NH_KERNEL_CONFIG_INTS) * sizeof *spec->value);
 }

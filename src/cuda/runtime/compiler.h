@@ -63,11 +63,11 @@ struct nh_kernel_field {
         }                                                                                          \
     }
 
-/* Compiles the kernel with the configuration at `config`, a struct of so many bytes that NH_KERNEL_CONFIG defines: the macro NH_CONFIG is
+/* Compiles the kernel with the configuration at `config`, a struct that NH_KERNEL_CONFIG defines: the macro NH_CONFIG is
  * {.warps=4,.rows={1,4,4}}. `field` is kept by address. nh_cuda_step_add refuses a configuration of more than
  * NH_KERNEL_CONFIG_INTS values. */
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
-                         const void *config, size_t bytes);
+                         const void *config);
 
 /* Has the configuration's text name the enumerator that is the value of a member, which kernels then must know: of up to
  * NH_KERNEL_CONFIG_NAMES members, by static strings. */

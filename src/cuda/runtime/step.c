@@ -229,7 +229,7 @@ void nh_cuda_configure_rows(struct nh_kernel_spec *spec, const struct nh_problem
                             const struct row_config *rows) {
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(ROW_CONFIG);
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_configure(spec, fields, rows, sizeof *rows);
+    nh_kernel_configure(spec, fields, rows);
 }
 
 void nh_cuda_take_runs(struct nh_kernel_spec *spec, struct nh_cuda_step *step, int64_t rows,

@@ -28,7 +28,7 @@ static struct nh_kernel_spec spec_of(const struct nh_problem *problem, const cha
     struct nh_kernel_spec spec = {.source = source};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
     nh_kernel_define(&spec, "NH_TF32", (problem->flags & NHOOD_FLAG_ALLOW_TF32) != 0);
-    nh_kernel_configure(&spec, fields, config, sizeof *config);
+    nh_kernel_configure(&spec, fields, config);
     nh_kernel_name_value(&spec, "pass", passes[config->pass]);
     return spec;
 }

@@ -232,7 +232,7 @@ void nh_tiled80_step(const struct nh_tiled80_kernel *kernel, struct nh_cuda_step
     config.min_blocks = (int)nh_tiled80_residents(kernel);
     config.long_sums = nh_cuda_sums_are_long(problem, sums[config.pass]);
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_configure(spec, fields, &config, sizeof config);
+    nh_kernel_configure(spec, fields, &config);
     nh_kernel_name_value(spec, "pass", passes[config.pass]);
     nh_cuda_step_init(step, problem);
     step->threads = 32 * config.warps;

@@ -130,7 +130,7 @@ static struct nh_kernel_spec spec_of(const char *source, const struct nh_norm_ro
     static const struct nh_kernel_field fields[] = NH_KERNEL_FIELDS(NORM_ROPE_CONFIG);
     struct nh_kernel_spec spec = {.source = source};
     nh_kernel_define(&spec, "NH_DTYPE", problem->dtype);
-    nh_kernel_configure(&spec, fields, config, sizeof *config);
+    nh_kernel_configure(&spec, fields, config);
     return spec;
 }
 

@@ -178,7 +178,7 @@ struct nh_kernel_spec nh_short_spec(const struct nh_short_launch *of) {
     nh_cuda_define_long_sums(&spec, problem,
                              problem->op == NHOOD_OP_BWD ? NH_SUMS_OF_QUERY | NH_SUMS_OF_KEY
                                                          : NH_SUMS_OF_QUERY);
-    nh_kernel_configure(&spec, fields, &of->config, sizeof of->config);
+    nh_kernel_configure(&spec, fields, &of->config);
     nh_kernel_name_value(&spec, "pass", passes[of->config.pass]);
     nh_kernel_name_value(&spec, "order", orders[of->config.order]);
     return spec;

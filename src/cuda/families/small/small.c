@@ -115,7 +115,7 @@ static void set_spec(const struct nh_small_launch *launch, struct nh_kernel_spec
     nh_cuda_define_long_sums(spec, problem,
                              problem->op == NHOOD_OP_BWD ? NH_SUMS_OF_QUERY | NH_SUMS_OF_KEY
                                                          : NH_SUMS_OF_QUERY);
-    nh_kernel_configure(spec, fields, &launch->config, sizeof launch->config);
+    nh_kernel_configure(spec, fields, &launch->config);
     nh_kernel_name_value(spec, "pass", passes[launch->config.pass]);
     nh_kernel_name_value(spec, "pipeline", pipelines[launch->config.pipeline]);
     nh_kernel_name_value(spec, "mask", masks[launch->config.mask]);

@@ -48,7 +48,7 @@ void nh_wgmma90_configure(struct nh_kernel_spec *spec, const struct nh_problem *
     config.causal = nh_problem_causal(problem);
     nh_kernel_define(spec, "NH_DTYPE", problem->dtype);
     if (nh_value_parts(problem) > 1) nh_kernel_define(spec, "NH_WIDE_VALUES", 1);
-    nh_kernel_configure(spec, fields, &config, sizeof config);
+    nh_kernel_configure(spec, fields, &config);
     nh_kernel_name_value(spec, "kernel", kernels[config.kernel]);
     nh_kernel_name_value(spec, "mask", masks[config.mask]);
     nh_kernel_name_value(spec, "skipping", skipping[config.skipping]);
