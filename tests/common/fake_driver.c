@@ -409,11 +409,13 @@ static nh_cu_result fake_stream_create(nh_cu_stream *stream, unsigned flags) {
     MAY_FAIL("stream_create");
     *stream = (nh_cu_stream)(void *)&stream_memory;
     add_to(&fake.streams_open, 1);
+    add_to(&fake.streams_made, 1);
     return 0;
 }
 
 static nh_cu_result fake_stream_destroy(nh_cu_stream stream) {
     (void)stream;
+    NEEDS_CONTEXT();
     add_to(&fake.streams_open, -1);
     return 0;
 }

@@ -42,7 +42,7 @@ struct fake_state {
     const char *failing;
     int fail_from, fail_times, calls_of_failing;
     int libraries_loaded, libraries_open, primary_references;
-    int memory_open, streams_open, events_open;
+    int memory_open, streams_open, streams_made, events_open;
     /* what was copied from the host last, or its beginning */
     size_t sent_bytes;
     unsigned char sent[16384];

@@ -4,6 +4,7 @@
 #include "fixture.h"
 #include "launch.h"
 
+#include <pthread.h>
 #include <stdint.h>
 
 enum { FIRST_BYTES = 300, SECOND_BYTES = 5, SECOND_AT = 512 };
@@ -38,7 +39,7 @@ static nhood_status build(const struct nh_device *device, struct nh_operation **
     return status;
 }
 
-/* Plans, executes and destroys while `capturing` or not. Memory that a captured graph reads remains. */
+/* Plans, executes and destroys in the caller's context, while `capturing` or not. Memory that a captured graph reads remains. */
 static nhood_status use(bool capturing, const char *failing, const char *what) {
     struct fixture f;
     struct nh_operation *operation = NULL;
@@ -51,8 +52,9 @@ static nhood_status use(bool capturing, const char *failing, const char *what) {
     nhood_status status = fixture_open(&f, "");
     if (!status) status = build(&f.device[0], &operation, &io);
     if (!status) {
-        CHECK(fake.memory_open == 1 && fake.streams_open == 0, "%s: %d allocations, %d streams",
-              what, fake.memory_open, fake.streams_open);
+        CHECK(fake.memory_open == 1 && fake.streams_open == 0 && fake.streams_made == 1,
+              "%s: %d allocations, %d streams of %d", what, fake.memory_open, fake.streams_open,
+              fake.streams_made);
         CHECK(fake.sent_bytes == SECOND_AT + SECOND_BYTES &&
                   !memcmp(fake.sent, first, FIRST_BYTES) &&
                   !memcmp(fake.sent + SECOND_AT, second, SECOND_BYTES),
@@ -66,6 +68,78 @@ static nhood_status use(bool capturing, const char *failing, const char *what) {
     }
     fixture_close(&f, what);
     return status;
+}
+
+/* In the primary context, plans share a stream, and a byte is held besides their memory. */
+static void check_primary(bool capturing) {
+    struct fixture f;
+    struct nh_operation *operation[2] = {NULL, NULL};
+    nhood_io io;
+    fake_driver_reset(90);
+    fake.capturing = capturing;
+    CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
+    for (int i = 0; i < 2; i++) {
+        CHECK(!build(&f.device[0], &operation[i], &io), "plan %d: %s", i, nhood_last_error());
+        CHECK(fake.memory_open == i + 2 && fake.streams_open == 1 && fake.streams_made == 1,
+              "plan %d: %d allocations, %d streams of %d", i, fake.memory_open, fake.streams_open,
+              fake.streams_made);
+    }
+    fake.context_current = true; /* another context than the device's own */
+    for (int i = 0; i < 2; i++)
+        operation[i]->destroy(operation[i]);
+    CHECK(!build(&f.device[0], &operation[0], &io), "in another context: %s", nhood_last_error());
+    CHECK(fake.memory_open == 2 && fake.streams_open == 1 && fake.streams_made == 2,
+          "in another context: %d allocations, %d streams of %d", fake.memory_open,
+          fake.streams_open, fake.streams_made);
+    operation[0]->destroy(operation[0]);
+    fixture_close(&f, "plans in the primary context");
+}
+
+/* A plan that gets no stream, or cannot use it, leaves the next one able to. */
+static void check_primary_fault(const char *call) {
+    struct fixture f;
+    struct nh_operation *operation = NULL;
+    nhood_io io;
+    fake_driver_reset(90);
+    CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
+    fake.failing = call;
+    fake.fail_from = fake.fail_times = 1;
+    CHECK(build(&f.device[0], &operation, &io) == NHOOD_ERR_DEVICE, "%s failing: %s", call,
+          nhood_last_error());
+    CHECK(!build(&f.device[0], &operation, &io), "after %s failed: %s", call, nhood_last_error());
+    operation->destroy(operation);
+    fixture_close(&f, call);
+}
+
+enum { RACERS = 8, RACES = 20 };
+
+static void *plan_on_thread(void *argument) {
+    const struct fixture *f = argument;
+    struct nh_operation *operation = NULL;
+    nhood_io io;
+    if (build(&f->device[0], &operation, &io)) return argument;
+    operation->destroy(operation);
+    return NULL;
+}
+
+/* Several threads at once: one stream remains. */
+static void check_threads(void) {
+    for (int race = 0; race < RACES; race++) {
+        struct fixture f;
+        pthread_t thread[RACERS];
+        void *failed;
+        fake_driver_reset(90);
+        CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
+        for (int i = 0; i < RACERS; i++)
+            pthread_create(&thread[i], NULL, plan_on_thread, &f);
+        for (int i = 0; i < RACERS; i++) {
+            pthread_join(thread[i], &failed);
+            CHECK(!failed, "a thread got no plan");
+        }
+        CHECK(fake.memory_open == 1 && fake.streams_open == 1,
+              "threads: %d allocations, %d streams", fake.memory_open, fake.streams_open);
+        fixture_close(&f, "plans by several threads");
+    }
 }
 
 /* A plan whose kernels are only collected has no memory. */
@@ -100,6 +174,12 @@ int main(void) {
         CHECK(status == (i ? NHOOD_ERR_DEVICE : NHOOD_ERR_MEMORY), "%s failing: %d, %s", calls[i],
               (int)status, nhood_last_error());
     }
+    check_primary(false);
+    check_primary(true);
+    check_primary_fault("stream_create");
+    check_primary_fault("memory_send");
+    check_primary_fault("stream_synchronize");
+    check_threads();
     check_collected();
     return test_result();
 }

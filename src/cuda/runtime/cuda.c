@@ -34,9 +34,14 @@ static void release_primary(struct nh_cuda_device *device) {
     const struct nh_driver *driver = &device->cuda->driver;
     nh_cu_context primary = atomic_load(&device->primary), popped;
     const nh_cu_pointer held = atomic_load(&device->held);
+    const nh_cu_stream uploads = atomic_load(&device->uploads);
+    int mode = NH_CU_CAPTURE_RELAXED; /* else memory is not freed while another thread captures */
     if (!primary) return;
-    if (held && driver->context_push(primary) == NH_CU_SUCCESS) {
-        driver->memory_free(held);
+    if ((held || uploads) && driver->context_push(primary) == NH_CU_SUCCESS) {
+        driver->capture_mode(&mode);
+        if (uploads) driver->stream_destroy(uploads);
+        if (held) driver->memory_free(held);
+        driver->capture_mode(&mode);
         driver->context_pop(&popped);
     }
     driver->primary_release(device->handle);

@@ -27,6 +27,8 @@ struct nh_cuda_device {
     _Atomic(nh_cu_context) primary;
     /* a byte of the primary context's memory, for which plan_memory.c has a use; 0: none yet */
     _Atomic(nh_cu_pointer) held;
+    /* a stream of the primary context, by which plans' memory is written; NULL: none yet */
+    _Atomic(nh_cu_stream) uploads;
     /* compute capability, 90 for 9.0 */
     int32_t arch;
     int32_t multiprocessors;

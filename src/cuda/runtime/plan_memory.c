@@ -46,19 +46,6 @@ nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
     return NHOOD_OK;
 }
 
-/* Copies by a stream of its own: the default stream may wait for one that a graph is captured from, which fails. */
-static nhood_status copy(const struct nh_driver *driver, nh_cu_pointer to, const void *from,
-                         size_t bytes) {
-    nh_cu_stream stream = NULL;
-    nhood_status status = nh_driver_check(
-        driver, driver->stream_create(&stream, NH_CU_STREAM_NON_BLOCKING), "stream");
-    if (status) return status;
-    status = nh_driver_check(driver, driver->memory_send(to, from, bytes, stream), "copying in");
-    if (!status) status = nh_driver_check(driver, driver->stream_synchronize(stream), "copying in");
-    driver->stream_destroy(stream);
-    return status;
-}
-
 static nhood_status allocate(const struct nh_driver *driver, size_t bytes, nh_cu_pointer *memory) {
     if (driver->memory_allocate(memory, bytes) == NH_CU_SUCCESS) return NHOOD_OK;
     *memory = 0;
@@ -78,6 +65,41 @@ static nhood_status hold_block(struct nh_cuda_device *device, const struct nh_cu
     return status;
 }
 
+/* The stream by which memory is written: the default one may wait for one that a graph is captured from, which fails. All plans in
+ * the primary context share it, several threads at once; others have one of their own, which close_stream destroys. */
+static nhood_status open_stream(struct nh_cuda_device *device, const struct nh_cuda_scope *scope,
+                                nh_cu_stream *stream) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    nh_cu_stream shared = scope->pushed ? atomic_load(&device->uploads) : NULL;
+    if (!shared) {
+        const nhood_status status = nh_driver_check(
+            driver, driver->stream_create(stream, NH_CU_STREAM_NON_BLOCKING), "stream");
+        if (status || !scope->pushed ||
+            atomic_compare_exchange_strong(&device->uploads, &shared, *stream))
+            return status;
+        driver->stream_destroy(*stream); /* another thread was faster */
+    }
+    *stream = shared;
+    return NHOOD_OK;
+}
+
+static void close_stream(const struct nh_cuda_device *device, const struct nh_cuda_scope *scope,
+                         nh_cu_stream stream) {
+    if (!scope->pushed) device->cuda->driver.stream_destroy(stream);
+}
+
+static nhood_status copy(struct nh_cuda_device *device, const struct nh_cuda_scope *scope,
+                         nh_cu_pointer to, const void *from, size_t bytes) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    nh_cu_stream stream = NULL;
+    nhood_status status = open_stream(device, scope, &stream);
+    if (status) return status;
+    status = nh_driver_check(driver, driver->memory_send(to, from, bytes, stream), "copying in");
+    if (!status) status = nh_driver_check(driver, driver->stream_synchronize(stream), "copying in");
+    close_stream(device, scope, stream);
+    return status;
+}
+
 nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation) {
     const struct nh_cuda *cuda = operation->device->cuda;
     const struct nh_driver *driver = &cuda->driver;
@@ -93,7 +115,9 @@ nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation) {
     driver->capture_mode(&mode);
     status = hold_block(operation->device, &scope);
     if (!status) status = allocate(driver, operation->kept_bytes, &operation->memory);
-    if (!status) status = copy(driver, operation->memory, operation->kept, operation->kept_bytes);
+    if (!status)
+        status = copy(operation->device, &scope, operation->memory, operation->kept,
+                      operation->kept_bytes);
     driver->capture_mode(&mode);
     nh_cuda_leave(operation->device, &scope);
     nh_release(operation->host, operation->kept);
