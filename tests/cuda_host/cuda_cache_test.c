@@ -72,6 +72,33 @@ static void check_memory(void) {
     fixture_close(&f, "memory");
 }
 
+/* Plans in the primary context find a kernel ready, but for more shared memory than a plan before asked for; others make it ready in
+ * their own. */
+static void check_ready(void) {
+    static const struct nh_kernel_spec spec = {.source = "bias_sum.cu"};
+    static const struct {
+        int64_t shared_bytes;
+        bool own_context;
+        int calls;
+    } get[] = {{50000, false, 1}, {50000, false, 1}, {40000, false, 1}, {60000, false, 2},
+               {50000, false, 2}, {50000, true, 3},  {50000, true, 4},  {60000, false, 4}};
+    struct fixture f;
+    nh_cu_kernel kernel;
+    fake_driver_reset(90);
+    CHECK(fixture_open(&f, "") == NHOOD_OK, "%s", nhood_last_error());
+    fake.failing = "kernel_set"; /* is counted, and does not fail */
+    fake.fail_from = 1000;
+    for (size_t i = 0; i < sizeof get / sizeof *get; i++) {
+        fake.context_current = get[i].own_context;
+        CHECK(!nh_kernel_get(f.device[0].backend, &spec, get[i].shared_bytes, &kernel), "%s",
+              nhood_last_error());
+        CHECK(fake.calls_of_failing == get[i].calls, "get %d: %d calls", (int)i,
+              fake.calls_of_failing);
+    }
+    fake.context_current = false;
+    fixture_close(&f, "ready kernels");
+}
+
 static void check_store(void) {
     char code[sizeof fake.code];
     const char *cache = cold_folder("store");
@@ -254,6 +281,7 @@ static void check_no_compiler(const char *path, const char *part) {
 int main(void) {
     if (!mkdtemp(base)) return EXIT_FAILURE;
     check_memory();
+    check_ready();
     check_store();
     check_damage();
     check_unusable_folders();

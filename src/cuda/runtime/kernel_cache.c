@@ -24,6 +24,9 @@ struct entry {
     char error[1024];
     nh_cu_library library;
     nh_cu_kernel kernel;
+    /* a device in whose primary context it is loaded, and the dynamic shared memory that it may have there; NULL: none yet */
+    const struct nh_cuda_device *ready_on;
+    int64_t ready_bytes;
     /* if the cache collects: machine code, instead of library and kernel */
     struct nh_bundle_item code;
     char text[]; /* nh_kernel_text */
@@ -342,9 +345,10 @@ static void forget(struct nh_kernel_cache *cache, struct entry *entry) {
     nh_release(cache->host, entry);
 }
 
-/* Called under the lock, which is released while the kernel is made, here or by another thread. */
+/* Called under the lock, which is released while the kernel is made, here or by another thread. found: an entry that remains, if this
+ * does not fail. */
 static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_device *device,
-                           const struct nh_kernel_spec *spec, nh_cu_kernel *kernel) {
+                           const struct nh_kernel_spec *spec, struct entry **found) {
     struct entry *entry = find(cache, device->arch, spec);
     if (entry) {
         entry->waiting++;
@@ -363,7 +367,7 @@ static nhood_status obtain(struct nh_kernel_cache *cache, const struct nh_cuda_d
         entry->state = status ? FAILED : READY;
         pthread_cond_broadcast(&cache->changed);
     }
-    *kernel = entry->kernel;
+    *found = entry;
     nhood_status status = entry->status;
     if (status) {
         nh_error(status, "%s", entry->error);
@@ -400,18 +404,36 @@ static nhood_status prepare(const struct nh_driver *driver, nh_cu_kernel kernel)
     return status;
 }
 
+/* Makes the kernel ready in the current context. primary: that is the device's own, where it is ready from then on. */
+static nhood_status make_ready(struct entry *entry, const struct nh_cuda_device *device,
+                               int64_t shared_bytes, bool primary) {
+    struct nh_kernel_cache *cache = device->cuda->kernels;
+    nhood_status status = allow_shared(cache, device, shared_bytes, entry->kernel);
+    if (!status) status = prepare(&device->cuda->driver, entry->kernel);
+    if (status || !primary) return status;
+    pthread_mutex_lock(&cache->lock);
+    const int64_t before = entry->ready_on == device ? entry->ready_bytes : 0;
+    entry->ready_bytes = nh_max(before, shared_bytes);
+    entry->ready_on = device;
+    pthread_mutex_unlock(&cache->lock);
+    return NHOOD_OK;
+}
+
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, nh_cu_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
-    struct nh_cuda_scope scope;
+    struct nh_cuda_scope scope = {false};
+    struct entry *entry;
     nhood_status status = cache->collects ? NHOOD_OK : nh_cuda_enter(device, true, &scope);
     if (status) return status;
     pthread_mutex_lock(&cache->lock);
-    status = obtain(cache, device, spec, kernel);
+    status = obtain(cache, device, spec, &entry);
+    const bool ready =
+        !status && scope.pushed && entry->ready_on == device && entry->ready_bytes >= shared_bytes;
     pthread_mutex_unlock(&cache->lock);
+    *kernel = status ? NULL : entry->kernel;
     if (cache->collects) return status;
-    if (!status) status = allow_shared(cache, device, shared_bytes, *kernel);
-    if (!status) status = prepare(&device->cuda->driver, *kernel);
+    if (!status && !ready) status = make_ready(entry, device, shared_bytes, scope.pushed);
     nh_cuda_leave(device, &scope);
     return status;
 }
