@@ -46,7 +46,7 @@ struct Fiber {
     unsigned generation;
     const Barrier *barrier; // that it waits at, while that is of the generation
     unsigned asked; // the block's events when it was last asked whether it is ready, to no avail
-    bool (*ready)(void *); // whether it can go on, where it has yielded
+    bool (*ready)(void *); // whether it can go on; NULL: when the barrier no longer holds it
     void *argument;
     const char *waits_for;
 };
@@ -102,6 +102,7 @@ std::vector<std::unique_ptr<Block>> blocks; // of the cluster
 Block *block;                               // of the running thread
 Barrier cluster;
 unsigned threads, bytes_of_block;
+unsigned turn; // of the running thread in its block's round
 Place scheduler;
 ucontext_t scheduler_context;
 bool progress, idle; // in this round; in the last one, so that what is slow has its turn
@@ -117,9 +118,13 @@ Groups &current_groups(Kind kind) {
     return block->stacks[threadIdx.x].groups[kind];
 }
 
-// Hands over to the scheduler; returns when it resumes the running thread.
-[[gnu::noipa]] void leave_to_scheduler() {
-    if (!__builtin_setjmp(block->stacks[threadIdx.x].at.words)) scheduler.go();
+bool next_turn();
+
+// Hands over to the thread whose turn is next, or else to the scheduler; returns when it is the running thread's turn again.
+[[gnu::noipa]] void leave_stack() {
+    Place &mine = block->stacks[threadIdx.x].at;
+    Place &other = next_turn() ? block->stacks[threadIdx.x].at : scheduler;
+    if (!__builtin_setjmp(mine.words)) other.go();
 }
 
 struct LaneGroup {
@@ -149,11 +154,16 @@ bool is_held(const Fiber &fiber) {
 
 void arrive_and_wait(Barrier &barrier, const char *what) {
     Fiber &fiber = current();
-    fiber.barrier = &barrier;
+    progress = true;
     fiber.generation = barrier.generation;
     barrier.arrived++;
     open_if_full(barrier);
-    wait_until(what, [&] { return !is_held(fiber); });
+    if (barrier.generation != fiber.generation) return;
+    fiber.barrier = &barrier;
+    fiber.waits_for = what;
+    fiber.ready = nullptr;
+    leave_stack();
+    progress = true;
     fiber.barrier = nullptr;
 }
 
@@ -178,15 +188,16 @@ void leave() {
 
 void fiber_main() {
     for (;;) {
-        leave_to_scheduler();
+        leave_stack();
         awake();
         running(running_parameters);
         current().done = true;
         leave();
+        block->left--;
     }
 }
 
-// Goes on with the running thread until it yields.
+// Goes on with the running thread, and those whose turns are after its own.
 [[gnu::noipa]] void resume() {
     if (!__builtin_setjmp(scheduler.words)) block->stacks[threadIdx.x].at.go();
 }
@@ -208,9 +219,7 @@ void prepare(unsigned thread) {
     threadIdx.x = thread;
     Stack &stack = block->stacks[thread];
     if (!stack.bytes) create(stack);
-    block->fibers[thread] = {
-        false,           0, nullptr, block->events - 1, [](void *) { return true; }, nullptr,
-        "its first turn"};
+    block->fibers[thread] = {false, 0, nullptr, 0, nullptr, nullptr, "its first turn"};
     for (Groups &groups : stack.groups) {
         groups.open.clear();
         groups.closed.clear();
@@ -242,6 +251,7 @@ void prepare_block() {
         barrier = {};
     for (Warp &warp : block->warps)
         memset(warp.group, 0, sizeof warp.group);
+    turn = threads; // a stack that is made hands over to nobody but the scheduler
     for (unsigned i = 0; i < threads; i++) {
         visit_groups(i, [](Barrier &barrier) { barrier.alive++; });
         prepare(i);
@@ -259,25 +269,32 @@ void check_block() {
 
 // Whether the thread, which is the running one now, can go on. While the others only compute, the answer stays what it was.
 bool is_ready(Fiber &fiber) {
+    if (!fiber.ready) return true;
     if (fiber.asked == block->events && !idle) return false;
     if (fiber.ready(fiber.argument)) return true;
     fiber.asked = block->events;
     return false;
 }
 
-// A turn for each thread of the block that can go on. Every other block runs its threads backwards, and each has other
-// slow ones: an order that only happens to be right shows.
-void run_round() {
-    for (unsigned i = 0; i < threads; i++) {
-        unsigned thread = block->number % 2 ? threads - 1 - i : i;
+// The next thread of the block that can go on in this round becomes the running one. Every other block runs its threads
+// backwards, and each has other slow ones: an order that only happens to be right shows.
+bool next_turn() {
+    while (turn < threads) {
+        unsigned thread = block->number % 2 ? threads - 1 - turn : turn;
+        turn++;
         Fiber &fiber = block->fibers[thread];
         if (fiber.done || is_held(fiber)) continue;
         if (block->slow.has(thread) && !idle) continue;
         threadIdx.x = thread;
-        if (!is_ready(fiber)) continue;
-        resume();
-        if (fiber.done) block->left--, progress = true;
+        if (is_ready(fiber)) return true;
     }
+    return false;
+}
+
+// A turn for each thread of the block that can go on.
+void run_round() {
+    turn = 0;
+    if (next_turn()) resume();
 }
 
 void report_deadlock() {
@@ -343,7 +360,7 @@ void yield_until(const char *what, bool (*ready)(void *), void *argument) {
     fiber.ready = ready;
     fiber.argument = argument;
     fiber.asked = block->events - 1;
-    leave_to_scheduler();
+    leave_stack();
 }
 
 void awake() {

@@ -139,6 +139,13 @@ template <class Value> Value __shfl_xor_sync(unsigned lanes, Value value, int ot
     memcpy(&value, &bits, sizeof value);
     return value;
 }
+// Of numbers, which is what most are, with the rest of the longer functions: compiled once, with optimisation.
+float __shfl_sync(unsigned lanes, float value, int lane, int width = 32);
+float __shfl_xor_sync(unsigned lanes, float value, int other);
+unsigned __shfl_sync(unsigned lanes, unsigned value, int lane, int width = 32);
+unsigned __shfl_xor_sync(unsigned lanes, unsigned value, int other);
+int __shfl_sync(unsigned lanes, int value, int lane, int width = 32);
+int __shfl_xor_sync(unsigned lanes, int value, int other);
 int __reduce_max_sync(unsigned lanes, int value);
 int __reduce_min_sync(unsigned lanes, int value);
 unsigned __ballot_sync(unsigned lanes, bool set);

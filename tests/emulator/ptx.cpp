@@ -5,6 +5,17 @@
 
 // ---- all lanes of a warp ----
 
+#define SHUFFLES(Value)                                                                            \
+    Value __shfl_sync(unsigned lanes, Value value, int lane, int width) {                          \
+        return __shfl_sync<Value>(lanes, value, lane, width);                                      \
+    }                                                                                              \
+    Value __shfl_xor_sync(unsigned lanes, Value value, int other) {                                \
+        return __shfl_xor_sync<Value>(lanes, value, other);                                        \
+    }
+SHUFFLES(float)
+SHUFFLES(unsigned)
+SHUFFLES(int)
+#undef SHUFFLES
 int __reduce_max_sync(unsigned lanes, int value) {
     for (int step = 16; step > 0; step /= 2)
         value = std::max(value, __shfl_xor_sync(lanes, value, step));
@@ -199,7 +210,7 @@ void add_as_tensor_core(float *c, const Factors<COUNT, ROWS> &a, int row,
         double exact = sum[j] * power_of_two(largest[j] - 25);
         float rounded = (float)exact;
         bool larger = fabs(exact) <= FLT_MAX && fabs(rounded) > fabs(exact);
-        c[j] = larger ? nextafterf(rounded, 0) : rounded;
+        c[j] = __uint_as_float(__float_as_uint(rounded) - larger); // the next number towards 0
     }
 }
 
