@@ -135,10 +135,12 @@ struct nh_solver {
 };
 
 /* Configs of a solver whose estimates are within this factor of its least one, least_ns, count as equally fast, because
- * estimates err by as much (docs/model.md). What takes longer than NH_LONG_NS is worth a kernel of its own. */
+ * estimates err by as much (docs/model.md). What takes longer than NH_LONG_NS is worth a kernel of its own, and the factor is
+ * NH_NEARLY. */
 #define NH_LONG_NS 5e6
+#define NH_NEARLY 1.01
 static inline double nh_about_as_long(double least_ns) {
-    return least_ns > NH_LONG_NS ? 1.01 : 1.05;
+    return least_ns > NH_LONG_NS ? NH_NEARLY : 1.05;
 }
 
 /* The problem that a solver's functions must be given: *view or `problem` itself. */

@@ -58,17 +58,17 @@ static const char *left_to_another(const struct nh_request *request,
 
 /* The answers of the solvers, by rows of the table. */
 struct survey {
-    bool fastest; /* whether only estimates count, not preferences */
+    bool fastest; /* whether preferences decide only where estimates are nearly equal */
     uint32_t asked;
     const char *refusal[NH_MOST_SOLVERS];   /* NULL: it takes the problem */
     struct nh_choice best[NH_MOST_SOLVERS]; /* without a solver: no config was found */
 };
 
-/* Replaces *best by the config that the solver prefers among those that take about as long. */
+/* Replaces *best by the config that the solver prefers among those that take at most most_ns. */
 static void take_preferred(const struct nh_request *request, const struct nh_problem *view,
-                           const struct nh_config *config, int count, struct nh_choice *best) {
+                           const struct nh_config *config, int count, double most_ns,
+                           struct nh_choice *best) {
     const struct nh_solver *solver = best->solver;
-    const double most_ns = nh_about_as_long(best->estimate_ns) * best->estimate_ns;
     int least = solver->preference(solver, &best->config);
     for (int i = 0; i < count; i++) {
         int preference = solver->preference(solver, &config[i]);
@@ -99,7 +99,9 @@ static int ask(const struct nh_request *request, int row, bool all,
     }
     *best = (struct nh_choice){.solver = solver, .config = config[0]};
     best->estimate_ns = solver->estimate(solver, view, request->device, &best->config, NULL);
-    if (solver->preference && !survey->fastest) take_preferred(request, view, config, count, best);
+    const double most_ns =
+        best->estimate_ns * (survey->fastest ? NH_NEARLY : nh_about_as_long(best->estimate_ns));
+    if (solver->preference) take_preferred(request, view, config, count, most_ns, best);
     return count;
 }
 

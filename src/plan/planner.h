@@ -33,7 +33,7 @@ nhood_status nh_choice_build(const struct nh_choice *choice, const struct nh_pro
  * runs on the device. */
 nhood_status nh_planner_choose(const struct nh_request *request, struct nh_choice *choice);
 
-/* The same, but no config is preferred to one with a lesser estimate as it suits more problems. */
+/* The same, but a config that suits more problems is preferred to one with a lesser estimate only within NH_NEARLY (core/solver.h). */
 nhood_status nh_planner_choose_fastest(const struct nh_request *request, struct nh_choice *choice);
 
 /* Calls `report` for every solver's refusal or for each of its candidates. `chosen` is one of the candidates, or NULL. */

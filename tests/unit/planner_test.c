@@ -30,12 +30,13 @@ static double slow(const struct nh_solver *solver, const struct nh_problem *prob
 /* What the estimates below are multiplied by. */
 static double longer = 1;
 
-/* 10, 10.4 and 11 for sizes 0, 1 and 2: the second takes about as long as the first. */
+/* 10, second_ns and 11 for sizes 0, 1 and 2: the second takes about as long as the first. */
+static double second_ns = 10.4;
 static double alike(const struct nh_solver *solver, const struct nh_problem *problem,
                     const struct nh_device *device, const struct nh_config *config,
                     struct nh_count *count) {
     (void)solver;
-    static const double ns[FAKE_CONFIGS] = {10, 10.4, 11};
+    const double ns[FAKE_CONFIGS] = {10, second_ns, 11};
     (void)problem;
     (void)device;
     (void)count;
@@ -157,6 +158,13 @@ static void preferences(struct nh_wisdom *wisdom) {
     CHECK(!nh_planner_choose(&request, &choice) && choice.config.value[0] == 1 &&
               choice.estimate_ns == 10.4,
           "size %d, not what is preferred of sizes 0 and 1", (int)choice.config.value[0]);
+    /* For the fastest, 4 % decide, and less than 1 % do not. */
+    CHECK(!nh_planner_choose_fastest(&request, &choice) && choice.config.value[0] == 0,
+          "size %d, not the fastest", (int)choice.config.value[0]);
+    second_ns = 10.09;
+    CHECK(!nh_planner_choose_fastest(&request, &choice) && choice.config.value[0] == 1,
+          "size %d, not the preferred one of two that are as fast", (int)choice.config.value[0]);
+    second_ns = 10.4;
     request.table = easy_table;
     CHECK(!nh_planner_choose(&request, &choice) && choice.config.value[0] == 0 &&
               choice.estimate_ns == 10,
