@@ -1,5 +1,6 @@
 #include "predict.h"
 
+#include "cuda_group.h"
 #include "dtype.h"
 #include "hash.h"
 #include "rates.h"
@@ -219,8 +220,8 @@ double nh_predict(const struct nh_cuda_device *device, const struct nh_work *wor
     return nh_predict_by(nh_coefficients_of(device), device, work);
 }
 
-/* Whether each member of a group has blocks of its own that loop over work tiles. cuda.small deals work tiles of all members out to
- * one wave instead, and other kernels have a block for each work tile. */
+/* Whether each member of a group has blocks of its own that loop over work tiles (loop_blocks of launch.h). cuda.small deals work
+ * tiles of all members out to one wave instead, and other kernels have a block for each work tile. */
 static bool members_have_waves(enum nh_kernel_kind kernel) {
     return kernel == NH_KERNEL_FUSED90 || kernel == NH_KERNEL_SPLIT90_QUERY ||
            kernel == NH_KERNEL_SPLIT90_KEY || kernel == NH_KERNEL_JOINT90 ||
@@ -228,11 +229,15 @@ static bool members_have_waves(enum nh_kernel_kind kernel) {
            kernel == NH_KERNEL_SHORT_FORWARD_F32;
 }
 
-/* What a group takes longer than one problem of as much work: blocks of every member get ready for their loop, and the launch waits
- * for the last ones of each. Getting ready takes 5.3 us, measured in cuda.small before it dealt out work tiles (members_abi.h); 64
- * recordings of 500 to 8,000 samples by cuda.joint90 took 2.0 ms where one problem took 1.41, 9 us a member (H200). */
-static double members_ns(const struct nh_device *device, const struct nh_work *work) {
-    const double prepare_ns = 5.3e3;
+/* How many blocks that loop over work tiles a multiprocessor takes, one after the other, in a launch of so long: the integral of one
+ * over what each takes (blocks_of_member in cuda_group.c). */
+static double rounds_of(double ns) {
+    const double last = fmin(ns, 2 * NH_LEAST_BLOCK_NS), middle = fmin(ns, 2 * NH_MOST_BLOCK_NS);
+    return last / NH_LEAST_BLOCK_NS + 2 * log(middle / last) + (ns - middle) / NH_MOST_BLOCK_NS;
+}
+
+/* What a group takes longer than one problem of as much work, of which each multiprocessor has a single block. */
+static double members_ns(const struct nh_device *device, const struct nh_work *work, double alone) {
     const struct nh_cuda_device *cuda = device->backend;
     double ns = 0;
     for (int i = 0; i < work->launches && device->members > 1; i++) {
@@ -240,7 +245,8 @@ static double members_ns(const struct nh_device *device, const struct nh_work *w
         const double waves =
             launch->blocks / device->members / (launch->residents * (double)cuda->multiprocessors);
         if (members_have_waves(launch->kernel))
-            ns += (device->members - 1) * fmin(1, waves) * prepare_ns;
+            ns += (fmin(device->members * fmin(1, waves), fmax(rounds_of(alone), 1)) - 1) *
+                  NH_BLOCK_NS;
     }
     return ns;
 }
@@ -251,10 +257,9 @@ double nh_estimate(const struct nh_solver *solver, const struct nh_problem *prob
     struct nh_work asked;
     if (!solver->work(problem, device, config, &asked)) return INFINITY;
     struct nh_count counted = {.tiles = 0};
-    const double ns =
-        nh_predict(device->backend, &asked, count ? &counted : NULL) + members_ns(device, &asked);
+    const double ns = nh_predict(device->backend, &asked, count ? &counted : NULL);
     if (count && counted.tiles > 0) *count = counted;
-    return ns;
+    return ns + members_ns(device, &asked, ns);
 }
 
 /* ---- preferences ---- */

@@ -7,6 +7,7 @@
 #include "launch.h"
 #include "members_abi.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,7 +126,7 @@ static double tile_ns(const struct nh_cuda_operation *operation, double ns) {
     return ns * (double)nh_min(tiles, operation->device->multiprocessors) / (double)tiles;
 }
 
-/* What a member has in its batch's launch, in which the members' own follow each other: work tiles that are dealt out to
+/* What a member has, at most, in its batch's launch, in which the members' own follow each other: work tiles that are dealt out to
  * blocks, or blocks. */
 static int64_t share_of(const struct nh_cuda_step *step) {
     return step->wave_blocks ? NH_PREPARING_SHARES + step->shares : step->grid[0];
@@ -253,6 +254,15 @@ static void write_places(const struct nh_group *group, const struct batch *batch
     }
 }
 
+/* Blocks of a member that takes ns, of the rest_ns that it and those behind it take. Each block that loops over work tiles is to take
+ * half of the rest, within limits: blocks become shorter, so that all are done at about the same time. */
+static int64_t blocks_of_member(const struct nh_cuda_step *step, double ns, double rest_ns) {
+    if (!step->loop_blocks || !(ns > 0)) return share_of(step);
+    const double block_ns = fmin(fmax(rest_ns / 2, NH_LEAST_BLOCK_NS), NH_MOST_BLOCK_NS),
+                 wanted = ceil(ns * (double)step->loop_blocks / block_ns);
+    return wanted < (double)step->grid[0] ? nh_max((int64_t)wanted, 1) : step->grid[0];
+}
+
 /* Makes room for a step's table in the plan's memory. */
 static nhood_status make_table(const struct nh_group *group, struct batch *batch, int32_t s) {
     struct nh_cuda_operation *operation = batch->operation;
@@ -278,11 +288,17 @@ static nhood_status make_table(const struct nh_group *group, struct batch *batch
     struct nh_cuda_member *member =
         nh_cuda_keep(operation, ((size_t)batch->count + 1) * sizeof *member, &table->members);
     if (!member) return NHOOD_ERR_MEMORY;
+    double rest_ns = 0;
+    for (int64_t k = 0; k < batch->count; k++)
+        rest_ns += group->member[batch->member[k]].ns;
     for (int64_t k = 0, which = -1, share = 0; k <= batch->count; k++) {
         which += k < batch->count && !repeats(group, batch, k);
         member[k] = (struct nh_cuda_member){(unsigned)share, (int)which};
         table->first[k] = (unsigned)share;
-        if (k < batch->count) share += share_of(operation_of(group, batch->member[k])->step[s]);
+        if (k == batch->count) break;
+        const double ns = group->member[batch->member[k]].ns;
+        share += blocks_of_member(operation_of(group, batch->member[k])->step[s], ns, rest_ns);
+        rest_ns -= ns;
     }
     /* the second moves nothing: there is room for all (kept_bytes) */
     int64_t *packed = nh_cuda_keep(operation, place_bytes, &table->places[0]);

@@ -92,6 +92,9 @@ struct nh_cuda_step {
     int64_t wave_blocks;
     /* then what its work tiles take together, in shares (members_abi.h) */
     int64_t shares;
+    /* If its blocks loop over work tiles or rows, and fewer of them than the grid has compute the same: how many fill the device. A
+     * group gives members fewer (cuda_group.c). 0: not so. */
+    int64_t loop_blocks;
     /* work tiles of the launch; 0: as many as blocks along x, which nh_cuda_step_add fills in */
     int64_t work_tiles;
     struct nh_cuda_binding binding[NH_CUDA_TENSORS];
@@ -308,8 +311,8 @@ void nh_cuda_configure_rows(struct nh_kernel_spec *spec, const struct nh_problem
                             const struct row_config *rows);
 
 /* Sets up a kernel whose groups of lanes take runs of rows (row_runs.cuh). */
-void nh_cuda_take_runs(struct nh_kernel_spec *spec, struct nh_cuda_step *step, int64_t rows,
-                       int64_t lanes);
+void nh_cuda_take_runs(const struct nh_cuda_device *device, struct nh_kernel_spec *spec,
+                       struct nh_cuda_step *step, int64_t rows, int64_t lanes);
 
 /* Binds NH_DELTA to the workspace as an f32 tensor [B, H, X, Y, Z, 4] over the queries that the tensors have. Heads
  * come first so that the copy engine of sm_90 can fetch boxes of tokens. */

@@ -232,15 +232,16 @@ void nh_cuda_configure_rows(struct nh_kernel_spec *spec, const struct nh_problem
     nh_kernel_configure(spec, fields, rows);
 }
 
-void nh_cuda_take_runs(struct nh_kernel_spec *spec, struct nh_cuda_step *step, int64_t rows,
-                       int64_t lanes) {
-    /* Four rows of two tensors are enough bytes in flight: 98 KB a multiprocessor. */
-    enum { RUN = 4 };
+void nh_cuda_take_runs(const struct nh_cuda_device *device, struct nh_kernel_spec *spec,
+                       struct nh_cuda_step *step, int64_t rows, int64_t lanes) {
+    /* Four rows of two tensors are enough bytes in flight: 98 KB a multiprocessor, of which 25 hide the memory's latency. */
+    enum { RUN = 4, BLOCKS_PER_MULTIPROCESSOR = 4 };
     nh_kernel_define(spec, "NH_RUN", RUN);
     const int64_t of_block = ROW_THREADS / lanes * RUN;
     step->threads = ROW_THREADS;
     step->blocks = (struct nh_cuda_blocks){.heads = step->args.heads, .rows = (int)of_block};
     step->grid[0] = nh_min(nh_ceil_div(rows, of_block), (int64_t)1 << 30);
+    step->loop_blocks = (int64_t)BLOCKS_PER_MULTIPROCESSOR * device->multiprocessors;
 }
 
 void nh_cuda_bind_stats(struct nh_cuda_step *step, const struct nh_problem *problem,
@@ -273,7 +274,7 @@ nhood_status nh_cuda_add_stats(struct nh_cuda_operation *operation, struct nh_cu
                              .vector = vector,
                              .vectors = (int)nh_ceil_div(problem->dim_v, lanes * vector),
                              .resident = 1});
-    nh_cuda_take_runs(&spec, step, rows, lanes);
+    nh_cuda_take_runs(operation->device, &spec, step, rows, lanes);
     nh_kernel_define(&spec, "NH_SUM_COLUMNS", sum_columns);
     return nh_cuda_step_add(operation, step, &spec);
 }

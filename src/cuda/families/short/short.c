@@ -308,8 +308,10 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     step.threads = 32 * of.config.warps;
     step.shared_bytes = of.shared_bytes;
     if (problem->op == NHOOD_OP_BWD) step.grid[1] = of.tiling.parts;
-    if (problem->op == NHOOD_OP_FWD) /* blocks go from work tile to work tile */
-        step.grid[0] = nh_min(step.work_tiles, of.cuda->multiprocessors * residents_of(&of));
+    if (problem->op == NHOOD_OP_FWD) {
+        step.loop_blocks = of.cuda->multiprocessors * residents_of(&of);
+        step.grid[0] = nh_min(step.work_tiles, step.loop_blocks);
+    }
     return nh_cuda_step_add(operation, &step, &spec);
 }
 

@@ -211,7 +211,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     step.work_tiles = launch.of.tiling.work_tiles;
     step.threads = 32 * (launch.of.config.warps + 1);
     step.shared_bytes = launch.of.shared_bytes;
-    step.grid[0] = nh_min(step.work_tiles, cuda->multiprocessors);
+    step.loop_blocks = cuda->multiprocessors;
+    step.grid[0] = nh_min(step.work_tiles, step.loop_blocks);
     add_maps(&launch, &step);
     return nh_cuda_step_add(operation, &step, &spec);
 }

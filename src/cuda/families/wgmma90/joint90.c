@@ -133,7 +133,7 @@ static nhood_status add_convert(const struct builder *builder) {
             .threads = ROW_THREADS, .group = (int)lanes, .vector = COLUMNS, .vectors = 1});
     nh_cuda_step_init(&step, problem);
     bind_sums(builder, &step);
-    nh_cuda_take_runs(&spec, &step, rows, lanes);
+    nh_cuda_take_runs(builder->operation->device, &spec, &step, rows, lanes);
     step.outputs = NH_BIT(D_Q);
     step.overlaps = true;
     return nh_cuda_step_add(builder->operation, &step, &spec);

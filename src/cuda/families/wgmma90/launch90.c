@@ -102,5 +102,6 @@ nhood_status nh_repair_add(struct nh_cuda_operation *operation, const struct nh_
     step->overlaps = true;
     step->threads = THREADS;
     step->grid[0] = BLOCKS_PER_MULTIPROCESSOR * operation->device->multiprocessors;
+    step->loop_blocks = operation->device->multiprocessors; /* most find nothing to do */
     return nh_cuda_step_add(operation, step, &spec);
 }
