@@ -45,7 +45,7 @@ struct fake_state {
     int memory_open, streams_open, streams_made, events_open;
     /* what was copied from the host last, or its beginning */
     size_t sent_bytes;
-    unsigned char sent[16384];
+    unsigned char sent[1 << 17];
     /* the application has a context of the device current; the application's thread captures a graph */
     bool context_current, capturing;
     /* launches are for the members of groups, and have other parameters: `members`, `maps` or `lengths` */

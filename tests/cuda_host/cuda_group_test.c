@@ -26,9 +26,10 @@ struct made {
     nhood_io own[MOST];
 };
 
-static nhood_status make(const struct nh_solver *solver, const struct nh_config *config,
-                         const char *head, const char *const *end, int count, int times,
-                         struct made *made) {
+/* The members' solvers are solver[0 .. solvers - 1] in turn. */
+static nhood_status make_by(const struct nh_solver *const *solver, int solvers,
+                            const struct nh_config *config, const char *head,
+                            const char *const *end, int count, int times, struct made *made) {
     struct nh_device device = f.device[0];
     memset(made, 0, sizeof *made);
     nhood_status status = nh_arena_create(&f.host, &made->arena);
@@ -36,13 +37,14 @@ static nhood_status make(const struct nh_solver *solver, const struct nh_config 
     device.kernels_later = device.for_group = true;
     made->group = (struct nh_group){.count = (int64_t)count * times, .member = made->member};
     for (int i = 0; !status && i < count; i++) {
+        const struct nh_solver *own = solver[i % solvers];
         char text[TEXT];
         struct nh_problem room;
         snprintf(text, sizeof text, "%s:%s", head, end[i]);
         read_problem(text, &made->problem[i]);
-        const struct nh_problem *view = nh_solver_view(solver, &made->problem[i], &room);
-        status = config ? solver->build(solver, view, &device, config, &made->built[i])
-                        : build_first(solver, &made->problem[i], &device, &made->built[i]);
+        const struct nh_problem *view = nh_solver_view(own, &made->problem[i], &room);
+        status = config ? own->build(own, view, &device, config, &made->built[i])
+                        : build_first(own, &made->problem[i], &device, &made->built[i]);
         if (!status) made->distinct++;
         for (int k = 0; k < times; k++)
             made->member[i * times + k] = (struct nh_group_member){
@@ -51,6 +53,12 @@ static nhood_status make(const struct nh_solver *solver, const struct nh_config 
     if (status) return status;
     nh_group_pack(&made->group);
     return nh_cuda_group_build(&device, &made->group, &made->operation);
+}
+
+static nhood_status make(const struct nh_solver *solver, const struct nh_config *config,
+                         const char *head, const char *const *end, int count, int times,
+                         struct made *made) {
+    return make_by(&solver, 1, config, head, end, count, times, made);
 }
 
 static void unmake(struct made *made) {
@@ -307,6 +315,49 @@ static void check_beside(void) {
           "%d launches, those that begin early: %x", fake.launch_count, early);
     unmake(&made);
     fake.for_members = true;
+}
+
+/* The same where one member has several launches and a workspace, which is its own, and the other one has one launch. Whichever
+ * comes first. */
+static void check_beside_several(void) {
+    static const char *const sets[] = {"b4h2d32:28x28:w7x7", "b4h2d32:28x28:w7x7:d4x4"};
+    static const struct nh_solver *const solvers[] = {&nh_solver_cuda_small, &nh_solver_cuda_short,
+                                                      &nh_solver_cuda_small};
+    static struct made made;
+    for (int i = 0; i < 2; i++) { /* the last member takes longest, and comes first */
+        const char *const ends[] = {sets[i], sets[1 - i]};
+        nhood_status status = make_by(solvers + i, 2, NULL, "bwd:bf16", ends, 2, 1, &made);
+        const unsigned early = status ? 0 : early_launches(&made, "sets of heads");
+        CHECK(made.operation->workspace_bytes > 0 && fake.launch_count == 3 && early == 6,
+              "%d launches, those that begin early: %x", fake.launch_count, early);
+        unmake(&made);
+    }
+}
+
+/* Where blocks loop over work tiles, a member has fewer of them than for itself alone, as here it takes 1 us, and a block 27 at least;
+ * first those that take half of the 120 us of all. */
+static void check_loops(void) {
+    static const char *const ends[] = {"b1h8d64:3000:w129"};
+    static struct made made;
+    struct nh_config config;
+    struct nh_problem problem;
+    read_problem("bwd:bf16:b1h8d64:3000:w129", &problem);
+    CHECK(nh_solver_cuda_joint90.candidates(&problem, &f.device[0], &config, 1) == 1, "no config");
+    nhood_status status = make(&nh_solver_cuda_joint90, &config, "bwd:bf16", ends, 1, MOST, &made);
+    CHECK(!status && !run(&made, false, -1) && fake.launch_count > 2, "%s", nhood_last_error());
+    /* the first launch writes maps */
+    for (int s = 1; !status && s < fake.launch_count; s++) {
+        const struct nh_cuda_member *member = sent(handed(s)->member);
+        const struct nh_cuda_device *device = f.device[0].backend;
+        const unsigned wave = (unsigned)device->multiprocessors, first = member[1].first_block,
+                       last = member[MOST].first_block - member[MOST - 1].first_block;
+        CHECK(member[0].first_block == 0 && first > 0 && last > first &&
+                  member[MOST].first_block == fake.launch[s].grid[0],
+              "launch %d: %u blocks of the first member, %u of the last", s, first, last);
+        CHECK(s != 2 || (first == (wave + 59) / 60 && last == (wave + 26) / 27),
+              "%u and %u blocks of %u", first, last, wave);
+    }
+    unmake(&made);
 }
 
 /* Tensor maps are written by one more launch, one map a block, before the others: Q, K, V and O of each member, for which the plan
@@ -636,6 +687,8 @@ int main(void) {
     check_many();
     check_tiles();
     check_beside();
+    check_beside_several();
+    check_loops();
     check_maps();
     check_windows();
     check_refusals();

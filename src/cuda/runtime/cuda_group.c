@@ -55,6 +55,7 @@ struct cuda_group {
     struct nh_cuda_device *device;
     int64_t batches, alone; /* alone: members in no batch */
     int64_t operations;     /* of batches, and of those alone that have tokens */
+    int64_t work_in_memory; /* of these, those that use the workspace, which is the same for all */
     struct batch *batch;
     int64_t *member; /* indices of all members: batch after batch, then those alone */
 };
@@ -185,12 +186,14 @@ static nhood_status form_batches(struct cuda_group *created) {
     for (int64_t i = 0; !status && i < group->count; i++) {
         const bool first = i == 0 || candidate[i].batch != candidate[i - 1].batch;
         created->member[i] = candidate[i].member;
+        const struct nh_cuda_operation *operation = candidate[i].operation;
+        const bool counts = operation && (first || candidate[i].batch < 0);
+        created->operations += counts;
+        created->work_in_memory += counts && operation->base.workspace_bytes;
         if (candidate[i].batch < 0) {
             created->alone++;
-            created->operations += candidate[i].operation != NULL;
             continue;
         }
-        created->operations += first;
         if (first) created->batch[created->batches++].member = &created->member[i];
         created->batch[created->batches - 1].count++;
     }
@@ -431,15 +434,16 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
     return status;
 }
 
-/* Lets a plan of one launch begin while the launch ahead of it ends, and the one behind it begin while it ends: they need nothing
- * of each other, as long as they have no workspace, which is the same for all. Drivers that cannot do this get the same kernels, as
- * others may have compiled them. */
-static void let_overlap(const struct cuda_group *created, struct nh_cuda_operation *operation) {
-    if (created->operations < 2 || created->device->arch < NH_OVERLAPPING_ARCH ||
-        operation->count != 1 || operation->base.workspace_bytes)
-        return;
+/* Lets an operation begin while the one ahead of it ends, of which it needs nothing unless both use the workspace, and the one behind
+ * it begin while it ends. Drivers that cannot do this get the same kernels, as others may have compiled them. */
+static void let_overlap(const struct cuda_group *created, struct nh_cuda_operation *operation,
+                        bool writes_maps) {
+    const bool apart = !operation->base.workspace_bytes || created->work_in_memory == 1;
+    if (created->operations < 2 || created->device->arch < NH_OVERLAPPING_ARCH) return;
+    nh_kernel_define(operation->spec[operation->count - 1], "NH_BESIDE", 1);
+    if (!apart || writes_maps) return;
+    if (operation->count > 1) nh_kernel_define(operation->spec[0], "NH_BESIDE", 1);
     operation->step[0]->overlaps = operation->step[0]->beside = true;
-    nh_kernel_define(operation->spec[0], "NH_BESIDE", 1);
 }
 
 /* The blocks of a launch for members that have so many work tiles, or blocks, together. */
@@ -498,7 +502,7 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
         if (!status) step->grid[0] = blocks_of(step, batch->table[s].first[batch->count]);
     }
     if (!status) status = make_maps(created, batch);
-    if (!status) let_overlap(created, operation);
+    if (!status) let_overlap(created, operation, batch->maps.step);
     if (!status) status = nh_cuda_load(operation);
     if (!status) status = nh_cuda_write_kept(operation);
     return status;
@@ -728,7 +732,7 @@ static nhood_status make_alone(struct cuda_group *created) {
         created->base.workspace_bytes = (size_t)nh_max((int64_t)created->base.workspace_bytes,
                                                        (int64_t)operation->base.workspace_bytes);
         if (operation->count && !operation->step[0]->kernel) {
-            let_overlap(created, operation);
+            let_overlap(created, operation, false);
             status = nh_cuda_load(operation);
         }
         if (status) status = nh_group_member_error(status, created->member[i]);
