@@ -334,6 +334,19 @@ static void check_beside_several(void) {
     }
 }
 
+/* The maps of a batch are in the workspace, too, until its kernels have ended: what writes there must not begin before. */
+static void check_beside_maps(void) {
+    static const char *const ends[] = {"b1h2d64:64x64:w15x15", "b1h2d64:64x64:w15x15",
+                                       "b8h8d64:256x256:w31x31"};
+    static struct made made;
+    nhood_status status = make(&nh_solver_cuda_fused90, NULL, "fwd:bf16", ends, 3, 1, &made);
+    const unsigned early = status ? 0 : early_launches(&made, "maps");
+    CHECK(fake.launch_count == 5 && !strncmp(fake.launch[2].kernel, "repair_clear", 12) &&
+              early == 16,
+          "%d launches, those that begin early: %x", fake.launch_count, early);
+    unmake(&made);
+}
+
 /* Where blocks loop over work tiles, a member has fewer of them than for itself alone, as here it takes 1 us, and a block 27 at least;
  * first those that take half of the 120 us of all. */
 static void check_loops(void) {
@@ -688,6 +701,7 @@ int main(void) {
     check_tiles();
     check_beside();
     check_beside_several();
+    check_beside_maps();
     check_loops();
     check_maps();
     check_windows();

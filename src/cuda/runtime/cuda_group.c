@@ -55,7 +55,7 @@ struct cuda_group {
     struct nh_cuda_device *device;
     int64_t batches, alone; /* alone: members in no batch */
     int64_t operations;     /* of batches, and of those alone that have tokens */
-    int64_t work_in_memory; /* of these, those that use the workspace, which is the same for all */
+    int64_t with_workspace; /* of these, those that use the workspace, which is the same for all */
     struct batch *batch;
     int64_t *member; /* indices of all members: batch after batch, then those alone */
 };
@@ -164,6 +164,14 @@ static void join(const struct nh_group *group, struct forming *forming, int64_t 
     candidate->batch = at;
 }
 
+/* Whether launches of such members use the workspace: those of a batch have their tensor maps there. */
+static bool uses_workspace(const struct nh_cuda_operation *operation, bool in_batch) {
+    bool maps = false;
+    for (int32_t s = 0; s < operation->count; s++)
+        maps = maps || operation->step[s]->maps;
+    return operation->base.workspace_bytes || (in_batch && maps);
+}
+
 /* Divides the members into batches of at least two and the rest. */
 static nhood_status form_batches(struct cuda_group *created) {
     const struct nh_group *group = created->group;
@@ -189,7 +197,7 @@ static nhood_status form_batches(struct cuda_group *created) {
         const struct nh_cuda_operation *operation = candidate[i].operation;
         const bool counts = operation && (first || candidate[i].batch < 0);
         created->operations += counts;
-        created->work_in_memory += counts && operation->base.workspace_bytes;
+        created->with_workspace += counts && uses_workspace(operation, candidate[i].batch >= 0);
         if (candidate[i].batch < 0) {
             created->alone++;
             continue;
@@ -438,7 +446,7 @@ static nhood_status make_maps(const struct cuda_group *created, struct batch *ba
  * it begin while it ends. Drivers that cannot do this get the same kernels, as others may have compiled them. */
 static void let_overlap(const struct cuda_group *created, struct nh_cuda_operation *operation,
                         bool writes_maps) {
-    const bool apart = !operation->base.workspace_bytes || created->work_in_memory == 1;
+    const bool apart = !operation->base.workspace_bytes || created->with_workspace == 1;
     if (created->operations < 2 || created->device->arch < NH_OVERLAPPING_ARCH) return;
     nh_kernel_define(operation->spec[operation->count - 1], "NH_BESIDE", 1);
     if (!apart || writes_maps) return;
