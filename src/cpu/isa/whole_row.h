@@ -54,6 +54,10 @@ INLINE void row_source(const int kind, const int window, const bool scatter, con
         KEEP_IN_REGISTER(w[g]);
         outputs++;
     }
+#ifndef __OPTIMIZE__
+    /* Rows that only the other half's outputs need may be behind the tensor, and a compiler that optimises drops their loads. */
+    if (!outputs) return;
+#endif
 #pragma GCC unroll 4
     for (int v = 0; v < ROW_VECTORS; v++) {
         vec value = v_load(row + v * VL);
