@@ -28,25 +28,27 @@ static bool same_launch(const struct nh_small_launch *a, const struct nh_small_l
 }
 
 /* Compares the launches of a config for problems of many lengths. Returns how many there are. */
-static int check_config(uint64_t *random, const nhood_problem *given, enum small_pass pass,
+static int check_config(uint64_t *random, const nhood_problem *given,
                         const struct nh_cuda_device *remembers, const struct nh_config *config) {
     struct nh_cuda_device makes = *remembers;
     makes.memo = NULL;
     int launches = 0;
     for (int i = 0; i < MEMBERS; i++) {
         struct nh_problem problem;
-        struct nh_small_launch made, remembered;
+        struct nh_small_launch made[NH_SMALL_LAUNCHES], remembered[NH_SMALL_LAUNCHES];
         if (!set_lengths(random, given, &problem)) continue;
-        const bool exists = nh_small_launch_of(&problem, &makes, pass, config->value, true, &made);
-        const bool known =
-            nh_small_launch_of(&problem, remembers, pass, config->value, true, &remembered);
-        made.cuda = remembers;
-        launches += exists;
+        nh_small_launches_of(&problem, &makes, config->value, true, made);
+        nh_small_launches_of(&problem, remembers, config->value, true, remembered);
         char text[512];
         nh_problem_text(&problem, text, sizeof text);
-        CHECK(exists == known, "%s, pass %d: made %d, remembered %d", text, pass, exists, known);
-        CHECK(!exists || !known || same_launch(&made, &remembered), "%s, pass %d: another launch",
-              text, pass);
+        for (int k = 0; k < nh_small_launches(&problem); k++) {
+            const bool exists = made[k].config.min_blocks, known = remembered[k].config.min_blocks;
+            made[k].cuda = remembers;
+            launches += exists;
+            CHECK(exists == known, "%s, launch %d: made %d, remembered %d", text, k, exists, known);
+            CHECK(!exists || !known || same_launch(&made[k], &remembered[k]),
+                  "%s, launch %d: another one", text, k);
+        }
     }
     return launches;
 }
@@ -63,13 +65,8 @@ static int check_class(uint64_t *random, const nhood_problem *given,
     if (!set_lengths(random, given, &problem)) return 0;
     const int count = nh_small_candidates(&problem, &grouped, config, MOST_CONFIGS);
     CHECK(!nh_memo_create(&host, 512, &cuda.memo), "%s", nhood_last_error());
-    for (int i = 0; i < count; i++) {
-        const bool forward = given->op == NHOOD_OP_FWD;
-        const enum small_pass first = forward ? SMALL_FORWARD : SMALL_BY_QUERY,
-                              last = forward ? SMALL_FORWARD : SMALL_BY_KEY;
-        for (enum small_pass pass = first; pass <= last; pass++)
-            launches += check_config(random, given, pass, &cuda, &config[i]);
-    }
+    for (int i = 0; i < count; i++)
+        launches += check_config(random, given, &cuda, &config[i]);
     nh_memo_destroy(cuda.memo);
     return launches;
 }

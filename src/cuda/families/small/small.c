@@ -28,23 +28,21 @@ static bool work(const struct nh_problem *given, const struct nh_device *device,
     struct nh_problem room;
     const struct nh_problem *problem =
         nh_small_turned(given, device->for_group, config->value, &room);
-    bool forward = problem->op == NHOOD_OP_FWD;
-    enum small_pass pass = forward ? SMALL_FORWARD : SMALL_BY_QUERY,
-                    last = forward ? SMALL_FORWARD : SMALL_BY_KEY;
+    struct nh_small_launch launch[NH_SMALL_LAUNCHES];
     bool boxes = false; /* known to be possible */
-    nh_work_start(work, forward ? NH_OPERATION_SMALL_FORWARD : NH_OPERATION_SMALL_BACKWARD,
+    nh_work_start(work,
+                  problem->op == NHOOD_OP_FWD ? NH_OPERATION_SMALL_FORWARD
+                                              : NH_OPERATION_SMALL_BACKWARD,
                   problem);
-    for (; pass <= last; pass++) {
-        struct nh_small_launch launch;
-        if (!nh_small_launch_of(problem, device->backend, pass, config->value, device->for_group,
-                                &launch) ||
-            (device->for_group && !nh_small_hosts(&launch)))
+    nh_small_launches_of(problem, device->backend, config->value, device->for_group, launch);
+    for (int i = 0; i < nh_small_launches(problem); i++) {
+        if (!launch[i].config.min_blocks || (device->for_group && !nh_small_hosts(&launch[i])))
             return false;
-        if (nh_small_fetches(&launch)) {
+        if (nh_small_fetches(&launch[i])) {
             boxes = boxes || nh_small_boxes_possible(problem, device);
-            if (!boxes || !nh_small_can_run(&launch)) return false;
+            if (!boxes || !nh_small_can_run(&launch[i])) return false;
         }
-        if (!nh_small_add_work(&launch, work)) return false;
+        if (!nh_small_add_work(&launch[i], work)) return false;
     }
     return true;
 }
@@ -207,45 +205,53 @@ static int64_t grouped_wave(const struct nh_cuda_device *device, const struct nh
 }
 
 /* alike: all tensors of rows have the same extents and strides. */
-static nhood_status add_launch(struct nh_cuda_operation *operation,
-                               const struct nh_problem *problem, bool alike, enum small_pass pass,
-                               const int32_t *value, struct nh_cuda_step *step) {
+static nhood_status add_launch(struct nh_cuda_operation *operation, struct nh_small_launch *launch,
+                               bool alike, struct nh_cuda_step *step) {
+    const struct nh_problem *problem = launch->problem;
     const struct nh_cuda_device *device = operation->device;
-    const bool keys = pass == SMALL_BY_KEY;
+    const bool keys = nh_small_by_keys(launch);
     struct nh_cuda_tiling *tiling = &step->own.tiling;
-    struct nh_small_launch launch;
-    const bool common = operation->for_group &&
-                        nh_small_launch_of(problem, device, pass, value, true, &launch) &&
-                        launch.config.min_blocks;
-    if (!common && (!nh_small_launch_of(problem, device, pass, value, false, &launch) ||
-                    !launch.config.min_blocks))
+    if (!launch->config.min_blocks)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "the boxes do not fit shared memory");
-    if (nh_small_fetches(&launch)) set_layouts(problem, alike, &launch.config);
+    if (nh_small_fetches(launch)) set_layouts(problem, alike, &launch->config);
     int32_t shared_by = keys ? (int32_t)(problem->heads / problem->kv_heads) : 1;
-    if (nh_tiling_set(problem, launch.config.rows, shared_by, keys, 0, tiling) ||
-        !add_shifted_tiles(&launch, tiling) || tiling->work_tiles > MOST_LENGTH)
+    if (nh_tiling_set(problem, launch->config.rows, shared_by, keys, 0, tiling) ||
+        !add_shifted_tiles(launch, tiling) || tiling->work_tiles > MOST_LENGTH)
         return nh_error(NHOOD_ERR_UNSUPPORTED, "more than 2^30 boxes of rows");
     memset(tiling->order, 0, sizeof tiling->order); /* the order is the kernels' own */
     step->work_tiles = tiling->work_tiles;
-    set_maps(&launch, alike, step);
-    step->threads = 32 * (launch.config.warps + launch.config.fetchers);
-    step->shared_bytes = small_shared_bytes(&launch.config);
-    const int64_t wave = device->multiprocessors * launch.config.min_blocks;
+    set_maps(launch, alike, step);
+    step->threads = 32 * (launch->config.warps + launch->config.fetchers);
+    step->shared_bytes = small_shared_bytes(&launch->config);
+    const int64_t wave = device->multiprocessors * launch->config.min_blocks;
     const int64_t blocks = nh_min(step->work_tiles, wave);
-    step->grid[0] = nh_max(blocks / launch.config.near_heads, 1) * launch.config.near_heads;
-    const bool bias_gradient = pass == SMALL_BY_QUERY && problem->has_bias;
+    step->grid[0] = nh_max(blocks / launch->config.near_heads, 1) * launch->config.near_heads;
+    const bool bias_gradient = launch->config.pass == SMALL_BY_QUERY && problem->has_bias;
     /* sums of the bias's gradient are a block's own, and where halos roll only kernels for groups take any run of work tiles */
-    step->wave_blocks = (launch.config.slots && !launch.for_group) || bias_gradient
+    step->wave_blocks = (launch->config.slots && !launch->for_group) || bias_gradient
                             ? 0
                             : nh_min(wave, grouped_wave(device, step));
     step->shares =
         nh_max(1, llrint(NH_TILE_SHARES * (double)step->work_tiles *
-                         nh_small_counted_tiles(&launch) / small_warp_tiles(&launch.config)));
-    if (bias_gradient) bind_bias_sums(operation, &launch, step);
+                         nh_small_counted_tiles(launch) / small_warp_tiles(&launch->config)));
+    if (bias_gradient) bind_bias_sums(operation, launch, step);
     struct nh_kernel_spec spec;
-    set_spec(&launch, &spec);
+    set_spec(launch, &spec);
     nhood_status status = nh_cuda_step_add(operation, step, &spec);
     return status || !bias_gradient ? status : nh_cuda_add_bias_sum(operation, problem, *step);
+}
+
+/* Makes the launches of a member of a group, or those of the problem alone where a group has none. */
+static void make_launches(const struct nh_cuda_operation *operation,
+                          const struct nh_problem *problem, const int32_t *value,
+                          struct nh_small_launch *launch) {
+    struct nh_small_launch alone[NH_SMALL_LAUNCHES];
+    nh_small_launches_of(problem, operation->device, value, operation->for_group, launch);
+    for (int i = 0; operation->for_group && i < nh_small_launches(problem); i++) {
+        if (launch[i].config.min_blocks) continue;
+        nh_small_launches_of(problem, operation->device, value, false, alone);
+        launch[i] = alone[i];
+    }
 }
 
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *given,
@@ -255,16 +261,17 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     const struct nh_problem *problem = nh_small_turned(given, operation->for_group, value, &room);
     const uint32_t distinct = nh_sm90_distinct(problem, NH_SMALL_ROWS);
     const bool alike = !(distinct & (distinct - 1));
+    struct nh_small_launch launch[NH_SMALL_LAUNCHES];
     struct nh_cuda_step step;
+    make_launches(operation, problem, value, launch);
     nh_cuda_step_init(&step, problem);
-    if (problem->op == NHOOD_OP_FWD)
-        return add_launch(operation, problem, alike, SMALL_FORWARD, value, &step);
+    if (problem->op == NHOOD_OP_FWD) return add_launch(operation, &launch[0], alike, &step);
     size_t rows = (size_t)(problem->batch * problem->heads * problem->query_tokens);
     nh_cuda_bind_stats(&step, problem, nh_cuda_reserve(operation, rows * SMALL_STATISTICS_BYTES));
-    nhood_status status = add_launch(operation, problem, alike, SMALL_BY_QUERY, value, &step);
+    nhood_status status = add_launch(operation, &launch[0], alike, &step);
     step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
     step.overlaps = true;
-    return status ? status : add_launch(operation, problem, alike, SMALL_BY_KEY, value, &step);
+    return status ? status : add_launch(operation, &launch[1], alike, &step);
 }
 
 const struct nh_solver nh_solver_cuda_small = {

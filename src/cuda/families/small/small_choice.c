@@ -423,8 +423,8 @@ bool nh_small_can_run(const struct nh_small_launch *launch) {
            (launch->config.slots || !nh_small_must_roll(launch->problem, launch->config.rows));
 }
 
-/* Makes the launch; false: as nh_small_launch_of. */
-static bool make(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+/* Makes a launch, with config.min_blocks as nh_small_launches_of. */
+static void make(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
                  enum small_pass pass, const int32_t *value, bool for_group,
                  struct nh_small_launch *launch) {
     const bool keys = pass == SMALL_BY_KEY;
@@ -439,14 +439,24 @@ static bool make(const struct nh_problem *problem, const struct nh_cuda_device *
     begun.for_group = for_group;
     const enum small_pipeline pipeline =
         (enum small_pipeline)value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE];
-    if (!nh_small_with_boxes(&begun, &extents, pipeline, &boxed)) return false;
+    *launch = begun;
+    if (!nh_small_with_boxes(&begun, &extents, pipeline, &boxed)) return;
     if (pipeline == SMALL_BOXES) boxed = nh_small_with_stages(&boxed, stages);
-    if (nh_small_cannot_roll(&boxed)) return false;
+    if (nh_small_cannot_roll(&boxed)) return;
     *launch = nh_small_with_warps(&boxed, value[keys ? NH_SMALL_KEY_WARPS : NH_SMALL_WARPS]);
-    return true;
 }
 
-/* What the configuration of a launch for a group depends on: no stride, and lengths as far as they tell. The axes of its problems are
+static void make_all(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                     const int32_t *value, bool for_group, struct nh_small_launch *launch) {
+    if (problem->op == NHOOD_OP_FWD) {
+        make(problem, cuda, SMALL_FORWARD, value, for_group, &launch[0]);
+    } else {
+        make(problem, cuda, SMALL_BY_QUERY, value, for_group, &launch[0]);
+        make(problem, cuda, SMALL_BY_KEY, value, for_group, &launch[1]);
+    }
+}
+
+/* What the configurations of launches for a group depend on: no stride, and lengths as far as they tell. The axes of its problems are
  * covered, are not periodic and have no tables. All bytes count, so there is no padding. */
 struct key {
     char solver[16]; /* others may remember results, too */
@@ -455,22 +465,13 @@ struct key {
     } axis[NH_AXES];
     int64_t heads, kv_heads, dim, dim_v, bias_count;
     double scale;
-    int32_t pass, op, dtype, rank;
+    int32_t op, dtype;
+    int64_t rank;
     struct nh_config config;
 };
-static_assert(sizeof(struct key) == 16 + 8 * (5 * NH_AXES + 6) + 4 * (4 + NH_CONFIG_KNOBS),
-              "no padding");
+static_assert(sizeof(struct key) == 16 + 8 * (5 * NH_AXES + 8) + 4 * NH_CONFIG_KNOBS, "no padding");
 
-/* A launch, without its problem and the tiles of that one. */
-struct made {
-    struct small_config config;
-    bool exists;
-};
-
-static struct key key_of(const struct nh_problem *problem, enum small_pass pass,
-                         const int32_t *value) {
-    const int32_t *work_tile =
-        value + (pass == SMALL_BY_KEY ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
+static struct key key_of(const struct nh_problem *problem, const int32_t *value) {
     struct key key = {.solver = "cuda.small",
                       .heads = problem->heads,
                       .kv_heads = problem->kv_heads,
@@ -478,13 +479,12 @@ static struct key key_of(const struct nh_problem *problem, enum small_pass pass,
                       .dim_v = problem->dim_v,
                       .bias_count = problem->has_bias ? problem->bias_count : 0,
                       .scale = problem->scale,
-                      .pass = (int32_t)pass,
                       .op = problem->op,
                       .dtype = problem->dtype,
                       .rank = problem->rank};
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
-        key.axis[a].length = nh_small_telling_length(problem, a, pass, work_tile);
+        key.axis[a].length = nh_small_telling_length(problem, a, value);
         key.axis[a].window = axis->window;
         key.axis[a].stride = axis->stride;
         key.axis[a].dilation = axis->dilation;
@@ -494,31 +494,36 @@ static struct key key_of(const struct nh_problem *problem, enum small_pass pass,
     return key;
 }
 
-/* The plan of a group asks for the launch of each member several times, for estimates and to build it. Members whose lengths tell
- * nothing new share one that is made. */
-static bool make_once(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                      enum small_pass pass, const int32_t *value, struct nh_small_launch *launch) {
-    const struct key key = key_of(problem, pass, value);
-    struct made made;
-    if (nh_memo_find(cuda->memo, &key, sizeof key, &made, sizeof made)) {
-        launch->problem = problem;
-        launch->cuda = cuda;
-        launch->for_group = true;
-        launch->config = made.config;
-        if (made.exists) nh_small_count_tiles(launch);
-        return made.exists;
+/* The plan of a group asks for the launches of each member several times, for estimates and to build them. Members whose lengths tell
+ * nothing new share those that are made. */
+static void make_once(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                      const int32_t *value, struct nh_small_launch *launch) {
+    const struct key key = key_of(problem, value);
+    const int count = nh_small_launches(problem);
+    struct small_config made[NH_SMALL_LAUNCHES];
+    if (nh_memo_find(cuda->memo, &key, sizeof key, made, sizeof made)) {
+        for (int i = 0; i < count; i++) {
+            launch[i].problem = problem;
+            launch[i].cuda = cuda;
+            launch[i].for_group = true;
+            launch[i].config = made[i];
+            if (made[i].min_blocks) nh_small_count_tiles(&launch[i]);
+        }
+        return;
     }
-    memset(&made, 0, sizeof made);
-    made.exists = make(problem, cuda, pass, value, true, launch);
-    if (made.exists) made.config = launch->config;
-    nh_memo_keep(cuda->memo, &key, sizeof key, &made, sizeof made);
-    return made.exists;
+    make_all(problem, cuda, value, true, launch);
+    memset(made, 0, sizeof made);
+    for (int i = 0; i < count; i++)
+        made[i] = launch[i].config;
+    nh_memo_keep(cuda->memo, &key, sizeof key, made, sizeof made);
 }
 
-bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        enum small_pass pass, const int32_t *value, bool for_group,
-                        struct nh_small_launch *launch) {
+void nh_small_launches_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t *value, bool for_group,
+                          struct nh_small_launch launch[NH_SMALL_LAUNCHES]) {
     const bool grouped = for_group && !nh_small_has_region(problem);
-    return grouped && cuda->memo ? make_once(problem, cuda, pass, value, launch)
-                                 : make(problem, cuda, pass, value, grouped, launch);
+    if (grouped && cuda->memo)
+        make_once(problem, cuda, value, launch);
+    else
+        make_all(problem, cuda, value, grouped, launch);
 }

@@ -87,10 +87,9 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
 /* Sets work_tiles and warp_tiles, which the second step does. */
 void nh_small_count_tiles(struct nh_small_launch *launch);
 
-/* The length of an axis as far as the configuration of a launch for a group follows from it: that of a long axis without steps or
- * dilation does not depend on how long it is. Lengths for which this is equal have one configuration, all else being equal. */
-int64_t nh_small_telling_length(const struct nh_problem *problem, int axis, enum small_pass pass,
-                                const int32_t *work_tile);
+/* The length of an axis as far as the configurations of a config's launches for a group follow from it: those of a long axis without
+ * steps or dilation do not depend on how long it is. Lengths for which this is equal have the same ones, all else being equal. */
+int64_t nh_small_telling_length(const struct nh_problem *problem, int axis, const int32_t *value);
 
 /* The third step: stages of the copy engine, if it fetches; the halo rolls if it can. */
 struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages);
@@ -137,11 +136,17 @@ bool nh_small_add_work(const struct nh_small_launch *launch, struct nh_work *wor
 
 /* ---- small_choice.c ---- */
 
-/* The launch of a config's knobs. False if its halo exceeds shared memory, or is to roll in a launch for a group (for_group) and
- * cannot on this grid; config.min_blocks is 0 if no block fits. */
-bool nh_small_launch_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                        enum small_pass pass, const int32_t *value, bool for_group,
-                        struct nh_small_launch *launch);
+/* The launches of a problem: that of the forward, or those of the backward by queries and by keys. */
+enum { NH_SMALL_LAUNCHES = 2 };
+static inline int nh_small_launches(const struct nh_problem *problem) {
+    return problem->op == NHOOD_OP_FWD ? 1 : NH_SMALL_LAUNCHES;
+}
+
+/* The launches of a config's knobs. Where there is none, its config.min_blocks is 0: no block fits, or the halo exceeds shared memory,
+ * or is to roll in a launch for a group (for_group) and cannot on this grid. */
+void nh_small_launches_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
+                          const int32_t *value, bool for_group,
+                          struct nh_small_launch launch[NH_SMALL_LAUNCHES]);
 
 /* Tensors of rows, as bits. */
 #define NH_SMALL_ROWS                                                                              \

@@ -337,14 +337,16 @@ void nh_small_count_tiles(struct nh_small_launch *launch) {
     }
 }
 
-int64_t nh_small_telling_length(const struct nh_problem *problem, int a, enum small_pass pass,
-                                const int32_t *work_tile) {
+int64_t nh_small_telling_length(const struct nh_problem *problem, int a, const int32_t *value) {
     const struct nh_axis *axis = &problem->axis[a];
-    const bool keys = pass == SMALL_BY_KEY;
-    const int64_t enough = (keys ? 2 : 1) * (axis->window + work_tile[a]);
+    const int32_t *queries = value + NH_SMALL_QUERY_TILE, *keys = value + NH_SMALL_KEY_TILE;
+    const bool backward = problem->op != NHOOD_OP_FWD;
+    const int64_t by_queries = axis->window + queries[a], by_keys = 2 * (axis->window + keys[a]);
     const bool bounded = axis->stride == 1 && axis->dilation == 1 && !axis->causal &&
-                         !nh_small_is_plane(problem, work_tile);
-    return bounded ? nh_min(axis->length, enough) : axis->length;
+                         !nh_small_is_plane(problem, queries) &&
+                         !(backward && nh_small_is_plane(problem, keys));
+    return bounded ? nh_min(axis->length, backward ? nh_max(by_queries, by_keys) : by_queries)
+                   : axis->length;
 }
 
 bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_small_boxes *boxes,
