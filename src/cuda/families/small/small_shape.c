@@ -151,6 +151,11 @@ static bool is_plain(const struct nh_axis *axis, int64_t window) {
            !axis->windows.kind && !nh_is_cut(axis) && axis->length >= 2 * window;
 }
 
+/* The rows of all tiles along an axis. */
+static double covered(int64_t length, int32_t tile) {
+    return (double)(nh_ceil_div(length, tile) * tile);
+}
+
 const struct nh_problem *nh_small_turned(const struct nh_problem *problem, bool for_group,
                                          const int32_t *value, struct nh_problem *room) {
     const struct nh_axis *axis = problem->axis;
@@ -162,11 +167,8 @@ const struct nh_problem *nh_small_turned(const struct nh_problem *problem, bool 
         return problem;
     for (int pass = 0; pass < (problem->op == NHOOD_OP_FWD ? 1 : 2); pass++) {
         const int32_t *tile = value + (pass ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
-        const double of_tile = (double)tile[1] * tile[2];
-        rows +=
-            of_tile * tiles_of(&axis[1], pass, tile[1], 0) * tiles_of(&axis[2], pass, tile[2], 0);
-        turned_rows +=
-            of_tile * tiles_of(&axis[2], pass, tile[1], 0) * tiles_of(&axis[1], pass, tile[2], 0);
+        rows += covered(axis[1].length, tile[1]) * covered(axis[2].length, tile[2]);
+        turned_rows += covered(axis[2].length, tile[1]) * covered(axis[1].length, tile[2]);
     }
     if (!(turned_rows < most * rows)) return problem;
     *room = *problem;
