@@ -40,17 +40,13 @@ nhood_status nh_group_check_shared(const struct nh_problem *first, const struct 
 
 /* ---- packed tensors ---- */
 
-static bool of_keys(int32_t tensor) {
-    return tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
-}
-
 /* Whether a tensor's tokens follow each other at one distance, that of its last axis. */
 static bool in_a_row(const struct nh_problem *problem, int32_t tensor) {
     const nhood_strides *s = &problem->strides[tensor];
     int64_t step = s->axis[NH_AXES - 1];
     for (int a = NH_AXES - 1; a >= 0; a--) {
         const struct nh_axis *axis = &problem->axis[a];
-        const int64_t length = of_keys(tensor) ? axis->key.length : axis->query.length;
+        const int64_t length = nh_tensor_of_keys(tensor) ? axis->key.length : axis->query.length;
         if (length > 1 && s->axis[a] != step) return false;
         if (!nh_multiply(step, length, &step)) return false;
     }
@@ -164,7 +160,7 @@ nhood_io nh_group_member_io(const struct nh_group *group, const nhood_group_io *
                     .workspace_bytes = io->workspace_bytes,
                     .stream = io->stream};
     for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
-        const int64_t first = of_keys(t) ? member->first_key : member->first_query;
+        const int64_t first = nh_tensor_of_keys(t) ? member->first_key : member->first_query;
         own.data[t] = io->member ? io->member[index].data[t] : io->data[t];
         if (own.data[t] && !io->member)
             own.data[t] = (char *)own.data[t] + first * group->token_bytes[t];

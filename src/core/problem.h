@@ -72,8 +72,15 @@ static inline int32_t nh_tensor_dtype(const struct nh_problem *problem, int32_t 
 
 /* Whether a tensor's axis strides are those of the grid: neither biases nor extra tokens. */
 static inline bool nh_tensor_of_grid(int32_t tensor) {
-    return tensor != NHOOD_BIAS && tensor != NHOOD_D_BIAS && tensor != NHOOD_EXTRA_K &&
-           tensor != NHOOD_EXTRA_V && tensor != NHOOD_D_EXTRA_K && tensor != NHOOD_D_EXTRA_V;
+    const uint32_t others = 1u << NHOOD_BIAS | 1u << NHOOD_D_BIAS | 1u << NHOOD_EXTRA_K |
+                            1u << NHOOD_EXTRA_V | 1u << NHOOD_D_EXTRA_K | 1u << NHOOD_D_EXTRA_V;
+    return !(others >> tensor & 1);
+}
+
+/* Whether a tensor of the grid has the tokens of keys, not those of queries. */
+static inline bool nh_tensor_of_keys(int32_t tensor) {
+    const uint32_t keys = 1u << NHOOD_K | 1u << NHOOD_V | 1u << NHOOD_D_K | 1u << NHOOD_D_V;
+    return keys >> tensor & 1;
 }
 
 /* Whether some axis has a stride above 1, has a dilation above 1, is causal, is periodic, or has windows that are not by

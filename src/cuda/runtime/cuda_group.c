@@ -232,17 +232,14 @@ static void write_arguments(const struct nh_cuda_operation *operation,
         nh_cuda_add_tables(operation, arguments, (struct nh_cuda_table_arguments *)(void *)to);
 }
 
-static bool of_keys(int32_t tensor) {
-    return tensor == NHOOD_K || tensor == NHOOD_V || tensor == NHOOD_D_K || tensor == NHOOD_D_V;
-}
-
 /* Where a member begins in what a tensor slot is bound to. */
 static int64_t place_of(const struct nh_group *group, int64_t index, int32_t from, bool packed,
                         size_t workspace) {
     const struct nh_group_member *member = &group->member[index];
     if (from == NH_BIND_WORKSPACE) return (int64_t)workspace;
     if (!packed) return 0;
-    return (of_keys(from) ? member->first_key : member->first_query) * group->token_bytes[from];
+    return (nh_tensor_of_keys(from) ? member->first_key : member->first_query) *
+           group->token_bytes[from];
 }
 
 /* Writes the places of all members for a step, in packed tensors and in tensors of their own. The workspace of a member follows that of

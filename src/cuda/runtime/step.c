@@ -11,7 +11,6 @@ enum { WORKSPACE_ALIGNMENT = 256 };
 NH_OWN_ARGS_FIT(nh_tiled_args, nh_cuda_tiling);
 NH_OWN_ARGS_FIT(nh_clear_keys_args, nh_cuda_attended);
 
-static const uint32_t KEY_TENSORS = NH_BIT(K) | NH_BIT(V) | NH_BIT(D_K) | NH_BIT(D_V);
 static const uint32_t DIM_TENSORS =
     NH_BIT(Q) | NH_BIT(K) | NH_BIT(EXTRA_K) | NH_BIT(D_Q) | NH_BIT(D_K) | NH_BIT(D_EXTRA_K);
 static const uint32_t DIM_V_TENSORS =
@@ -56,9 +55,9 @@ void nh_cuda_step_init(struct nh_cuda_step *step, const struct nh_problem *probl
         const bool used = tensors >> slot & 1; /* other slots are none of the caller's */
         step->binding[slot].from = used ? slot : NH_BIND_NONE;
         if (used) args->tensor[slot] = nh_cuda_strided(&problem->strides[slot]);
-        if (used && nh_tensor_of_grid(slot))
+        if (used && step->regions && nh_tensor_of_grid(slot)) /* else they begin where it does */
             step->binding[slot].offset_bytes = to_grid(
-                problem, &args->tensor[slot], KEY_TENSORS >> slot & 1, slot_bytes(problem, slot));
+                problem, &args->tensor[slot], nh_tensor_of_keys(slot), slot_bytes(problem, slot));
     }
     for (int a = 0; a < NH_AXES; a++) {
         const struct nh_axis *axis = &problem->axis[a];
