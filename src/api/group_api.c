@@ -17,15 +17,14 @@ struct table {
     int64_t *place, places;
 };
 
-/* Returns the index of the problem among the distinct ones, to which it is added if it is new. */
-static int64_t intern(struct nh_members *members, const struct table *table,
-                      const struct nh_problem *problem) {
+/* Returns the index of the problem among the distinct ones, behind which it lies. It is one of them if it is new. */
+static int64_t intern(struct nh_members *members, const struct table *table) {
+    const struct nh_problem *problem = &members->problem[members->distinct];
     const uint64_t mask = (uint64_t)table->places - 1;
     uint64_t at = nh_hash_words(problem, sizeof *problem) & mask;
     for (; table->place[at]; at = (at + 1) & mask)
         if (!memcmp(&members->problem[table->place[at] - 1], problem, sizeof *problem))
             return table->place[at] - 1;
-    members->problem[members->distinct] = *problem;
     table->place[at] = ++members->distinct;
     return members->distinct - 1;
 }
@@ -80,20 +79,20 @@ static nhood_status read_problems(nhood_context *context, int32_t device,
                                   const nhood_problem *problems, const nhood_plan_options *options,
                                   struct nh_members *members, struct draft *draft,
                                   struct nh_request *request) {
-    struct nh_problem problem;
     nhood_status status = NHOOD_OK;
     for (int64_t i = 0; !status && i < members->group.count; i++) {
         const int64_t known = members->distinct;
-        status = nh_problem_canonical(&problems[i], &problem);
+        struct nh_problem *problem = &members->problem[known];
+        status = nh_problem_canonical(&problems[i], problem);
         if (status) return nh_group_member_error(status, i);
-        if (i) status = nh_group_check_shared(&members->problem[0], &problem, i);
+        if (i) status = nh_group_check_shared(&members->problem[0], problem, i);
         if (status) break;
-        draft->index_of[i] = intern(members, &draft->table, &problem);
+        draft->index_of[i] = intern(members, &draft->table);
         if (members->distinct > known) draft->first_of[known] = i;
         draft->members_of[draft->index_of[i]]++;
         /* checks the device and the options, which are the same for all */
         if (i == 0)
-            status = nh_context_request(context, device, &problems[0], options, &problem, request);
+            status = nh_context_request(context, device, &problems[0], options, problem, request);
     }
     return status;
 }

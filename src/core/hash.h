@@ -29,7 +29,7 @@ static inline uint64_t nh_hash_words(const void *data, size_t bytes) {
     enum { WORD = sizeof(uint64_t), LANES = 4 };
     uint64_t a = NH_HASH_START, b = a + 1, c = a + 2, d = a + 3;
     const char *at = data, *const end = at + bytes;
-    for (; end - at >= LANES * WORD; at += LANES * WORD) {
+    for (size_t left = bytes / (LANES * WORD); left; left--, at += LANES * WORD) {
         a = (a ^ nh_hash_word(at)) * NH_HASH_PRIME;
         b = (b ^ nh_hash_word(at + WORD)) * NH_HASH_PRIME;
         c = (c ^ nh_hash_word(at + 2 * WORD)) * NH_HASH_PRIME;
