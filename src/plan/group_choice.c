@@ -438,7 +438,7 @@ nhood_status nh_planner_choose_group(struct nh_group_choices *choices,
                                 .apart = apart,
                                 .count = count};
     together.grouped.for_group = true;
-    together.member = nh_allocate(host, (size_t)nh_max(count, 1) * sizeof *together.member);
+    together.member = nh_allocate_unset(host, (size_t)nh_max(count, 1) * sizeof *together.member);
     together.leader = nh_allocate_unset(host, (size_t)nh_max(count, 1) * sizeof *together.leader);
     *failed = 0;
     const nhood_status status =

@@ -157,7 +157,7 @@ static void join(const struct nh_group *group, struct forming *forming, int64_t 
     while (at < *count && !(same_launches(forming[at].operation, operation) &&
                             has_room(forming[at].shares, operation)))
         at++;
-    if (at == *count) forming[(*count)++].operation = operation;
+    if (at == *count) forming[(*count)++] = (struct forming){.operation = operation};
     for (int32_t i = 0; i < operation->count; i++)
         forming[at].shares[i] += share_of(operation->step[i]);
     forming[at].count++;
@@ -176,8 +176,8 @@ static bool uses_workspace(const struct nh_cuda_operation *operation, bool in_ba
 static nhood_status form_batches(struct cuda_group *created) {
     const struct nh_group *group = created->group;
     const size_t room = (size_t)nh_max(group->count, 1);
-    struct candidate *candidate = nh_arena_allocate(created->arena, room * sizeof *candidate);
-    struct forming *forming = nh_arena_allocate(created->arena, room * sizeof *forming);
+    struct candidate *candidate = nh_arena_allocate_unset(created->arena, room * sizeof *candidate);
+    struct forming *forming = nh_arena_allocate_unset(created->arena, room * sizeof *forming);
     int64_t formed = 0;
     nhood_status status = candidate && forming && created->member ? NHOOD_OK : NHOOD_ERR_MEMORY;
     for (int64_t i = 0; !status && i < group->count; i++) {
@@ -350,12 +350,12 @@ struct encoded {
 static nhood_status encode(const struct nh_driver *driver, const struct nh_cuda_map *map,
                            struct encoded *encoded, struct nh_cuda_member_map *to) {
     void *const any = (void *)(uintptr_t)NH_KEPT_ALIGNMENT;
-    struct nh_cu_tensor_map made = {{0}};
     for (int32_t i = encoded->count - 1; i >= 0; i--)
         if (same_map(encoded->map[i], map)) {
             memcpy(to->map, encoded->to[i]->map, sizeof to->map);
             return NHOOD_OK;
         }
+    struct nh_cu_tensor_map made = {{0}};
     const nhood_status status =
         nh_driver_check(driver, nh_cuda_encode(driver, map, any, &made), "tensor map");
     static_assert(sizeof made == sizeof to->map, "a tensor map");
