@@ -194,9 +194,9 @@ static int64_t stride_bits(const struct nh_problem *problem, uint32_t tensors) {
     int64_t bits = 0, axis[NH_AXES];
     for (int a = 0; a < NH_AXES; a++) /* all bits, or none */
         axis[a] = -(nh_max(problem->axis[a].length, nh_axis_keys(&problem->axis[a])) > 1);
-    for (int32_t t = 0; t < NHOOD_TENSOR_COUNT; t++) {
+    for (uint32_t left = tensors; left; left &= left - 1) {
+        const int32_t t = __builtin_ctz(left);
         const nhood_strides *s = &problem->strides[t];
-        if (!(tensors >> t & 1)) continue;
         bits |= (problem->batch > 1 ? s->batch : 0) | (problem->heads > 1 ? s->head : 0);
         if (nh_tensor_of_grid(t))
             bits |= (s->axis[0] & axis[0]) | (s->axis[1] & axis[1]) | (s->axis[2] & axis[2]);

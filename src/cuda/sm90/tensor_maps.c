@@ -20,13 +20,17 @@ static int64_t element_bytes(const struct nh_problem *problem) {
     return (int64_t)nh_dtype_bytes(problem->dtype);
 }
 
+/* Tensors as bits. */
+static const uint32_t EXTRA_TOKENS = NH_BIT(EXTRA_K) | NH_BIT(EXTRA_V),
+                      QUERIES = NH_BIT(Q) | NH_BIT(D_O) | NH_BIT(O) | NH_BIT(D_Q) | 1u << NH_DELTA,
+                      VALUES = NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) | NH_BIT(D_V) | NH_BIT(EXTRA_V);
+
 static bool extra_token(int32_t tensor) {
-    return tensor == NHOOD_EXTRA_K || tensor == NHOOD_EXTRA_V;
+    return EXTRA_TOKENS >> tensor & 1;
 }
 
 static bool of_queries(int32_t tensor) {
-    const uint32_t queries = NH_BIT(Q) | NH_BIT(D_O) | NH_BIT(O) | NH_BIT(D_Q) | 1u << NH_DELTA;
-    return queries >> tensor & 1;
+    return QUERIES >> tensor & 1;
 }
 
 /* The tokens of an axis that a tensor has. */
@@ -40,8 +44,7 @@ static int64_t heads_of(const struct nh_problem *problem, int32_t tensor) {
 }
 
 static int64_t dim_of(const struct nh_problem *problem, int32_t tensor) {
-    const uint32_t values = NH_BIT(V) | NH_BIT(O) | NH_BIT(D_O) | NH_BIT(D_V) | NH_BIT(EXTRA_V);
-    return values >> tensor & 1 ? problem->dim_v : problem->dim;
+    return VALUES >> tensor & 1 ? problem->dim_v : problem->dim;
 }
 
 /* Whether batch entries or heads of a tensor are all the same memory. */
@@ -185,23 +188,29 @@ static bool sides_alike(const struct nh_problem *problem) {
     return alike;
 }
 
-/* Whether two tensors of rows have the same extents and strides; alike: sides_alike. */
-static bool same_rows(const struct nh_problem *problem, bool alike, int32_t a, int32_t b) {
-    return (alike || of_queries(a) == of_queries(b)) && extra_token(a) == extra_token(b) &&
-           dim_of(problem, a) == dim_of(problem, b) &&
-           !memcmp(&problem->strides[a], &problem->strides[b], sizeof *problem->strides);
+/* The bits that are set, or those that are not: those that have the tensor's. */
+static uint32_t side_of(uint32_t bits, int32_t tensor) {
+    return bits >> tensor & 1 ? bits : ~bits;
+}
+
+/* The tensors of rows with the extents of this one, as bits; alike: sides_alike. */
+static uint32_t same_extents(const struct nh_problem *problem, bool alike, int32_t tensor) {
+    return side_of(EXTRA_TOKENS, tensor) & (alike ? UINT32_MAX : side_of(QUERIES, tensor)) &
+           (problem->dim == problem->dim_v ? UINT32_MAX : side_of(VALUES, tensor));
 }
 
 uint32_t nh_sm90_distinct(const struct nh_problem *problem, uint32_t moved) {
     const uint32_t tensors = moved & nh_problem_tensors(problem);
     const bool alike = sides_alike(problem);
-    uint32_t distinct = 0;
-    int32_t before = -1;
+    uint32_t distinct = 0, same = 0; /* same: those with the extents of `before` */
+    const nhood_strides *before = NULL;
     for (uint32_t left = tensors; left; left &= left - 1) {
         const int32_t tensor = __builtin_ctz(left);
-        if (before >= 0 && same_rows(problem, alike, before, tensor)) continue;
+        const nhood_strides *own = &problem->strides[tensor];
+        if (same >> tensor & 1 && !memcmp(before, own, sizeof *own)) continue;
         distinct |= 1u << tensor;
-        before = tensor;
+        same = same_extents(problem, alike, tensor);
+        before = own;
     }
     return distinct;
 }
