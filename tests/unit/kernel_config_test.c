@@ -53,7 +53,7 @@ int main(void) {
     nh_kernel_define(&copy, "NH_MEMBERS", 1);
     CHECK(!nh_kernel_same(&copy, &spec), "one more macro is the same kernel");
     /* More than fits is counted, by which nh_cuda_step_add knows it, and left out. */
-    static const struct nh_kernel_field many[] = {{NULL, 2000}, {"many", 2000}, {NULL, 0}};
+    static const struct nh_kernel_field many[] = {{"many", 2000}, {NULL, 0}};
     static const int values[2000];
     nh_kernel_configure(&spec, many, values);
     CHECK(spec.values == 2000, "%d values", (int)spec.values);

@@ -22,8 +22,9 @@ void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t val
 void nh_kernel_configure(struct nh_kernel_spec *spec, const struct nh_kernel_field *field,
                          const void *config) {
     spec->field = field;
-    spec->values = field[0].count;
-    spec->names = 0;
+    spec->values = spec->names = 0;
+    for (int i = 0; field[i].name; i++)
+        spec->values += field[i].count ? field[i].count : 1;
     memcpy(spec->value, config,
            (size_t)nh_min(spec->values, NH_KERNEL_CONFIG_INTS) * sizeof *spec->value);
 }
@@ -83,10 +84,10 @@ static const char *enumerator_of(const struct nh_kernel_spec *spec, const char *
 
 static void write_config(const struct nh_kernel_spec *spec, struct writing *to) {
     const int *value = spec->value, *end = value + nh_min(spec->values, NH_KERNEL_CONFIG_INTS);
-    for (int i = 1; spec->field[i].name; i++) {
+    for (int i = 0; spec->field[i].name; i++) {
         const struct nh_kernel_field *field = &spec->field[i];
         const char *enumerator = enumerator_of(spec, field->name);
-        append(to, "%s.%s=%s", i > 1 ? "," : "{", field->name, field->count ? "{" : "");
+        append(to, "%s.%s=%s", i ? "," : "{", field->name, field->count ? "{" : "");
         for (int k = 0; k < nh_max(field->count, 1) && value < end; k++, value++)
             if (enumerator)
                 append(to, "%s", enumerator);

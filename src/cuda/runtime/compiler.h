@@ -49,20 +49,16 @@ void nh_kernel_copy(struct nh_kernel_spec *to, const struct nh_kernel_spec *from
 /* Adds a macro. A spec that is full is left as it is, and nh_cuda_step_add then refuses it. */
 void nh_kernel_define(struct nh_kernel_spec *spec, const char *name, int64_t value);
 
-/* A configuration's members in their order, behind an entry that counts all values and up to another one without a name; a struct of
- * ints alone, it has no gaps. */
+/* A configuration's members in their order, up to one without a name; a struct of ints alone, it has no gaps. */
 struct nh_kernel_field {
     const char *name;
     int32_t count; /* of an array; 0: a single value */
 };
 #define NH_KERNEL_FIELD_ONE(member) {#member, 0},
 #define NH_KERNEL_FIELD_MANY(member, count) {#member, count},
-#define NH_KERNEL_PLUS_ONE(member) +1
-#define NH_KERNEL_PLUS_MANY(member, count) +count
 #define NH_KERNEL_FIELDS(MEMBERS)                                                                  \
     {                                                                                              \
-        {NULL, 0 MEMBERS(NH_KERNEL_PLUS_ONE, NH_KERNEL_PLUS_MANY)},                                \
-            MEMBERS(NH_KERNEL_FIELD_ONE, NH_KERNEL_FIELD_MANY) {                                   \
+        MEMBERS(NH_KERNEL_FIELD_ONE, NH_KERNEL_FIELD_MANY) {                                       \
             NULL, 0                                                                                \
         }                                                                                          \
     }
