@@ -60,6 +60,37 @@ static void check_bound(const struct nh_cuda_device *device, enum nh_kernel_kind
     CHECK(ns >= least, "kernel %d: %g ns, less than the %g of its blocks", kernel, ns, least);
 }
 
+static double blocks_of_group;
+
+static bool work_of_group(const struct nh_problem *problem, const struct nh_device *device,
+                          const struct nh_config *config, struct nh_work *work) {
+    (void)device;
+    (void)config;
+    nh_work_start(work, NH_OPERATION_FUSED90, problem);
+    struct nh_launch_work *launch = nh_work_add(work, NH_KERNEL_FUSED90);
+    launch->blocks = blocks_of_group;
+    launch->unit[NH_WORK_TENSOR] = 2000;
+    return true;
+}
+
+/* A group takes no less than one problem of as much work, and more members no less than few. */
+static void check_members(const struct nh_device *device) {
+    const struct nh_solver solver = {.work = work_of_group};
+    const struct nh_problem problem = {.bytes = 1e6};
+    const struct nh_config config = {{0}};
+    struct nh_device grouped = *device;
+    for (blocks_of_group = 2; blocks_of_group < 1e6; blocks_of_group *= 4) {
+        double last = 0;
+        for (grouped.members = 0; grouped.members < 1000;
+             grouped.members = 3 * grouped.members + 1) {
+            const double ns = nh_estimate(&solver, &problem, &grouped, &config, NULL);
+            CHECK(isfinite(ns) && ns >= last, "%g blocks, %g members: %g ns after %g",
+                  blocks_of_group, grouped.members, ns, last);
+            last = ns;
+        }
+    }
+}
+
 int main(void) {
     const struct nh_host host = {0};
     struct nh_device device[NH_MOST_DESCRIBED];
@@ -71,5 +102,6 @@ int main(void) {
         check_kernel(device[0].backend, kernel);
         check_bound(device[0].backend, kernel);
     }
+    check_members(&device[0]);
     return test_result();
 }

@@ -236,7 +236,7 @@ static double rounds_of(double ns) {
     return last / NH_LEAST_BLOCK_NS + 2 * log(middle / last) + (ns - middle) / NH_MOST_BLOCK_NS;
 }
 
-/* What a group takes longer than one problem of as much work, of which each multiprocessor has a single block. */
+/* What a group takes longer than one problem of as much work, of which each multiprocessor has a single block at most. */
 static double members_ns(const struct nh_device *device, const struct nh_work *work, double alone) {
     const struct nh_cuda_device *cuda = device->backend;
     double ns = 0;
@@ -244,9 +244,8 @@ static double members_ns(const struct nh_device *device, const struct nh_work *w
         const struct nh_launch_work *launch = &work->launch[i];
         const double waves =
             launch->blocks / device->members / (launch->residents * (double)cuda->multiprocessors);
-        if (members_have_waves(launch->kernel))
-            ns += (fmin(device->members * fmin(1, waves), fmax(rounds_of(alone), 1)) - 1) *
-                  NH_BLOCK_NS;
+        const double rounds = fmin(device->members * fmin(1, waves), rounds_of(alone));
+        if (members_have_waves(launch->kernel)) ns += fmax(0, rounds - 1) * NH_BLOCK_NS;
     }
     return ns;
 }
