@@ -34,7 +34,7 @@ static void release_primary(struct nh_cuda_device *device) {
     const struct nh_driver *driver = &device->cuda->driver;
     nh_cu_context primary = atomic_load(&device->primary), popped;
     const nh_cu_pointer held = atomic_load(&device->held);
-    const nh_cu_stream uploads = atomic_load(&device->uploads);
+    nh_cu_stream uploads = atomic_load(&device->uploads);
     int mode = NH_CU_CAPTURE_RELAXED; /* else memory is not freed while another thread captures */
     if (!primary) return;
     if ((held || uploads) && driver->context_push(primary) == NH_CU_SUCCESS) {
