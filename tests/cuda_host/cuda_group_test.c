@@ -324,6 +324,7 @@ static void check_beside_several(void) {
     static const struct nh_solver *const solvers[] = {&nh_solver_cuda_small, &nh_solver_cuda_short,
                                                       &nh_solver_cuda_small};
     static struct made made;
+    fake.for_members = false;     /* each has launches of its own */
     for (int i = 0; i < 2; i++) { /* the last member takes longest, and comes first */
         const char *const ends[] = {sets[i], sets[1 - i]};
         nhood_status status = make_by(solvers + i, 2, NULL, "bwd:bf16", ends, 2, 1, &made);
@@ -332,6 +333,7 @@ static void check_beside_several(void) {
               "%d launches, those that begin early: %x", fake.launch_count, early);
         unmake(&made);
     }
+    fake.for_members = true;
 }
 
 /* The maps of a batch are in the workspace, too, until its kernels have ended: what writes there must not begin before. */
@@ -340,10 +342,12 @@ static void check_beside_maps(void) {
                                        "b8h8d64:256x256:w31x31"};
     static struct made made;
     nhood_status status = make(&nh_solver_cuda_fused90, NULL, "fwd:bf16", ends, 3, 1, &made);
+    fake.for_members = false; /* not all launches are for several */
     const unsigned early = status ? 0 : early_launches(&made, "maps");
     CHECK(fake.launch_count == 5 && !strncmp(fake.launch[2].kernel, "repair_clear", 12) &&
               early == 16,
           "%d launches, those that begin early: %x", fake.launch_count, early);
+    fake.for_members = true;
     unmake(&made);
 }
 
