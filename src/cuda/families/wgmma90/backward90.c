@@ -385,7 +385,6 @@ nhood_status nh_backward90_step(const struct nh_backward90_kernel *kernel,
     if (status || kernel->kind > WGMMA90_KEY) return status;
     const struct nh_backward90_loops loops = nh_backward90_loops_of(kernel);
     config->cluster = cluster_of(kernel, &loops);
-    if (config->cluster > 1) step->loop_blocks = 0;
     nh_cluster_share(step, config->cluster);
     return NHOOD_OK;
 }

@@ -390,8 +390,8 @@ static nhood_status add_forward(struct nh_cuda_operation *operation, const struc
     step.work_tiles = step.own.tiling.work_tiles;
     step.threads = 128 * (value[WARPGROUPS] + 1);
     step.shared_bytes = wgmma90_shared_bytes(&config);
-    step.grid[0] = nh_min(step.work_tiles, of->cuda->multiprocessors);
-    step.loop_blocks = config.cluster == 1 ? of->cuda->multiprocessors : 0;
+    step.loop_blocks = of->cuda->multiprocessors;
+    step.grid[0] = nh_min(step.work_tiles, step.loop_blocks);
     nh_cluster_share(&step, config.cluster);
     nh_sm90_warpgroup_tile(q, value[QH], value[STACK], warpgroup_tile);
     step.map[step.maps++] = nh_sm90_map(problem, NHOOD_Q, warpgroup_tile, value[QH]);

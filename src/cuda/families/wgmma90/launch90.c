@@ -83,6 +83,7 @@ void nh_cluster_share(struct nh_cuda_step *step, int32_t cluster) {
     if (cluster == 1) return;
     step->cluster = cluster;
     step->grid[0] = step->work_tiles * cluster;
+    step->loop_blocks = 0;
 }
 
 nhood_status nh_repair_add(struct nh_cuda_operation *operation, const struct nh_problem *problem,
