@@ -84,6 +84,8 @@ nhood_status nh_cuda_launch(const struct nh_cuda_operation *operation,
         .attribute = attribute,
         .attributes = attributes,
     };
+    const nhood_status status = nh_cuda_await_kept(operation);
+    if (status) return status;
     nh_cuda_note_capture(operation, config.stream);
     /* cuLaunchKernelEx takes a CUkernel for a CUfunction, too: the driver loads it into the current context. */
     return nh_driver_check(

@@ -27,5 +27,9 @@ __device__ __forceinline__ void nh_follow_launches(void) {
  * last one waits for all. */
 struct nh_beside {
     __device__ __forceinline__ nh_beside() { nh_let_next_begin(); }
-    __device__ __forceinline__ ~nh_beside() { nh_wait_for_launches(); }
+    __device__ __forceinline__ ~nh_beside() {
+        /* In a producer's warp one thread alone works: the others must not stop the warp here before it is done. */
+        __syncwarp();
+        nh_wait_for_launches();
+    }
 };
