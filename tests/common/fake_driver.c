@@ -11,11 +11,11 @@ struct fake_state fake;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Handles are pointers: of a kernel to its name, of a library to a number; those of contexts and streams are only addresses.
- * There is one context per device. */
+ * There is one context per device, the primary one, and another one of device 0, the application's. */
 enum { NAMES = 256, UNASKED_SHARED_BYTES = 48 << 10, MOST_SHARED_BYTES = 232448 };
 static char names[NAMES][64];
 static int shared_bytes_allowed[NAMES]; /* dynamic shared memory, by kernel name */
-static int name_count, context_memory[FAKE_DEVICES], stream_memory;
+static int name_count, context_memory[FAKE_DEVICES + 1], stream_memory;
 
 static bool fails(const char *name) {
     bool failed = false;
@@ -123,18 +123,26 @@ static nh_cu_result fake_primary_release(nh_cu_device device) {
     return 0;
 }
 
+static nh_cu_result fake_primary_state(nh_cu_device device, unsigned *flags, int *active) {
+    MAY_FAIL("primary_state");
+    *flags = 0;
+    *active = (!device && fake.primary_current) || fake.primary_references > 0;
+    return 0;
+}
+
 static _Thread_local nh_cu_context pushed[8];
 static _Thread_local int depth, capture_mode;
 
 /* The context that is current on this thread. The caller's own one belongs to device 0. */
 static nh_cu_context current_context(void) {
     if (depth) return pushed[depth - 1];
-    return fake.context_current ? (nh_cu_context)(void *)&context_memory[0] : NULL;
+    int *own = &context_memory[fake.primary_current ? 0 : FAKE_DEVICES];
+    return fake.context_current ? (nh_cu_context)(void *)own : NULL;
 }
 
 static int current_device(void) {
     nh_cu_context current = current_context();
-    return current ? (int)((int *)(void *)current - context_memory) : -1;
+    return current ? (int)((int *)(void *)current - context_memory) % FAKE_DEVICES : -1;
 }
 
 /* For what the real driver does only in a thread with a current context. */
@@ -277,6 +285,7 @@ static nh_cu_result fake_launch(const struct nh_cu_launch *config, nh_cu_functio
         launch->shared_bytes = config->shared_bytes;
         launch->stream = config->stream;
         launch->overlaps = config->attributes && config->attribute->id == NH_CU_LAUNCH_OVERLAPS;
+        launch->sends_open = fake.sends_open;
         launch->device = current_device();
         if (fake.for_members && strncmp(launch->kernel, "member_maps", 11) == 0) {
             launch->maps = *(const struct nh_cuda_member_maps *)parameters[0];
@@ -380,6 +389,7 @@ static nh_cu_result fake_memory_send(nh_cu_pointer to, const void *from, size_t 
     MAY_FAIL("memory_send");
     if (to != FAKE_MEMORY || forbidden(!stream)) return FAKE_ERROR;
     pthread_mutex_lock(&lock);
+    fake.sends_open++;
     fake.sent_bytes = bytes;
     memcpy(fake.sent, from, bytes < sizeof fake.sent ? bytes : sizeof fake.sent);
     pthread_mutex_unlock(&lock);
@@ -400,6 +410,7 @@ static nh_cu_result fake_memory_free(nh_cu_pointer address) {
     NEEDS_CONTEXT();
     if (address != FAKE_MEMORY || forbidden(false)) return FAKE_ERROR;
     add_to(&fake.memory_open, -1);
+    if (fake.sends_open) fake.freed_early = true;
     return 0;
 }
 
@@ -423,6 +434,9 @@ static nh_cu_result fake_stream_destroy(nh_cu_stream stream) {
 static nh_cu_result fake_stream_synchronize(nh_cu_stream stream) {
     (void)stream;
     MAY_FAIL("stream_synchronize");
+    pthread_mutex_lock(&lock);
+    fake.sends_open = 0;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 

@@ -19,6 +19,7 @@ struct fake_launch {
     unsigned grid[3], threads, shared_bytes;
     void *stream;
     bool overlaps;
+    int sends_open; /* copies from the host that nobody has waited for */
     /* the device of the context that was current */
     int device;
     struct nh_cuda_args args;
@@ -43,11 +44,15 @@ struct fake_state {
     int fail_from, fail_times, calls_of_failing;
     int libraries_loaded, libraries_open, primary_references;
     int memory_open, streams_open, streams_made, events_open;
+    /* copies from the host that nobody has waited for, and whether memory was freed while there were any */
+    int sends_open;
+    bool freed_early;
     /* what was copied from the host last, or its beginning */
     size_t sent_bytes;
     unsigned char sent[1 << 17];
-    /* the application has a context of the device current; the application's thread captures a graph */
-    bool context_current, capturing;
+    /* the application has a context of device 0 current, which is the device's primary one or, otherwise, its own; the application's
+     * thread captures a graph */
+    bool context_current, primary_current, capturing;
     /* launches are for the members of groups, and have other parameters: `members`, `maps` or `lengths` */
     bool for_members;
     /* the first bytes of the machine code that was loaded last, up to a zero */

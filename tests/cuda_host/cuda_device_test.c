@@ -73,7 +73,7 @@ static void check_primary(void) {
     fixture_close(&f, "primary context");
 }
 
-/* With the caller's context current nothing is retained or pushed. */
+/* With the caller's own context current nothing is retained or pushed. */
 static void check_callers(void) {
     struct fixture f;
     struct nh_operation *operation = NULL;
@@ -98,6 +98,31 @@ static void check_callers(void) {
     CHECK(fake.launch_count == launched && fake.primary_references == 0, "launched or retained");
     operation->destroy(operation);
     fixture_close(&f, "caller's context");
+}
+
+/* Planning in the caller's context knows the primary one, and what is made there is used by threads that have none. */
+static void check_callers_primary(void) {
+    static const char *const failing[] = {NULL, "primary_state", "primary_retain"};
+    for (size_t i = 0; i < sizeof failing / sizeof *failing; i++) {
+        struct fixture f;
+        struct nh_operation *operation = NULL;
+        nhood_io io;
+        fake_driver_reset(90);
+        fake.context_current = fake.primary_current = true;
+        fake.failing = failing[i];
+        fake.fail_from = 1;
+        CHECK(!fixture_open(&f, "") && !build_small(&f, 0, &operation, &io), "%s",
+              nhood_last_error());
+        if (!operation) return;
+        CHECK(fake.primary_references == !failing[i] && fake_context_depth() == 0,
+              "%d references, depth %d", fake.primary_references, fake_context_depth());
+        fake.context_current = fake.primary_current = false;
+        const nhood_status status = operation->run(operation, &io);
+        CHECK(status == (failing[i] ? NHOOD_ERR_DEVICE : NHOOD_OK), "%s", nhood_last_error());
+        fake.failing = NULL;
+        operation->destroy(operation);
+        fixture_close(&f, "caller's primary context");
+    }
 }
 
 /* A plan of another device than the current context's runs on its own device's primary context. */
@@ -189,6 +214,7 @@ int main(void) {
     check_old();
     check_primary();
     check_callers();
+    check_callers_primary();
     check_other_device();
     check_overlaps();
     check_threads();

@@ -22,7 +22,7 @@ static const char *const calls[] = {"device_count",    "device_get",         "pr
 
 /* Calls whose failing the library goes on without. */
 static const char *const optional_calls[] = {"device_name", "kernel_get", "context_current",
-                                             "context_device"};
+                                             "context_device", "primary_state"};
 
 /* Plans with one solver, executes once, times once. */
 static nhood_status use_solver(const struct fixture *f, const struct nh_solver *solver,

@@ -87,7 +87,10 @@ static nhood_status run(struct made *made, bool apart, int missing) {
     }
     if (apart) made->io.member = made->own;
     fake.launch_count = 0;
-    return made->operation->run(made->operation, &made->io);
+    const nhood_status status = made->operation->run(made->operation, &made->io);
+    for (int i = 0; i < fake.launch_count && i < FAKE_LAUNCHES; i++)
+        CHECK(fake.launch[i].sends_open == 0, "launch %d while the plan's memory was written", i);
+    return status;
 }
 
 static const struct nh_cuda_members *handed(int launch) {

@@ -55,6 +55,7 @@ static nhood_status use(bool capturing, const char *failing, const char *what) {
         CHECK(fake.memory_open == 1 && fake.streams_open == 0 && fake.streams_made == 1,
               "%s: %d allocations, %d streams of %d", what, fake.memory_open, fake.streams_open,
               fake.streams_made);
+        CHECK(fake.sends_open == 0, "%s: %d copies nobody waited for", what, fake.sends_open);
         CHECK(fake.sent_bytes == SECOND_AT + SECOND_BYTES &&
                   !memcmp(fake.sent, first, FIRST_BYTES) &&
                   !memcmp(fake.sent + SECOND_AT, second, SECOND_BYTES),
@@ -66,16 +67,19 @@ static nhood_status use(bool capturing, const char *failing, const char *what) {
         CHECK(fake.memory_open == capturing, "%s: %d allocations are left", what, fake.memory_open);
         fake.memory_open -= capturing;
     }
+    if (failing && !strcmp(failing, "stream_synchronize"))
+        fake.freed_early = false; /* nothing could be waited for */
     fixture_close(&f, what);
     return status;
 }
 
-/* In the primary context, plans share a stream, and a byte is held besides their memory. */
-static void check_primary(bool capturing) {
+/* In the primary context, the caller's or not, plans share a stream, and a byte is held besides their memory. */
+static void check_primary(bool callers, bool capturing) {
     struct fixture f;
     struct nh_operation *operation[2] = {NULL, NULL};
     nhood_io io;
     fake_driver_reset(90);
+    fake.context_current = fake.primary_current = callers;
     fake.capturing = capturing;
     CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
     for (int i = 0; i < 2; i++) {
@@ -84,7 +88,9 @@ static void check_primary(bool capturing) {
               "plan %d: %d allocations, %d streams of %d", i, fake.memory_open, fake.streams_open,
               fake.streams_made);
     }
+    CHECK(fake.primary_references == 1, "%d references", fake.primary_references);
     fake.context_current = true; /* another context than the device's own */
+    fake.primary_current = false;
     for (int i = 0; i < 2; i++)
         operation[i]->destroy(operation[i]);
     CHECK(!build(&f.device[0], &operation[0], &io), "in another context: %s", nhood_last_error());
@@ -93,6 +99,43 @@ static void check_primary(bool capturing) {
           fake.streams_open, fake.streams_made);
     operation[0]->destroy(operation[0]);
     fixture_close(&f, "plans in the primary context");
+}
+
+/* In the primary context, the first execute waits for what planning copies, in whatever context it is; once, if nothing fails. */
+static void check_wait(bool capturing) {
+    static const struct {
+        const char *failing;
+        bool other_context;
+        nhood_status status;
+        int waits;
+    } run[] = {{"stream_synchronize", false, NHOOD_ERR_DEVICE, 1},
+               {NULL, true, NHOOD_OK, 1},
+               {"stream_synchronize", false, NHOOD_OK, 0}};
+    struct fixture f;
+    struct nh_operation *operation = NULL;
+    nhood_io io;
+    fake_driver_reset(90);
+    fake.capturing = capturing;
+    CHECK(!fixture_open(&f, "") && !build(&f.device[0], &operation, &io), "%s", nhood_last_error());
+    CHECK(fake.sends_open == 1, "%d copies nobody waited for", fake.sends_open);
+    for (size_t i = 0; operation && i < sizeof run / sizeof *run; i++) {
+        const int launches = fake.launch_count, sends = fake.sends_open;
+        fake.context_current = run[i].other_context;
+        fake.failing = run[i].failing;
+        fake.fail_from = fake.fail_times = 1;
+        fake.calls_of_failing = 0;
+        const nhood_status status = operation->run(operation, &io);
+        CHECK(status == run[i].status, "run %zu: %d, %s", i, (int)status, nhood_last_error());
+        CHECK(!run[i].failing || fake.calls_of_failing == run[i].waits, "run %zu: waits %d times",
+              i, fake.calls_of_failing);
+        CHECK(fake.launch_count == launches + !status && fake.sends_open == (status ? sends : 0) &&
+                  (status || fake.launch[launches].sends_open == 0),
+              "run %zu: launched before the copy had ended", i);
+    }
+    fake.failing = NULL;
+    fake.memory_open -= capturing; /* which a captured graph reads */
+    if (operation) operation->destroy(operation);
+    fixture_close(&f, "waiting for the copy");
 }
 
 /* A plan that gets no stream, or cannot use it, leaves the next one able to. */
@@ -174,11 +217,12 @@ int main(void) {
         CHECK(status == (i ? NHOOD_ERR_DEVICE : NHOOD_ERR_MEMORY), "%s failing: %d, %s", calls[i],
               (int)status, nhood_last_error());
     }
-    check_primary(false);
-    check_primary(true);
+    for (int i = 0; i < 4; i++)
+        check_primary(i & 1, i & 2);
+    check_wait(false);
+    check_wait(true);
     check_primary_fault("stream_create");
     check_primary_fault("memory_send");
-    check_primary_fault("stream_synchronize");
     check_threads();
     check_collected();
     return test_result();

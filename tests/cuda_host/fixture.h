@@ -86,6 +86,10 @@ static inline void fixture_close(struct fixture *f, const char *what) {
     CHECK(fake.memory_open == 0 && fake.streams_open == 0 && fake.events_open == 0,
           "%s: %d allocations, %d streams, %d events kept", what, fake.memory_open,
           fake.streams_open, fake.events_open);
+    CHECK(!fake.freed_early, "%s: memory was freed while it was written", what);
+    for (int i = 0; i < fake.launch_count && i < FAKE_LAUNCHES; i++)
+        CHECK(fake.launch[i].sends_open == 0, "%s: launch %d while a plan's memory was written",
+              what, i);
     CHECK(atomic_load(&fake_compiler()->programs_open) == 0, "%s: programs kept", what);
 }
 

@@ -126,6 +126,11 @@ nh_cu_result cuDevicePrimaryCtxRetain(nh_cu_context *context, nh_cu_device) {
 nh_cu_result cuDevicePrimaryCtxRelease_v2(nh_cu_device) {
     return NH_CU_SUCCESS;
 }
+nh_cu_result cuDevicePrimaryCtxGetState(nh_cu_device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = 1;
+    return NH_CU_SUCCESS;
+}
 nh_cu_result cuCtxGetCurrent(nh_cu_context *context) {
     give(context);
     if (!contexts) *context = nullptr;

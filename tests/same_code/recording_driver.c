@@ -101,6 +101,13 @@ nh_cu_result cuDevicePrimaryCtxRetain(nh_cu_context *context, nh_cu_device devic
     return NH_CU_SUCCESS;
 }
 
+nh_cu_result cuDevicePrimaryCtxGetState(nh_cu_device device, unsigned *flags, int *active) {
+    (void)device;
+    *flags = 0;
+    *active = 0;
+    return NH_CU_SUCCESS;
+}
+
 nh_cu_result cuDevicePrimaryCtxRelease_v2(nh_cu_device device) {
     (void)device;
     return NH_CU_SUCCESS;

@@ -189,30 +189,51 @@ void nh_cuda_close(struct nh_cuda *cuda, struct nh_device *device, int32_t count
     nh_release(host, cuda);
 }
 
+static nhood_status retain_primary(struct nh_cuda_device *device, nh_cu_context *primary) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    nh_cu_context expected = NULL;
+    const nhood_status status =
+        nh_driver_check(driver, driver->primary_retain(primary, device->handle), "primary context");
+    /* The driver counts how often the context is retained: a thread that comes second gives its count back. */
+    if (!status && !atomic_compare_exchange_strong(&device->primary, &expected, *primary))
+        driver->primary_release(device->handle);
+    return status;
+}
+
+/* Whether a context of the device is its primary one, as that of the CUDA runtime's callers is. A primary context that nobody uses is
+ * not made for this. */
+static bool is_primary(struct nh_cuda_device *device, nh_cu_context context) {
+    const struct nh_driver *driver = &device->cuda->driver;
+    nh_cu_context primary = atomic_load(&device->primary);
+    unsigned flags;
+    int active = 0;
+    if (!primary && (driver->primary_state(device->handle, &flags, &active) != NH_CU_SUCCESS ||
+                     !active || retain_primary(device, &primary)))
+        return false;
+    return context == primary;
+}
+
 nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
                            struct nh_cuda_scope *scope) {
     const struct nh_driver *driver = &device->cuda->driver;
     nh_cu_context current = NULL, primary = atomic_load(&device->primary);
     nh_cu_device current_device = -1;
-    scope->pushed = false;
+    *scope = (struct nh_cuda_scope){.pushed = false};
     if (driver->context_current(&current) == NH_CU_SUCCESS && current &&
         driver->context_device(&current_device) == NH_CU_SUCCESS &&
-        current_device == device->handle)
+        current_device == device->handle) {
+        scope->primary = planning && is_primary(device, current);
         return NHOOD_OK;
+    }
     if (!primary && planning) {
-        nh_cu_context expected = NULL;
-        nhood_status status = nh_driver_check(
-            driver, driver->primary_retain(&primary, device->handle), "primary context");
+        const nhood_status status = retain_primary(device, &primary);
         if (status) return status;
-        /* The driver counts how often the context is retained: a thread that comes second gives its count back. */
-        if (!atomic_compare_exchange_strong(&device->primary, &expected, primary))
-            driver->primary_release(device->handle);
     }
     if (!primary)
         return nh_error(NHOOD_ERR_DEVICE,
                         "execute: no CUDA context of the plan's device is current on this thread");
     nhood_status status = nh_driver_check(driver, driver->context_push(primary), "context push");
-    scope->pushed = !status;
+    scope->pushed = scope->primary = !status;
     return status;
 }
 

@@ -23,7 +23,7 @@ enum { NH_OVERLAPPING_ARCH = 90 };
 struct nh_cuda_device {
     struct nh_cuda *cuda;
     nh_cu_device handle;
-    /* the device's primary context; NULL until something is planned without a context of the caller */
+    /* the device's primary context; NULL until something is planned in it */
     _Atomic(nh_cu_context) primary;
     /* a byte of the primary context's memory, for which plan_memory.c has a use; 0: none yet */
     _Atomic(nh_cu_pointer) held;
@@ -70,10 +70,11 @@ nhood_device_info nh_cuda_device_info(const struct nh_cuda_device *device, int32
                                       const char *name, const char *model);
 
 /* nh_cuda_enter makes a context of the device current, unless the caller's current one is of that device. Planning
- * retains the primary context if it has to; executing only uses one that is there. Fails with DEVICE. nh_cuda_leave
- * restores the caller's context. */
+ * retains the primary context if it has to, or if the caller uses it; executing only uses one that is there. Fails with DEVICE.
+ * nh_cuda_leave restores the caller's context. primary: when planning, the primary context is current, so that what is made in it
+ * can be kept for other plans. */
 struct nh_cuda_scope {
-    bool pushed;
+    bool pushed, primary;
 };
 nhood_status nh_cuda_enter(struct nh_cuda_device *device, bool planning,
                            struct nh_cuda_scope *scope);

@@ -485,7 +485,7 @@ static nhood_status make_batch(struct cuda_group *created, struct batch *batch) 
     *operation = *first;
     operation->arena = created->arena;
     operation->memory = 0; /* members' own is theirs */
-    operation->captured = NULL;
+    operation->use = NULL;
     operation->kept = NULL;
     operation->kept_bytes = operation->kept_room = 0;
     operation->count = 0;

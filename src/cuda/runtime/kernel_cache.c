@@ -422,18 +422,18 @@ static nhood_status make_ready(struct entry *entry, const struct nh_cuda_device 
 nhood_status nh_kernel_get(struct nh_cuda_device *device, const struct nh_kernel_spec *spec,
                            int64_t shared_bytes, nh_cu_kernel *kernel) {
     struct nh_kernel_cache *cache = device->cuda->kernels;
-    struct nh_cuda_scope scope = {false};
+    struct nh_cuda_scope scope = {.pushed = false};
     struct entry *entry;
     nhood_status status = cache->collects ? NHOOD_OK : nh_cuda_enter(device, true, &scope);
     if (status) return status;
     pthread_mutex_lock(&cache->lock);
     status = obtain(cache, device, spec, &entry);
     const bool ready =
-        !status && scope.pushed && entry->ready_on == device && entry->ready_bytes >= shared_bytes;
+        !status && scope.primary && entry->ready_on == device && entry->ready_bytes >= shared_bytes;
     pthread_mutex_unlock(&cache->lock);
     *kernel = status ? NULL : entry->kernel;
     if (cache->collects) return status;
-    if (!status && !ready) status = make_ready(entry, device, shared_bytes, scope.pushed);
+    if (!status && !ready) status = make_ready(entry, device, shared_bytes, scope.primary);
     nh_cuda_leave(device, &scope);
     return status;
 }

@@ -103,6 +103,13 @@ struct nh_cuda_step {
     struct nh_cuda_map map[NH_CUDA_MAPS]; /* an operation's steps have room for `maps` of them */
 };
 
+/* The use of an operation's memory on the device. captured: a graph has launches that read it. source: what is copied to it, until
+ * somebody has waited for the copy (nh_cuda_await_kept), and NULL from then on. */
+struct nh_cuda_memory_use {
+    atomic_bool captured;
+    _Atomic(unsigned char *) source;
+};
+
 struct nh_cuda_operation {
     struct nh_operation base;
     struct nh_cuda_device *device;
@@ -116,10 +123,10 @@ struct nh_cuda_operation {
     struct nh_cuda_step *step[NH_CUDA_STEPS];
     /* what the steps' kernels are made from, in the same memory; unused once they are loaded */
     struct nh_kernel_spec *spec[NH_CUDA_STEPS];
-    /* The plan's memory on the device, 0: it has none; whether a graph has launches that read it, NULL without memory; and its
-     * contents until they are written there. */
+    /* The plan's memory on the device, 0: it has none; what is known of its use, NULL without memory; and its contents until they
+     * are sent there. */
     nh_cu_pointer memory;
-    atomic_bool *captured;
+    struct nh_cuda_memory_use *use;
     unsigned char *kept;
     size_t kept_bytes, kept_room;
     /* axes with window tables, and where the plan's memory has what their queries see and what their keys see */
@@ -238,9 +245,13 @@ void *nh_cuda_keep(struct nh_cuda_operation *operation, size_t bytes, size_t *of
 nhood_status nh_cuda_keep_tables(struct nh_cuda_operation *operation,
                                  const struct nh_problem *problem);
 
-/* Allocates the memory and writes it, also while a stream is captured. Plans that cannot run, as their kernels are only
+/* Allocates the memory and begins to write it, also while a stream is captured. Plans that cannot run, as their kernels are only
  * collected, have none. MEMORY or DEVICE. */
 nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation);
+
+/* Waits until the memory is written, also while a stream is captured: before the first launch that may read it. The memory of all
+ * operations that were made before this one is written, too. DEVICE. */
+nhood_status nh_cuda_await_kept(const struct nh_cuda_operation *operation);
 
 /* Notes a launch on a stream that is captured: the graph may be launched when the plan is no more. */
 void nh_cuda_note_capture(const struct nh_cuda_operation *operation, nh_cu_stream stream);

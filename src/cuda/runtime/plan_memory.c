@@ -58,24 +58,30 @@ static nhood_status allocate(const struct nh_driver *driver, size_t bytes, nh_cu
 static nhood_status hold_block(struct nh_cuda_device *device, const struct nh_cuda_scope *scope) {
     const struct nh_driver *driver = &device->cuda->driver;
     nh_cu_pointer held, none = 0;
-    if (!scope->pushed || atomic_load(&device->held)) return NHOOD_OK;
+    if (!scope->primary || atomic_load(&device->held)) return NHOOD_OK;
     const nhood_status status = allocate(driver, 1, &held);
     if (!status && !atomic_compare_exchange_strong(&device->held, &none, held))
         driver->memory_free(held);
     return status;
 }
 
-/* The stream by which memory is written: the default one may wait for one that a graph is captured from, which fails. All plans in
- * the primary context share it, several threads at once; others have one of their own, which close_stream destroys. */
-static nhood_status open_stream(struct nh_cuda_device *device, const struct nh_cuda_scope *scope,
-                                nh_cu_stream *stream) {
+/* Makes a stream by which memory is written: the default one may wait for one that a graph is captured from, which fails. */
+static nhood_status make_stream(const struct nh_driver *driver, nh_cu_stream *stream) {
+    return nh_driver_check(driver, driver->stream_create(stream, NH_CU_STREAM_NON_BLOCKING),
+                           "stream");
+}
+
+static nhood_status await_stream(const struct nh_driver *driver, nh_cu_stream stream) {
+    return nh_driver_check(driver, driver->stream_synchronize(stream), "copying in");
+}
+
+/* The stream that all plans in the primary context share, several threads at once. */
+static nhood_status shared_stream(struct nh_cuda_device *device, nh_cu_stream *stream) {
     const struct nh_driver *driver = &device->cuda->driver;
-    nh_cu_stream shared = scope->pushed ? atomic_load(&device->uploads) : NULL;
+    nh_cu_stream shared = atomic_load(&device->uploads);
     if (!shared) {
-        const nhood_status status = nh_driver_check(
-            driver, driver->stream_create(stream, NH_CU_STREAM_NON_BLOCKING), "stream");
-        if (status || !scope->pushed ||
-            atomic_compare_exchange_strong(&device->uploads, &shared, *stream))
+        const nhood_status status = make_stream(driver, stream);
+        if (status || atomic_compare_exchange_strong(&device->uploads, &shared, *stream))
             return status;
         driver->stream_destroy(*stream); /* another thread was faster */
     }
@@ -83,20 +89,25 @@ static nhood_status open_stream(struct nh_cuda_device *device, const struct nh_c
     return NHOOD_OK;
 }
 
-static void close_stream(const struct nh_cuda_device *device, const struct nh_cuda_scope *scope,
-                         nh_cu_stream stream) {
-    if (!scope->pushed) device->cuda->driver.stream_destroy(stream);
-}
-
-static nhood_status copy(struct nh_cuda_device *device, const struct nh_cuda_scope *scope,
-                         nh_cu_pointer to, const void *from, size_t bytes) {
+/* Begins to copy what the operation keeps. In the primary context what was begun is waited for when the operation is first executed,
+ * so that planning does not take the 6 us or so that it needs; others have a stream of their own, which is not kept. */
+static nhood_status copy(struct nh_cuda_operation *operation, bool primary) {
+    struct nh_cuda_device *device = operation->device;
     const struct nh_driver *driver = &device->cuda->driver;
     nh_cu_stream stream = NULL;
-    nhood_status status = open_stream(device, scope, &stream);
+    nhood_status status = primary ? shared_stream(device, &stream) : make_stream(driver, &stream);
     if (status) return status;
-    status = nh_driver_check(driver, driver->memory_send(to, from, bytes, stream), "copying in");
-    if (!status) status = nh_driver_check(driver, driver->stream_synchronize(stream), "copying in");
-    close_stream(device, scope, stream);
+    status = nh_driver_check(
+        driver,
+        driver->memory_send(operation->memory, operation->kept, operation->kept_bytes, stream),
+        "copying in");
+    if (primary && !status) {
+        atomic_store(&operation->use->source, operation->kept);
+        operation->kept = NULL;
+    }
+    if (primary) return status;
+    if (!status) status = await_stream(driver, stream);
+    driver->stream_destroy(stream);
     return status;
 }
 
@@ -106,45 +117,71 @@ nhood_status nh_cuda_write_kept(struct nh_cuda_operation *operation) {
     struct nh_cuda_scope scope;
     int mode = NH_CU_CAPTURE_RELAXED;
     if (!operation->kept_bytes || nh_kernel_cache_collects(cuda->kernels)) return NHOOD_OK;
-    operation->captured = nh_allocate(operation->host, sizeof *operation->captured);
-    if (!operation->captured) return NHOOD_ERR_MEMORY;
-    atomic_init(operation->captured, false);
+    operation->use = nh_allocate(operation->host, sizeof *operation->use);
+    if (!operation->use) return NHOOD_ERR_MEMORY;
+    atomic_init(&operation->use->captured, false);
+    atomic_init(&operation->use->source, NULL);
     nhood_status status = nh_cuda_enter(operation->device, true, &scope);
     if (status) return status;
     /* As for loading kernels: in the default mode, a thread of a process that captures a graph could not allocate. */
     driver->capture_mode(&mode);
     status = hold_block(operation->device, &scope);
     if (!status) status = allocate(driver, operation->kept_bytes, &operation->memory);
-    if (!status)
-        status = copy(operation->device, &scope, operation->memory, operation->kept,
-                      operation->kept_bytes);
+    if (!status) status = copy(operation, scope.primary);
     driver->capture_mode(&mode);
     nh_cuda_leave(operation->device, &scope);
-    nh_release(operation->host, operation->kept);
+    if (operation->kept) nh_release(operation->host, operation->kept);
     operation->kept = NULL;
     return status;
 }
 
+nhood_status nh_cuda_await_kept(const struct nh_cuda_operation *operation) {
+    struct nh_cuda_device *device = operation->device;
+    const struct nh_driver *driver = &device->cuda->driver;
+    struct nh_cuda_memory_use *use = operation->use;
+    nh_cu_context popped;
+    int mode = NH_CU_CAPTURE_RELAXED;
+    if (!use || !atomic_load(&use->source)) return NHOOD_OK;
+    /* the caller's context may be another one by now */
+    nhood_status status = nh_driver_check(
+        driver, driver->context_push(atomic_load(&device->primary)), "context push");
+    if (status) return status;
+    driver->capture_mode(&mode);
+    status = await_stream(driver, atomic_load(&device->uploads));
+    driver->capture_mode(&mode);
+    driver->context_pop(&popped);
+    if (status) return status;
+    unsigned char *source =
+        atomic_exchange(&use->source, NULL); /* NULL: another thread was faster */
+    if (source) nh_release(operation->host, source);
+    return NHOOD_OK;
+}
+
 void nh_cuda_note_capture(const struct nh_cuda_operation *operation, nh_cu_stream stream) {
     int status = 0;
-    if (!operation->memory || atomic_load(operation->captured)) return;
+    if (!operation->memory || atomic_load(&operation->use->captured)) return;
     if (operation->device->cuda->driver.stream_captures(stream, &status) == NH_CU_SUCCESS && status)
-        atomic_store(operation->captured, true);
+        atomic_store(&operation->use->captured, true);
 }
 
 void nh_cuda_share_capture(const struct nh_cuda_operation *from,
                            const struct nh_cuda_operation *to) {
-    if (from->captured && to->captured && atomic_load(from->captured))
-        atomic_store(to->captured, true);
+    if (from->use && to->use && atomic_load(&from->use->captured))
+        atomic_store(&to->use->captured, true);
 }
 
 void nh_cuda_release_kept(struct nh_cuda_operation *operation) {
     const struct nh_driver *driver = &operation->device->cuda->driver;
+    struct nh_cuda_memory_use *use = operation->use;
     struct nh_cuda_scope scope;
     int mode = NH_CU_CAPTURE_RELAXED;
-    const bool captured = operation->captured && atomic_load(operation->captured);
     if (operation->kept) nh_release(operation->host, operation->kept);
-    if (operation->captured) nh_release(operation->host, operation->captured);
+    if (!use) return;
+    nh_cuda_await_kept(operation); /* if it fails, its context is gone */
+    const bool captured = atomic_load(&use->captured);
+    unsigned char *source = atomic_load(&use->source);
+    if (source) nh_release(operation->host, source);
+    nh_release(operation->host, use);
     if (captured || !operation->memory || nh_cuda_enter(operation->device, true, &scope)) return;
     driver->capture_mode(&mode);
     driver->memory_free(operation->memory);
