@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct nh_bounded {
@@ -38,23 +39,85 @@ void nh_bounded_destroy(struct nh_bounded *bounded) {
 
 /* ---- making ---- */
 
-/* Builds the config with the least estimate for as many tokens as the bound has, in the longest grids, whose launches serve all
- * lengths. */
-static nhood_status build(nhood_plan *plan, struct nh_request *request) {
-    enum { MOST = 16 };
+/* Estimates are of grids whose axes have these eighths of the longest length, and are odd: few tiles divide them, as they divide few
+ * members'. */
+enum { LEAST_EIGHTHS = 4, SIZES = 4, OF_SIZE = 16 };
+
+/* The problem of a size, which has as many tokens as the bound. Axes that are periodic have the longest length. */
+static nhood_status problem_of_size(const nhood_problem *given, const struct nh_bound *bound,
+                                    int64_t eighths, struct nh_problem *problem) {
+    nhood_problem own = *given;
+    int64_t tokens = 1;
+    memset(own.strides, 0, sizeof own.strides);
+    for (int a = 0; a < given->rank; a++) {
+        const struct nh_axis *longest = &bound->problem.axis[NH_AXES - given->rank + a];
+        const int64_t least = longest->window * longest->dilation,
+                      length = nh_max(least, longest->length * eighths / 8 | 1);
+        own.axis[a].length = longest->periodic ? longest->length : nh_min(length, longest->length);
+        tokens *= own.axis[a].length;
+    }
+    own.batch = nh_max(1, bound->tokens / tokens);
+    return nh_problem_canonical(&own, problem);
+}
+
+/* What a choice takes for all sizes, as far as it can serve them. */
+static double estimate_of_all(const struct nh_choice *choice, const struct nh_device *device,
+                              const struct nh_problem size[SIZES]) {
+    const struct nh_solver *solver = choice->solver;
+    double ns = 0;
+    for (int i = 0; i < SIZES; i++) {
+        struct nh_problem room;
+        const struct nh_problem *view = nh_solver_view(solver, &size[i], &room);
+        ns += nh_solver_refusal(solver, view, device)
+                  ? INFINITY
+                  : solver->estimate(solver, view, device, &choice->config, NULL);
+    }
+    return ns;
+}
+
+static int compare(const void *left, const void *right) {
+    const double a = ((const struct nh_choice *)left)->estimate_ns,
+                 b = ((const struct nh_choice *)right)->estimate_ns;
+    return (a > b) - (a < b);
+}
+
+/* The configs of the fastest candidates of each size, the fastest for all sizes first. */
+static int list(const struct nh_request *request, const struct nh_problem size[SIZES],
+                struct nh_choice choice[SIZES * OF_SIZE]) {
+    struct nh_request own = *request;
+    int count = 0;
+    for (int i = 0; i < SIZES; i++) {
+        own.problem = &size[i];
+        count += nh_planner_list(&own, &choice[count], OF_SIZE);
+    }
+    for (int i = 0; i < count; i++)
+        choice[i].estimate_ns = estimate_of_all(&choice[i], request->device, size);
+    qsort(choice, (size_t)count, sizeof *choice, compare);
+    return count;
+}
+
+/* Builds the config with the least estimate whose launches serve all lengths. */
+static nhood_status build(nhood_plan *plan, const nhood_problem *given,
+                          const struct nh_request *request) {
     struct nh_bounded *bounded = plan->bounded;
-    struct nh_problem all = bounded->bound.problem;
-    struct nh_choice choice[MOST];
-    nhood_status status;
-    all.batch = nh_max(1, bounded->bound.tokens / all.query_tokens);
-    request->problem = &all;
-    request->table = nh_registry_bounded_solvers;
-    status = nh_planner_choose(request, &choice[0]); /* for its refusal */
+    struct nh_problem longest = bounded->bound.problem, size[SIZES];
+    const struct nh_device device = nh_device_for_any_length(request->device);
+    struct nh_request asked = *request;
+    struct nh_choice choice[SIZES * OF_SIZE];
+    nhood_status status = NHOOD_OK;
+    for (int i = 0; !status && i < SIZES; i++)
+        status = problem_of_size(given, &bounded->bound, LEAST_EIGHTHS + i, &size[i]);
+    longest.batch = nh_max(1, bounded->bound.tokens / longest.query_tokens);
+    asked.problem = &longest;
+    asked.device = &device;
+    asked.table = nh_registry_bounded_solvers;
+    if (!status) status = nh_planner_choose(&asked, &choice[0]); /* for its refusal */
     if (status) return status;
-    const int count = nh_planner_list(request, choice, MOST);
+    int count = list(&asked, size, choice);
+    if (!count) count = nh_planner_list(&asked, choice, OF_SIZE);
     for (int i = 0; i < count; i++) {
-        status = nh_registry_bounded(choice[i].solver, &choice[i].config, request->device,
-                                     &bounded->bound, &bounded->operation);
+        status = nh_registry_bounded(choice[i].solver, &choice[i].config, &device, &bounded->bound,
+                                     &bounded->operation);
         if (status == NHOOD_OK) {
             snprintf(plan->description + strlen(plan->description),
                      sizeof plan->description - strlen(plan->description), ": %s, %lld launches",
@@ -66,13 +129,14 @@ static nhood_status build(nhood_plan *plan, struct nh_request *request) {
     return status;
 }
 
-static nhood_status collect(nhood_plan *plan, struct nh_request *request, struct nh_cuda *cuda) {
+static nhood_status collect(nhood_plan *plan, const nhood_problem *given,
+                            struct nh_request *request, struct nh_cuda *cuda) {
     struct nh_bounded *bounded = plan->bounded;
     struct nh_device twin;
     nhood_status status = nh_registry_collect_twin(cuda, request->device, &twin);
     if (status) return status;
     request->device = &twin;
-    status = build(plan, request);
+    status = build(plan, given, request);
     if (bounded->operation) bounded->operation->destroy(bounded->operation);
     bounded->operation = NULL;
     nh_release(bounded->host, twin.backend);
@@ -94,14 +158,14 @@ static nhood_status fill(nhood_plan *plan, int32_t device, const nhood_problem *
         status = nh_error(NHOOD_ERR_ARGUMENT,
                           "options.effort = %d: a plan within a bound is chosen by estimate",
                           (int)options->effort);
-    if (!status && collecting) return collect(plan, &request, collecting);
+    if (!status && collecting) return collect(plan, problem, &request, collecting);
     if (!status) status = nh_context_present(request.device);
     if (status) return status;
     nh_problem_text(&bounded->bound.problem, text, sizeof text);
     snprintf(plan->description, sizeof plan->description,
              "any %lld members of %lld tokens, at most %s, on %s", (long long)bound->members,
              (long long)bound->tokens, text, request.device->info.name);
-    if (request.device->info.kind == NHOOD_DEVICE_CUDA) return build(plan, &request);
+    if (request.device->info.kind == NHOOD_DEVICE_CUDA) return build(plan, problem, &request);
     struct nh_choice choice;
     status = nh_planner_choose(&request, &choice); /* for its refusal */
     bounded->device = device;

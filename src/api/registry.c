@@ -32,7 +32,8 @@ const struct nh_solver *const nh_registry_solvers[] = {
 };
 
 const struct nh_solver *const nh_registry_bounded_solvers[] = {
-    &nh_solver_cuda_fused80, &nh_solver_cuda_split80, &nh_solver_cuda_naive, NULL};
+    &nh_solver_cuda_small, &nh_solver_cuda_fused80, &nh_solver_cuda_split80, &nh_solver_cuda_naive,
+    NULL};
 
 nhood_status nh_registry_open(const nhood_context_options *options, const struct nh_host *host,
                               struct nh_devices *devices) {

@@ -21,6 +21,8 @@ struct nh_device {
     /* Operations are members of a group and have no kernels until the backend makes an operation of the group (group.h); and, for
      * `for_group`, their launches may be those of other members, too. Both only of CUDA. */
     bool kernels_later, for_group;
+    /* With `for_group`: the members' lengths are data, so that launches are to serve all that are legal (cuda_bounded.h). */
+    bool any_length;
     /* what such members' operations take their memory from, and that of the group on CUDA; NULL: each has memory of its own */
     struct nh_arena *arena;
     /* What an estimate's problem stands for: so many members, of which its batch consists. At most 1: none, or a single one. */
@@ -28,6 +30,13 @@ struct nh_device {
     void *
         backend; /* struct nh_cpu * or struct nh_cuda_device *; only the backend's own solvers use it */
 };
+
+/* The device as solvers see it whose launches are for members of any lengths. */
+static inline struct nh_device nh_device_for_any_length(const struct nh_device *device) {
+    struct nh_device any = *device;
+    any.kernels_later = any.for_group = any.any_length = true;
+    return any;
+}
 
 /* A config is a handful of integers. The solver's table of knobs gives their names. */
 #define NH_CONFIG_KNOBS 14

@@ -27,12 +27,13 @@ static void bound_of(const char *text, int64_t members, int64_t tokens, struct n
 
 static nhood_status make(const struct nh_solver *solver, const struct nh_config *config,
                          const char *text, int64_t members, int64_t tokens, struct made *made) {
+    const struct nh_device device = nh_device_for_any_length(&f.device[0]);
     struct nh_config first = {{0}};
     made->operation = NULL;
     bound_of(text, members, tokens, &made->bound);
-    if (!config && solver->candidates(&made->bound.problem, &f.device[0], &first, 1) != 1)
+    if (!config && solver->candidates(&made->bound.problem, &device, &first, 1) != 1)
         return nh_error(NHOOD_ERR_INTERNAL, "no config");
-    return nh_cuda_bounded_build(solver, config ? config : &first, &f.device[0], &made->bound,
+    return nh_cuda_bounded_build(solver, config ? config : &first, &device, &made->bound,
                                  &made->operation);
 }
 
@@ -124,6 +125,31 @@ static void check_backward(void) {
     unmake(&made);
 }
 
+/* Launches whose blocks loop over work tiles: fewer blocks, no tensor maps, and statistics that lie by tokens as members do. */
+static void check_loops(void) {
+    static const char *const texts[] = {
+        "fwd:bf16:b1h2d64:64x64:w7x7", "bwd:bf16:b1h2d64:64x64:w7x7", "bwd:f32:b1h2d32:64x64:w5x5"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct made made;
+        const nhood_status status = make(&nh_solver_cuda_small, NULL, texts[i], 400, 400000, &made);
+        const int launches = i ? 3 : 2;
+        CHECK(!status && made.operation->launches == launches && !run(&made, 400, -1) &&
+                  fake.launch_count == launches && !fake.launch[launches - 1].overlaps == !i,
+              "%s: %d launches, %s", texts[i], fake.launch_count, nhood_last_error());
+        for (int l = 1; !status && l < launches; l++) {
+            /* 4 waves of at most 16 blocks on 132 multiprocessors, a wave or two more as sizes are drawn, and one of each member */
+            const unsigned blocks = fake.launch[l].grid[0];
+            CHECK(blocks >= 4 * 132 && blocks <= 8 * 16 * 132 + 400,
+                  "%s: launch %d of %u blocks for 12,800 work tiles", texts[i], l, blocks);
+            CHECK(!strncmp(fake.launch[l].kernel, "small_", 6) &&
+                      (strstr(fake.launch[l].kernel, "copies") ||
+                       strstr(fake.launch[l].kernel, "turns")),
+                  "%s by %s", texts[i], fake.launch[l].kernel);
+        }
+        unmake(&made);
+    }
+}
+
 /* Launches with tensor maps, or that are otherwise made for a size, are refused. */
 static void check_refusals(void) {
     struct made made;
@@ -132,6 +158,17 @@ static void check_refusals(void) {
     CHECK(status == NHOOD_ERR_UNSUPPORTED && strstr(nhood_last_error(), "depends on lengths"), "%s",
           nhood_last_error());
     unmake(&made);
+    const struct nh_device device = nh_device_for_any_length(&f.device[0]);
+    static const char *const refused[][2] = {{"fwd:f16:b1h2d32:20x20:w5x5:clamp", "clamp"},
+                                             {"fwd:f16:b1h2d32:20x20:w5x5:p10", "periodic"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct nh_problem problem;
+        read_problem(refused[i][0], &problem);
+        const char *reason = nh_solver_refusal(&nh_solver_cuda_small, &problem, &device);
+        CHECK(reason && strstr(reason, refused[i][1]), "%s: %s", refused[i][0], reason);
+        CHECK(!nh_solver_refusal(&nh_solver_cuda_small, &problem, &f.device[0]), "%s alone",
+              refused[i][0]);
+    }
     status = make(&nh_solver_cuda_naive, &rows, "fwd:f32:b1h4096d64:4096x4096:w3x3", 65536,
                   INT64_C(1) << 30, &made);
     CHECK(status == NHOOD_ERR_UNSUPPORTED && strstr(nhood_last_error(), "more than 2^31 blocks"),
@@ -150,7 +187,7 @@ static int64_t blocks_of(const struct nh_cuda_blocks *blocks, const struct nh_bo
         const int64_t dilation = nh_min(bound->problem.axis[a].dilation, length[a]);
         tiles *= dilation * nh_ceil_div(nh_ceil_div(length[a], dilation), blocks->tile[a]);
     }
-    return tiles;
+    return blocks->loop ? nh_ceil_div(tiles, blocks->loop) : tiles;
 }
 
 /* Members of drawn sizes, as many as the bound allows. */
@@ -195,7 +232,7 @@ static void check_grid(const char *text, struct nh_cuda_blocks blocks, int64_t m
     CHECK(worst <= most, "%s: %lld blocks, there may be %lld", text, (long long)most,
           (long long)worst);
     const bool clamps = bound.problem.flags & NHOOD_FLAG_CLAMP_WINDOW;
-    CHECK(most <= (clamps ? 8 : 2) * worst + 2 * blocks.heads,
+    CHECK(most <= (clamps ? 8 : 2) * worst + 2 * blocks.heads + (blocks.loop ? members : 0),
           "%s: %lld blocks of %lld members for at most %lld", text, (long long)most,
           (long long)members, (long long)worst);
     check_mixed(text, &blocks, &bound, most);
@@ -209,10 +246,14 @@ static void check_grids(void) {
                                         "fwd:f16:b1h2d64:9x20x24:w3x3x5:d2x1x3",
                                         "fwd:f16:b1h2d64:60x50:w9x9:d6x1:clamp",
                                         "fwd:f16:b1h2d64:60:w9:d50:clamp"};
-    static const struct nh_cuda_blocks blocks[] = {
-        {.heads = 3, .rows = 16},        {.heads = 3, .rows = 1},
-        {.heads = 2, .tile = {1, 8, 8}}, {.heads = 2, .tile = {1, 1, 64}},
-        {.heads = 1, .tile = {2, 4, 4}}, {.heads = 1, .tile = {1, 1, 1}}};
+    static const struct nh_cuda_blocks blocks[] = {{.heads = 3, .rows = 16},
+                                                   {.heads = 3, .rows = 1},
+                                                   {.heads = 2, .tile = {1, 8, 8}},
+                                                   {.heads = 2, .tile = {1, 1, 64}},
+                                                   {.heads = 1, .tile = {2, 4, 4}},
+                                                   {.heads = 1, .tile = {1, 1, 1}},
+                                                   {.heads = 2, .tile = {1, 8, 8}, .loop = 1},
+                                                   {.heads = 3, .tile = {1, 4, 8}, .loop = 5}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
             check_grid(texts[i], blocks[b], 1000000 / 17, 5000);
@@ -245,6 +286,7 @@ int main(void) {
     CHECK(!fixture_open(&f, ""), "%s", nhood_last_error());
     check_forward();
     check_backward();
+    check_loops();
     check_refusals();
     check_grids();
     fixture_close(&f, "bounds");

@@ -27,6 +27,14 @@ static const char *const problems[] = {
     /* tokens that begin at any element */
     "fwd:f16:b1h1d7v9:60:w13",
     "bwd:f16:b1h1d7v9:40:w5:s2",
+    /* windows of cuda.small: keys near both ends of short axes, steps, causal axes, dilation, volumes, shared heads */
+    "fwd:f16:b1h2d32:23x19:w7x7",
+    "bwd:bf16:b1h2d64:23x19:w7x7",
+    "bwd:f16:b1h4k2d24v40:26x21:w5x4:s2x3",
+    "bwd:bf16:b1h1d32:40x22:w5x5:d3x2:c10",
+    "bwd:f16:b1h1d16:7x9x12:w3x5x3",
+    "bwd:f32:b1h1d32:20x16:w4x6",
+    "bwd:f16:b1h2d32:90:w13",
     /* windows that short axes clamp, dilations longer than an axis */
     "fwd:f16:b1h2d32:20x18:w9x7:s4x1:d2x3:clamp",
     "bwd:f32:b1h2d16:14x18:w9x7:s4x1:d2x5:clamp",
@@ -443,15 +451,16 @@ static void from_a_bundle(nhood_context *context, int32_t device, const char *te
 }
 
 int main(int argc, char **argv) {
-    static const char *const solvers[][4] = {{NULL, "reference"},
-                                             {NULL, "cuda.naive", "cuda.fused80", "cuda.split80"}};
+    static const char *const solvers[][5] = {
+        {NULL, "reference"}, {NULL, "cuda.naive", "cuda.fused80", "cuda.split80", "cuda.small"}};
     nhood_context *context = NULL;
     const nhood_context_options options = {
         .struct_size = sizeof options, .cache = "", .threads = 2};
     const uint64_t seeds = argc > 1 ? (uint64_t)atoi(argv[1]) : 3;
     CHECK(!nhood_context_create(&options, &context), "%s", nhood_last_error());
+    CHECK(nhood_device_count(context) > 1 || !getenv("NHOOD_NVRTC"), "no emulated GPU");
     for (int32_t device = 0; device < nhood_device_count(context); device++)
-        for (int s = 0; s < (device ? 4 : 2); s++)
+        for (int s = 0; s < (device ? 5 : 2); s++)
             for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
                 for (uint64_t seed = 0; seed < (device ? 1 : seeds); seed++)
                     check(context, device, solvers[device != 0][s], problems[i], 100 * seed + i);

@@ -5,7 +5,8 @@
 #include "bound.h"
 
 /* Makes the operation of any members within the bound, by the launches of a solver's config. Fails with what nh_cuda_build fails
- * with, and with UNSUPPORTED if these depend on lengths by more than their grids and shared arguments. */
+ * with, and with UNSUPPORTED if these depend on lengths by more than their grids, shared arguments and tiling. device: as
+ * nh_device_for_any_length says. */
 nhood_status nh_cuda_bounded_build(const struct nh_solver *solver, const struct nh_config *config,
                                    const struct nh_device *device, const struct nh_bound *bound,
                                    struct nh_group_operation **operation);

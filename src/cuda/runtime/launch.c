@@ -265,6 +265,7 @@ nhood_status nh_cuda_build(const struct nh_solver *solver, const struct nh_probl
                                           .arena = device->arena};
     created->aligned = nh_cuda_aligned_tensors(problem);
     created->for_group = device->for_group;
+    created->any_length = device->any_length;
     nhood_status status = nh_cuda_keep_tables(created, problem);
     if (!status) status = solver->add_steps(created, problem, config);
     if (!status && problem->op == NHOOD_OP_BWD && nh_leaves_out_keys(problem))

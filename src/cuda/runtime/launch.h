@@ -119,7 +119,8 @@ struct nh_cuda_operation {
     uint32_t aligned;
     /* It is a member of a group: kernels that serve other grids, too, are preferred. */
     bool for_group;
-    int32_t count; /* of steps, each of which has memory of its own (nh_cuda_step_copy) */
+    bool any_length; /* and lengths are data (any_length of struct nh_device) */
+    int32_t count;   /* of steps, each of which has memory of its own (nh_cuda_step_copy) */
     struct nh_cuda_step *step[NH_CUDA_STEPS];
     /* what the steps' kernels are made from, in the same memory; unused once they are loaded */
     struct nh_kernel_spec *spec[NH_CUDA_STEPS];

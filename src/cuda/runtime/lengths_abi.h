@@ -13,13 +13,16 @@ struct nh_cuda_blocks {
     int rows;
     /* or extents of a block's tile, which lie in one dilation group and one head */
     int tile[3];
+    /* so many tiles of a block, which loops over the member's work tiles; 0: one, without a loop */
+    int loop;
 };
 
 /* A step whose tables are written. In the plan's memory. */
 struct nh_cuda_bounded_step {
     struct nh_cuda_blocks blocks;
     /* In the plan's memory: the arguments of a member of one token. As nh_cuda_members.arguments, but that all strides of axes are
-     * those from a token to the next, and lengths those of the bound. */
+     * those from a token to the next, and lengths those of the bound. Kernels with a loop have struct nh_cuda_tiling behind the
+     * shared part. */
     long long arguments;
     /* in the workspace: what nh_cuda_members points to */
     long long to_arguments, to_member, to_place;

@@ -23,18 +23,23 @@ static const struct nh_knob knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
+static enum nh_small_serves serves_of(bool for_group, bool any_length) {
+    return any_length ? NH_SMALL_ANY_LENGTH : for_group ? NH_SMALL_GROUP : NH_SMALL_ONE;
+}
+
 static bool work(const struct nh_problem *given, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
     struct nh_problem room;
     const struct nh_problem *problem =
-        nh_small_turned(given, device->for_group, config->value, &room);
+        nh_small_turned(given, device->for_group && !device->any_length, config->value, &room);
     struct nh_small_launch launch[NH_SMALL_LAUNCHES];
     bool boxes = false; /* known to be possible */
     nh_work_start(work,
                   problem->op == NHOOD_OP_FWD ? NH_OPERATION_SMALL_FORWARD
                                               : NH_OPERATION_SMALL_BACKWARD,
                   problem);
-    nh_small_launches_of(problem, device->backend, config->value, device->for_group, launch);
+    nh_small_launches_of(problem, device->backend, config->value,
+                         serves_of(device->for_group, device->any_length), launch);
     for (int i = 0; i < nh_small_launches(problem); i++) {
         if (!launch[i].config.min_blocks || (device->for_group && !nh_small_hosts(&launch[i])))
             return false;
@@ -50,7 +55,6 @@ static bool work(const struct nh_problem *given, const struct nh_device *device,
 /* ---- refusal ---- */
 
 static const char *refuse(const struct nh_problem *problem, const struct nh_device *device) {
-    (void)device;
     const bool backward = problem->op == NHOOD_OP_BWD, f32 = problem->dtype == NHOOD_DTYPE_F32;
     const int64_t multiple = f32 ? 32 : 8;
     if (!backward && problem->op != NHOOD_OP_FWD) return "only the forward and the backward pass";
@@ -64,6 +68,10 @@ static const char *refuse(const struct nh_problem *problem, const struct nh_devi
     if (backward && fabs(problem->scale) < NH_SMALL_LEAST_SCALE)
         return "the scale is less than 1e-30, which LSE is divided by";
     if (problem->extra_tokens) return "no extra tokens";
+    if (device->any_length && (problem->flags & NHOOD_FLAG_CLAMP_WINDOW))
+        return "windows that short axes clamp, of lengths that are data";
+    if (device->any_length && nh_problem_periodic(problem))
+        return "an axis is periodic, and its length is data";
     if (problem->has_bias && problem->bias_count > MOST_BIAS)
         return "a head's bias table has more than 4096 entries";
     if (nh_cuda_vector(problem, UINT32_MAX) * (int64_t)nh_dtype_bytes(problem->dtype) < 16)
@@ -231,6 +239,10 @@ static nhood_status add_launch(struct nh_cuda_operation *operation, struct nh_sm
     step->wave_blocks = (launch->config.slots && !launch->for_group) || bias_gradient
                             ? 0
                             : nh_min(wave, grouped_wave(device, step));
+    if (!nh_small_fetches(launch)) {
+        step->blocks = (struct nh_cuda_blocks){.heads = keys ? problem->kv_heads : problem->heads};
+        memcpy(step->blocks.tile, launch->config.rows, sizeof launch->config.rows);
+    }
     step->shares =
         nh_max(1, llrint(NH_TILE_SHARES * (double)step->work_tiles *
                          nh_small_counted_tiles(launch) / small_warp_tiles(&launch->config)));
@@ -246,10 +258,11 @@ static void make_launches(const struct nh_cuda_operation *operation,
                           const struct nh_problem *problem, const int32_t *value,
                           struct nh_small_launch *launch) {
     struct nh_small_launch alone[NH_SMALL_LAUNCHES];
-    nh_small_launches_of(problem, operation->device, value, operation->for_group, launch);
-    for (int i = 0; operation->for_group && i < nh_small_launches(problem); i++) {
+    const enum nh_small_serves serves = serves_of(operation->for_group, operation->any_length);
+    nh_small_launches_of(problem, operation->device, value, serves, launch);
+    for (int i = 0; serves == NH_SMALL_GROUP && i < nh_small_launches(problem); i++) {
         if (launch[i].config.min_blocks) continue;
-        nh_small_launches_of(problem, operation->device, value, false, alone);
+        nh_small_launches_of(problem, operation->device, value, NH_SMALL_ONE, alone);
         launch[i] = alone[i];
     }
 }
@@ -258,7 +271,8 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
                               const struct nh_config *config) {
     const int32_t *value = config->value;
     struct nh_problem room;
-    const struct nh_problem *problem = nh_small_turned(given, operation->for_group, value, &room);
+    const bool turns = operation->for_group && !operation->any_length;
+    const struct nh_problem *problem = nh_small_turned(given, turns, value, &room);
     const uint32_t distinct = nh_sm90_distinct(problem, NH_SMALL_ROWS);
     const bool alike = !(distinct & (distinct - 1));
     struct nh_small_launch launch[NH_SMALL_LAUNCHES];
@@ -267,7 +281,12 @@ static nhood_status add_steps(struct nh_cuda_operation *operation, const struct 
     nh_cuda_step_init(&step, problem);
     if (problem->op == NHOOD_OP_FWD) return add_launch(operation, &launch[0], alike, &step);
     size_t rows = (size_t)(problem->batch * problem->heads * problem->query_tokens);
-    nh_cuda_bind_stats(&step, problem, nh_cuda_reserve(operation, rows * SMALL_STATISTICS_BYTES));
+    const size_t statistics = nh_cuda_reserve(operation, rows * SMALL_STATISTICS_BYTES);
+    if (operation->any_length) /* members follow each other, so a token has the rows of all heads */
+        nh_cuda_bind_workspace(&step, problem, NH_DELTA, statistics,
+                               SMALL_STATISTICS_BYTES / (int)sizeof(float));
+    else
+        nh_cuda_bind_stats(&step, problem, statistics);
     nhood_status status = add_launch(operation, &launch[0], alike, &step);
     step.outputs = NH_BIT(D_K) | NH_BIT(D_V);
     step.overlaps = true;

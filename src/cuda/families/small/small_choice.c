@@ -143,6 +143,7 @@ struct choice {
 };
 
 bool nh_small_boxes_possible(const struct nh_problem *problem, const struct nh_device *device) {
+    if (device->any_length) return false;
     int64_t bytes = problem->dim * (int64_t)nh_dtype_bytes(problem->dtype);
     if (problem->dim != problem->dim_v || (bytes != 64 && bytes != 128) || nh_sm90_folds(problem))
         return false;
@@ -300,6 +301,7 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     bool keys = pass == SMALL_BY_KEY;
     choice->begun = nh_small_begin(problem, device->backend, pass);
     choice->begun.for_group = device->for_group && !nh_small_has_region(problem);
+    choice->begun.any_length = device->any_length;
     choice->grouped = device->for_group;
     choice->boxes = nh_small_boxes_possible(problem, device);
     choice->any = any;
@@ -425,7 +427,7 @@ bool nh_small_can_run(const struct nh_small_launch *launch) {
 
 /* Makes a launch, with config.min_blocks as nh_small_launches_of. */
 static void make(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                 enum small_pass pass, const int32_t *value, bool for_group,
+                 enum small_pass pass, const int32_t *value, enum nh_small_serves serves,
                  struct nh_small_launch *launch) {
     const bool keys = pass == SMALL_BY_KEY;
     const int32_t *work_tile = value + (keys ? NH_SMALL_KEY_TILE : NH_SMALL_QUERY_TILE);
@@ -436,7 +438,8 @@ static void make(const struct nh_problem *problem, const struct nh_cuda_device *
         .warp_tile = {s0, s1, 16 / (s0 * s1)},
     };
     struct nh_small_launch begun = nh_small_begin(problem, cuda, pass), boxed;
-    begun.for_group = for_group;
+    begun.for_group = serves != NH_SMALL_ONE;
+    begun.any_length = serves == NH_SMALL_ANY_LENGTH;
     const enum small_pipeline pipeline =
         (enum small_pipeline)value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE];
     *launch = begun;
@@ -447,12 +450,13 @@ static void make(const struct nh_problem *problem, const struct nh_cuda_device *
 }
 
 static void make_all(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                     const int32_t *value, bool for_group, struct nh_small_launch *launch) {
+                     const int32_t *value, enum nh_small_serves serves,
+                     struct nh_small_launch *launch) {
     if (problem->op == NHOOD_OP_FWD) {
-        make(problem, cuda, SMALL_FORWARD, value, for_group, &launch[0]);
+        make(problem, cuda, SMALL_FORWARD, value, serves, &launch[0]);
     } else {
-        make(problem, cuda, SMALL_BY_QUERY, value, for_group, &launch[0]);
-        make(problem, cuda, SMALL_BY_KEY, value, for_group, &launch[1]);
+        make(problem, cuda, SMALL_BY_QUERY, value, serves, &launch[0]);
+        make(problem, cuda, SMALL_BY_KEY, value, serves, &launch[1]);
     }
 }
 
@@ -511,7 +515,7 @@ static void make_once(const struct nh_problem *problem, const struct nh_cuda_dev
         }
         return;
     }
-    make_all(problem, cuda, value, true, launch);
+    make_all(problem, cuda, value, NH_SMALL_GROUP, launch);
     memset(made, 0, sizeof made);
     for (int i = 0; i < count; i++)
         made[i] = launch[i].config;
@@ -519,11 +523,11 @@ static void make_once(const struct nh_problem *problem, const struct nh_cuda_dev
 }
 
 void nh_small_launches_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t *value, bool for_group,
+                          const int32_t *value, enum nh_small_serves serves,
                           struct nh_small_launch launch[NH_SMALL_LAUNCHES]) {
-    const bool grouped = for_group && !nh_small_has_region(problem);
-    if (grouped && cuda->memo)
+    if (nh_small_has_region(problem)) serves = NH_SMALL_ONE;
+    if (serves == NH_SMALL_GROUP && cuda->memo)
         make_once(problem, cuda, value, launch);
     else
-        make_all(problem, cuda, value, grouped, launch);
+        make_all(problem, cuda, value, serves, launch);
 }

@@ -21,11 +21,16 @@ enum {
  * the additive mask until it hides nothing. */
 #define NH_SMALL_LEAST_SCALE 1e-30
 
+/* Which grids a launch is to serve: those of the problem's lengths, those of a group whose members may have launches of their own,
+ * or all that a bound allows. */
+enum nh_small_serves { NH_SMALL_ONE, NH_SMALL_GROUP, NH_SMALL_ANY_LENGTH };
+
 struct nh_small_launch {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
-    /* The kernel is to serve grids of other lengths, too: boxes are as large as long axes need. */
-    bool for_group;
+    /* The kernel is to serve grids of other lengths, too: boxes are as large as long axes need. any_length: and as large as any
+     * legal length needs; then halos are not fetched by the copy engine, whose tensor maps the lengths would change. */
+    bool for_group, any_length;
     struct small_config config;    /* without layouts of tensor maps, which plans set */
     double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
 };
@@ -143,9 +148,9 @@ static inline int nh_small_launches(const struct nh_problem *problem) {
 }
 
 /* The launches of a config's knobs. Where there is none, its config.min_blocks is 0: no block fits, or the halo exceeds shared memory,
- * or is to roll in a launch for a group (for_group) and cannot on this grid. */
+ * or is to roll in a launch for a group and cannot on this grid. */
 void nh_small_launches_of(const struct nh_problem *problem, const struct nh_cuda_device *cuda,
-                          const int32_t *value, bool for_group,
+                          const int32_t *value, enum nh_small_serves serves,
                           struct nh_small_launch launch[NH_SMALL_LAUNCHES]);
 
 /* Tensors of rows, as bits. */

@@ -99,6 +99,7 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
         const int64_t more = launch->for_group && even ? axis->window / 2 : 0;
         if (axis->stride > 1 || warp_tile % 2 || places > KIND_PLACES ||
             columns > warp_tile + axis->window + more ||
+            (launch->any_length && axis->dilation > 1) ||
             (!rolls && launch->config.rows[a] - warp_tile + columns > launch->config.halo[a]) ||
             !(axis->windows.kind ? table_kinds_suffice(launch, a, rolls)
                                  : kinds_suffice(axis, warp_tile, columns)) ||

@@ -227,6 +227,23 @@ static int64_t more_queries(const struct nh_small_launch *launch, int a, int32_t
                : more;
 }
 
+/* The most columns that `rows` rows see along an axis of any legal length up to its own. Dilation groups are axes without dilation
+ * that have all lengths from the window on, and what rows see of a long one, they see of a shorter one, too. */
+static int64_t columns_of_any_length(const struct nh_axis *axis, int32_t rows, bool keys) {
+    const int64_t longest = nh_longest_group(axis);
+    int64_t most = 1;
+    if (!keys && axis->stride == 1) return rows - 1 + axis->window;
+    for (int64_t length = axis->window; length <= longest; length++) {
+        struct nh_axis group = *axis;
+        if (representative_length(axis, length, rows) < length) break;
+        group.dilation = 1;
+        group.length = length;
+        group.query = group.key = group.key_tensor = (struct nh_box){0, length};
+        most = nh_max(most, nh_tile_count(&group, rows, 1, keys).halo);
+    }
+    return most;
+}
+
 /* The columns that `rows` rows see along an axis, at most if windows are cut on a long one; where the kernel is to serve other
  * lengths, too, those of a long axis, unless a short one has more, whose rows are near both ends. Keys near the end have half a
  * window more queries, and how many of them are in one tile depends on the length: the most there may be serve all. */
@@ -235,6 +252,7 @@ static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t r
     const bool grouped = launch->for_group && a >= NH_AXES - launch->problem->rank;
     const struct nh_axis *axis = &launch->problem->axis[a];
     if (is_unit(launch->problem, a)) return 1;
+    if (launch->any_length) return columns_of_any_length(axis, rows, keys);
     const int64_t grouped_keys = rows - 1 + axis->window + more_queries(launch, a, rows);
     /* A plan of a group asks for each member: what serves all lengths needs no count where windows have no steps, and no tile of
      * keys is near both ends. */
@@ -366,10 +384,14 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
         int64_t halo = columns_of(launch, a, config->rows[a]);
         if (halo > MOST_HALO_ROWS) return false;
         config->columns[a] = (int)columns_of(launch, a, config->warp_tile[a]);
+        /* the most columns of both need not be of the same length, and masks by kinds ask for boxes within the halo */
+        if (launch->any_length)
+            halo = nh_max(halo, config->rows[a] - config->warp_tile[a] + config->columns[a]);
         config->halo[a] = (int)halo;
         if (pipeline == SMALL_BOXES) set_shift(launch, a);
         set_ends(launch, a, pipeline);
-        dense = dense && (is_unit(launch->problem, a) || all_see(axis, keys, config->columns[a]));
+        dense = dense && (is_unit(launch->problem, a) ||
+                          (!launch->any_length && all_see(axis, keys, config->columns[a])));
     }
     nh_small_count_tiles(launch);
     if (pipeline == SMALL_BOXES) close_gaps(config);

@@ -49,36 +49,51 @@ NH_DEVICE bool nh_read_member(const nh_cuda_lengths &p, int member, nh_member_ax
     return none || (legal && read.tokens > 0);
 }
 
+/* Both are positive. A division of 64 bits takes some hundred instructions. */
+NH_DEVICE long long nh_ceil_div(long long number, long long by) {
+    const long long above = number + by - 1;
+    return (above | by) >> 32 ? above / by : (unsigned)above / (unsigned)by;
+}
+
+/* The tiles of a dilation group of a member along an axis. */
+NH_DEVICE long long nh_tiles_of(const nh_cuda_blocks &blocks, const nh_cuda_axis &axis, int a) {
+    return nh_ceil_div(nh_ceil_div(axis.length, axis.dilation), blocks.tile[a]);
+}
+
+NH_DEVICE long long nh_work_tiles_of(const nh_cuda_blocks &blocks, const nh_member_axes &member) {
+    long long tiles = blocks.heads;
+    for (int a = 0; a < 3; a++)
+        tiles *= member.axis[a].dilation * nh_tiles_of(blocks, member.axis[a], a);
+    return tiles;
+}
+
 /* The blocks of a member in a launch. */
 NH_DEVICE long long nh_blocks_of(const nh_cuda_blocks &blocks, const nh_member_axes &member) {
     if (member.tokens == 0) return 0;
-    if (blocks.rows) return (blocks.heads * member.tokens + blocks.rows - 1) / blocks.rows;
-    long long tiles = blocks.heads;
-    for (int a = 0; a < 3; a++) {
-        const nh_cuda_axis &axis = member.axis[a];
-        const long long longest = (axis.length + axis.dilation - 1) / axis.dilation;
-        tiles *= axis.dilation * ((longest + blocks.tile[a] - 1) / blocks.tile[a]);
-    }
-    return tiles;
+    if (blocks.rows) return nh_ceil_div(blocks.heads * member.tokens, blocks.rows);
+    const long long tiles = nh_work_tiles_of(blocks, member);
+    return blocks.loop ? nh_ceil_div(tiles, blocks.loop) : tiles;
 }
 
 /* Adds up what the threads have: each gets the sum up to its own, and *total is that of all. Called by the whole
  * block. */
 NH_DEVICE long long nh_sum_up(long long own, long long *total) {
-    __shared__ long long sum[NH_LENGTHS_THREADS];
-    const int thread = (int)threadIdx.x;
-    sum[thread] = own;
-    __syncthreads();
-    for (int step = 1; step < NH_LENGTHS_THREADS; step *= 2) {
-        const long long before = thread >= step ? sum[thread - step] : 0;
-        __syncthreads();
-        sum[thread] += before;
-        __syncthreads();
+    enum { WARPS = NH_LENGTHS_THREADS / 32 };
+    __shared__ long long sum[WARPS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    for (int step = 1; step < 32; step *= 2) {
+        const long long before = __shfl_sync(~0u, own, (lane - step) & 31);
+        if (lane >= step) own += before;
     }
-    const long long up_to = sum[thread];
-    *total = sum[NH_LENGTHS_THREADS - 1];
+    __syncthreads(); /* the sums of the call before have been read */
+    if (lane == 31) sum[warp] = own;
     __syncthreads();
-    return up_to;
+    *total = 0;
+    for (int i = 0; i < WARPS; i++) {
+        if (i < warp) own += sum[i];
+        *total += sum[i];
+    }
+    return own;
 }
 
 /* Where a member begins: the tokens before it, and in every step the blocks. */
@@ -131,8 +146,10 @@ NH_DEVICE void nh_write_arguments(const nh_cuda_lengths &p, const nh_cuda_bounde
     const int lane = (int)threadIdx.x % 32;
     const char *from = p.memory + step.arguments;
     char *to = p.workspace + step.to_arguments + (long long)member * p.argument_bytes;
-    for (int i = lane; i < p.argument_bytes / 8; i += 32)
-        ((long long *)to)[i] = ((const long long *)from)[i];
+    const long long *__restrict__ words = (const long long *)from;
+    long long *__restrict__ own_words = (long long *)to;
+    _Pragma("unroll 4") for (int i = lane; i < p.argument_bytes / 8; i += 32) /* several loads at a time */
+        own_words[i] = words[i];
     __syncwarp();
     const nh_cuda_args *shared = (const nh_cuda_args *)from;
     nh_cuda_args *args = (nh_cuda_args *)to;
@@ -143,9 +160,15 @@ NH_DEVICE void nh_write_arguments(const nh_cuda_lengths &p, const nh_cuda_bounde
     }
     if (lane < 3) args->axis[lane] = own.axis[lane];
     if (lane == 3) args->window_count = own.axis[0].window * own.axis[1].window * own.axis[2].window;
+    nh_cuda_region *const region = (nh_cuda_region *)(args + 1);
     if (lane < 3 && step.regions) {
         const nh_cuda_box whole = {0, own.axis[lane].length};
-        ((nh_cuda_region *)(args + 1))[lane] = {whole, whole};
+        region[lane] = {whole, whole};
+    }
+    if (step.blocks.loop) {
+        nh_cuda_tiling &tiling = *(nh_cuda_tiling *)(step.regions ? (void *)(region + 3) : region);
+        if (lane < 3) tiling.tiles[lane] = (int)nh_tiles_of(step.blocks, own.axis[lane], lane);
+        if (lane == 3) tiling.work_tiles = own.tokens ? (int)nh_work_tiles_of(step.blocks, own) : 0;
     }
 }
 

@@ -137,7 +137,8 @@ __device__ __forceinline__ bool nh_take_work_tiles(const nh_cuda_members &member
     return true;
 }
 
-/* Calls work() for the block's member or, if work tiles are dealt, for one member after the other. */
+/* Calls work() for the block's member or, if work tiles are dealt, for one member after the other. Where lengths are
+ * data, blocks that no member needs end here. */
 template <int MAPS, class Args, class Work>
 __device__ __forceinline__ void nh_run_members(const nh_cuda_members &members, Args &args, const Work &work) {
     if constexpr (NH_DEALS) {
@@ -148,6 +149,7 @@ __device__ __forceinline__ void nh_run_members(const nh_cuda_members &members, A
             __syncthreads();
         }
     } else {
+        if (NH_MEMBERS == 2 && blockIdx.x >= members.member[members.members].first_block) return;
         nh_take_member<MAPS>(members, nh_member_of_block(members), &args);
         work();
     }
