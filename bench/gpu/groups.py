@@ -4,10 +4,11 @@
     bench/gpu/groups.py [--device cpu] [--small | --full] [--json FILE]
 
 Each row times, in turn within one run, a group, the loop of calls that it replaces, and one problem of as many tokens with the same
-window (or, for sets of heads, the mean of the windows alone); forward, and forward with gradients. With CUDA all of them also as
-replayed CUDA graphs. The plans of the group are made before; what making one costs is timed for a fresh set of
-sizes, forward and backward. --small: a few samples, for trying it; --full: 8 clips and 64 recordings, whose kernels take minutes to compile, instead of 3 and
-12. Kernels of all samples are compiled at a time, on all cores, before anything is timed. Times are milliseconds.
+window (or, for sets of heads, the windows alone); on CUDA also samples whose lengths are data within a bound; forward, and forward
+with gradients. With CUDA all of them also as replayed CUDA graphs. The plans of the group are made before; what making one costs is
+timed for a fresh set of sizes, forward and backward. --small: a few samples, for trying it; --full: 8 clips and 64 recordings, whose
+kernels take minutes to compile, instead of 3 and 12. Kernels of all samples are compiled at a time, on all cores, before anything is
+timed. Times are milliseconds.
 
 Needs the package and torch: installed, or PYTHONPATH=bindings/python in a source tree that is built.
 """
@@ -122,12 +123,20 @@ def of_samples(name: str, layouts: list[Any], heads: int, dim: int, window: Any,
     def one(query: Any, key: Any, value: Any) -> Any:
         return attend(query, key, value, window)
 
+    lengths, bound = torch.tensor(layouts, device=device), tuple(max(axis) for axis in zip(*layouts))
+
+    def bounded(query: Any, key: Any, value: Any) -> Any:
+        return nt.neighborhood_attention_varlen(query, key, value, window, layouts=lengths, bound=bound)
+
     packed = drawn((1, tokens), heads, dim, device, dtype)
     whole = drawn((1, *one_grid(layouts, window)), heads, dim, device, dtype)
     if device != "cpu":
         alone = [(one, drawn((1, *layout), heads, dim, device, dtype)) for layout in set(layouts)]
-        compile_all([(group, packed), (one, whole), *alone])
-    row = timed(name, {"group": (group, packed), "loop": (loop, packed), "one problem": (one, whole)}, device, turns)
+        compile_all([(group, packed), (one, whole), (bounded, packed), *alone])
+    ways = {"group": (group, packed), "loop": (loop, packed), "one problem": (one, whole)}
+    if device != "cpu":
+        ways["within a bound"] = (bounded, packed)
+    row = timed(name, ways, device, turns)
     row["tokens"], row["samples"] = tokens, len(layouts)
     row["first calls with new sizes"] = first_calls(layouts, heads, dim, window, device, dtype)
     return row
