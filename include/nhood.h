@@ -637,7 +637,9 @@ typedef struct nhood_io {
  * extra_tokens > 0, and BIAS only if has_bias. LSE of fwd, D_LSE, and every D_* output of bwd are optional: NULL leaves them
  * out. Outputs must not overlap inputs or each other. Two executes at the same time need two workspaces.
  *
- * CUDA: enqueues the work and returns. It does not allocate, compile or synchronise, and so may be captured into a CUDA graph.
+ * CUDA: enqueues the work and returns. It does not allocate, compile or synchronise, and so may be captured into a CUDA graph. But
+ * the first execute of a plan with memory of its own on the device (window tables, groups) waits until planning's copy to it has
+ * ended, some 10 us after the plan was made.
  * CPU: returns when the result is complete. Neither the result of a plan nor, without wisdom (which is kept for each number of
  * threads), the choice of the plan depends on the number of threads.
  *

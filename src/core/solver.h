@@ -44,7 +44,8 @@ struct nh_config {
     int32_t value[NH_CONFIG_KNOBS];
 };
 
-/* What a plan executes. `run` only computes or enqueues; it does not allocate, compile or lock. */
+/* What a plan executes. `run` only computes or enqueues; it does not allocate, compile or lock. The first one may wait for what `build`
+ * has left under way. */
 struct nh_operation {
     size_t workspace_bytes;
     nhood_status (*run)(const struct nh_operation *operation, const nhood_io *io);
