@@ -58,9 +58,10 @@ static int64_t block_warps(const struct nh_small_launch *launch) {
  * the copy engine have many warps: such a block is taken only if the compiler need not spill. */
 static int64_t residents_of(const struct nh_small_launch *launch) {
     enum { MOST_RESIDENTS = 16, MOST_WARPS = 48 };
-    const int64_t shared_bytes = small_shared_bytes(&launch->config);
+    const int64_t shared_bytes =
+        small_shared_bytes(&launch->config) + (launch->for_group ? NH_MEMBER_SHARED_BYTES : 0);
     const int64_t by_shared = nh_cuda_residents_by_shared(launch->cuda, shared_bytes);
-    if (!by_shared || shared_bytes > nh_cuda_block_room(launch->cuda, launch->for_group)) return 0;
+    if (!by_shared || shared_bytes > launch->cuda->shared_bytes_per_block) return 0;
     int64_t wanted = registers_of(launch), warps = block_warps(launch);
     int64_t by_registers =
         NH_CUDA_REGISTERS / (32 * warps * nh_min(nh_ceil_div(wanted, 8) * 8, 256));
