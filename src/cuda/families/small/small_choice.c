@@ -510,6 +510,7 @@ static void make_once(const struct nh_problem *problem, const struct nh_cuda_dev
             launch[i].problem = problem;
             launch[i].cuda = cuda;
             launch[i].for_group = true;
+            launch[i].any_length = false;
             launch[i].config = made[i];
             if (made[i].min_blocks) nh_small_count_tiles(&launch[i]);
         }
