@@ -28,7 +28,7 @@ static bool set_lengths(uint64_t *random, const nhood_problem *of, struct nh_pro
 static bool same_launch(const struct nh_small_launch *a, const struct nh_small_launch *b) {
     return !memcmp(&a->config, &b->config, sizeof a->config) && a->work_tiles == b->work_tiles &&
            a->warp_tiles == b->warp_tiles && a->problem == b->problem && a->cuda == b->cuda &&
-           a->for_group == b->for_group && a->any_length == b->any_length;
+           a->serves == b->serves;
 }
 
 /* Blocks that are resident at a time have room for themselves and what each keeps for its member. */

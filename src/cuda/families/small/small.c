@@ -23,23 +23,18 @@ static const struct nh_knob knobs[] = {
 #undef KNOB
     {NULL, NULL}};
 
-static enum nh_small_serves serves_of(bool for_group, bool any_length) {
-    return any_length ? NH_SMALL_ANY_LENGTH : for_group ? NH_SMALL_GROUP : NH_SMALL_ONE;
-}
-
 static bool work(const struct nh_problem *given, const struct nh_device *device,
                  const struct nh_config *config, struct nh_work *work) {
+    const enum nh_small_serves serves = nh_small_serves_of(device->for_group, device->any_length);
     struct nh_problem room;
-    const struct nh_problem *problem =
-        nh_small_turned(given, device->for_group && !device->any_length, config->value, &room);
+    const struct nh_problem *problem = nh_small_turned(given, serves, config->value, &room);
     struct nh_small_launch launch[NH_SMALL_LAUNCHES];
     bool boxes = false; /* known to be possible */
     nh_work_start(work,
                   problem->op == NHOOD_OP_FWD ? NH_OPERATION_SMALL_FORWARD
                                               : NH_OPERATION_SMALL_BACKWARD,
                   problem);
-    nh_small_launches_of(problem, device->backend, config->value,
-                         serves_of(device->for_group, device->any_length), launch);
+    nh_small_launches_of(problem, device->backend, config->value, serves, launch);
     for (int i = 0; i < nh_small_launches(problem); i++) {
         if (!launch[i].config.min_blocks || (device->for_group && !nh_small_hosts(&launch[i])))
             return false;
@@ -236,7 +231,7 @@ static nhood_status add_launch(struct nh_cuda_operation *operation, struct nh_sm
     step->grid[0] = nh_max(blocks / launch->config.near_heads, 1) * launch->config.near_heads;
     const bool bias_gradient = launch->config.pass == SMALL_BY_QUERY && problem->has_bias;
     /* sums of the bias's gradient are a block's own, and where halos roll only kernels for groups take any run of work tiles */
-    step->wave_blocks = (launch->config.slots && !launch->for_group) || bias_gradient
+    step->wave_blocks = (launch->config.slots && !nh_small_is_grouped(launch)) || bias_gradient
                             ? 0
                             : nh_min(wave, grouped_wave(device, step));
     if (!nh_small_fetches(launch)) {
@@ -255,10 +250,9 @@ static nhood_status add_launch(struct nh_cuda_operation *operation, struct nh_sm
 
 /* Makes the launches of a member of a group, or those of the problem alone where a group has none. */
 static void make_launches(const struct nh_cuda_operation *operation,
-                          const struct nh_problem *problem, const int32_t *value,
-                          struct nh_small_launch *launch) {
+                          const struct nh_problem *problem, enum nh_small_serves serves,
+                          const int32_t *value, struct nh_small_launch *launch) {
     struct nh_small_launch alone[NH_SMALL_LAUNCHES];
-    const enum nh_small_serves serves = serves_of(operation->for_group, operation->any_length);
     nh_small_launches_of(problem, operation->device, value, serves, launch);
     for (int i = 0; serves == NH_SMALL_GROUP && i < nh_small_launches(problem); i++) {
         if (launch[i].config.min_blocks) continue;
@@ -270,19 +264,21 @@ static void make_launches(const struct nh_cuda_operation *operation,
 static nhood_status add_steps(struct nh_cuda_operation *operation, const struct nh_problem *given,
                               const struct nh_config *config) {
     const int32_t *value = config->value;
+    const enum nh_small_serves serves =
+        nh_small_serves_of(operation->for_group, operation->any_length);
     struct nh_problem room;
-    const bool turns = operation->for_group && !operation->any_length;
-    const struct nh_problem *problem = nh_small_turned(given, turns, value, &room);
+    const struct nh_problem *problem = nh_small_turned(given, serves, value, &room);
     const uint32_t distinct = nh_sm90_distinct(problem, NH_SMALL_ROWS);
     const bool alike = !(distinct & (distinct - 1));
     struct nh_small_launch launch[NH_SMALL_LAUNCHES];
     struct nh_cuda_step step;
-    make_launches(operation, problem, value, launch);
+    make_launches(operation, problem, serves, value, launch);
     nh_cuda_step_init(&step, problem);
     if (problem->op == NHOOD_OP_FWD) return add_launch(operation, &launch[0], alike, &step);
     size_t rows = (size_t)(problem->batch * problem->heads * problem->query_tokens);
     const size_t statistics = nh_cuda_reserve(operation, rows * SMALL_STATISTICS_BYTES);
-    if (operation->any_length) /* members follow each other, so a token has the rows of all heads */
+    if (serves ==
+        NH_SMALL_ANY_LENGTH) /* members follow each other, so a token has the rows of all heads */
         nh_cuda_bind_workspace(&step, problem, NH_DELTA, statistics,
                                SMALL_STATISTICS_BYTES / (int)sizeof(float));
     else

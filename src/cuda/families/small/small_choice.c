@@ -300,8 +300,8 @@ static void choose(const struct nh_problem *problem, const struct nh_device *dev
     struct boxes boxes;
     bool keys = pass == SMALL_BY_KEY;
     choice->begun = nh_small_begin(problem, device->backend, pass);
-    choice->begun.for_group = device->for_group && !nh_small_has_region(problem);
-    choice->begun.any_length = device->any_length;
+    if (!nh_small_has_region(problem))
+        choice->begun.serves = nh_small_serves_of(device->for_group, device->any_length);
     choice->grouped = device->for_group;
     choice->boxes = nh_small_boxes_possible(problem, device);
     choice->any = any;
@@ -438,8 +438,7 @@ static void make(const struct nh_problem *problem, const struct nh_cuda_device *
         .warp_tile = {s0, s1, 16 / (s0 * s1)},
     };
     struct nh_small_launch begun = nh_small_begin(problem, cuda, pass), boxed;
-    begun.for_group = serves != NH_SMALL_ONE;
-    begun.any_length = serves == NH_SMALL_ANY_LENGTH;
+    begun.serves = serves;
     const enum small_pipeline pipeline =
         (enum small_pipeline)value[keys ? NH_SMALL_KEY_PIPELINE : NH_SMALL_PIPELINE];
     *launch = begun;
@@ -509,8 +508,7 @@ static void make_once(const struct nh_problem *problem, const struct nh_cuda_dev
         for (int i = 0; i < count; i++) {
             launch[i].problem = problem;
             launch[i].cuda = cuda;
-            launch[i].for_group = true;
-            launch[i].any_length = false;
+            launch[i].serves = NH_SMALL_GROUP;
             launch[i].config = made[i];
             if (made[i].min_blocks) nh_small_count_tiles(&launch[i]);
         }

@@ -21,16 +21,24 @@ enum {
  * the additive mask until it hides nothing. */
 #define NH_SMALL_LEAST_SCALE 1e-30
 
-/* Which grids a launch is to serve: those of the problem's lengths, those of a group whose members may have launches of their own,
- * or all that a bound allows. */
-enum nh_small_serves { NH_SMALL_ONE, NH_SMALL_GROUP, NH_SMALL_ANY_LENGTH };
+/* Which grids a launch is to serve. */
+enum nh_small_serves {
+    NH_SMALL_ONE,   /* that of the problem */
+    NH_SMALL_GROUP, /* those of other lengths, too: boxes are as large as long axes need, and other members have launches of their own */
+    /* all that a bound allows: boxes are as large as any legal length needs, and threads copy halos, as the lengths would change
+     * tensor maps */
+    NH_SMALL_ANY_LENGTH
+};
+
+/* What launches on a device, or of an operation, are to serve, by these members of struct nh_device. */
+static inline enum nh_small_serves nh_small_serves_of(bool for_group, bool any_length) {
+    return any_length ? NH_SMALL_ANY_LENGTH : for_group ? NH_SMALL_GROUP : NH_SMALL_ONE;
+}
 
 struct nh_small_launch {
     const struct nh_problem *problem;
     const struct nh_cuda_device *cuda;
-    /* The kernel is to serve grids of other lengths, too: boxes are as large as long axes need. any_length: and as large as any
-     * legal length needs; then halos are not fetched by the copy engine, whose tensor maps the lengths would change. */
-    bool for_group, any_length;
+    enum nh_small_serves serves;
     struct small_config config;    /* without layouts of tensor maps, which plans set */
     double work_tiles, warp_tiles; /* of the whole problem, per batch entry and head */
 };
@@ -38,6 +46,11 @@ struct nh_small_launch {
 /* Whether rows are keys and columns queries, else the other way round; blocks own rows. */
 static inline bool nh_small_by_keys(const struct nh_small_launch *launch) {
     return launch->config.pass == SMALL_BY_KEY;
+}
+
+/* Whether the kernel is to serve grids of other lengths, too. */
+static inline bool nh_small_is_grouped(const struct nh_small_launch *launch) {
+    return launch->serves != NH_SMALL_ONE;
 }
 
 /* Whether the copy engine fetches halos. */
@@ -76,8 +89,9 @@ struct nh_small_boxes {
 
 /* The problem as a launch for a group sees it: in 2-D perhaps with its axes exchanged, if they are alike but for their length and
  * work tiles then have fewer rows in all that do not exist. `problem` itself or `room`. Only extents and strides change. */
-const struct nh_problem *nh_small_turned(const struct nh_problem *problem, bool for_group,
-                                         const int32_t *value, struct nh_problem *room);
+const struct nh_problem *nh_small_turned(const struct nh_problem *problem,
+                                         enum nh_small_serves serves, const int32_t *value,
+                                         struct nh_problem *room);
 
 /* The first step: what the problem alone says. */
 struct nh_small_launch nh_small_begin(const struct nh_problem *problem,
@@ -99,13 +113,13 @@ int64_t nh_small_telling_length(const struct nh_problem *problem, int axis, cons
 /* The third step: stages of the copy engine, if it fetches; the halo rolls if it can. */
 struct nh_small_launch nh_small_with_stages(const struct nh_small_launch *boxed, int32_t stages);
 
-/* Whether halos roll in a launch for a group (for_group): as far as lengths and batch do not decide it, so for all members that
+/* Whether halos roll in a launch for a group: as far as lengths and batch do not decide it, so for all members that
  * such a launch serves. An axis may still be too short, or need more slots than others: such a member has no launch of this config. */
 bool nh_small_group_rolls(const struct nh_small_launch *launch);
 
 /* Whether a launch for a group lacks the rolling halo that its config has. */
 static inline bool nh_small_cannot_roll(const struct nh_small_launch *launch) {
-    return launch->for_group && !launch->config.slots && nh_small_group_rolls(launch);
+    return nh_small_is_grouped(launch) && !launch->config.slots && nh_small_group_rolls(launch);
 }
 
 /* Whether a launch for many members may be this one: the maps of lines around a periodic axis get no address on the device. */

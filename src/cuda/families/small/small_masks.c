@@ -96,10 +96,10 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
          * and have warp tiles that do not: their boxes would begin further from its first column than elsewhere. */
         const bool even =
             launch->config.rows[a] == warp_tile || launch->config.rows[a] >= axis->window;
-        const int64_t more = launch->for_group && even ? axis->window / 2 : 0;
+        const int64_t more = nh_small_is_grouped(launch) && even ? axis->window / 2 : 0;
         if (axis->stride > 1 || warp_tile % 2 || places > KIND_PLACES ||
             columns > warp_tile + axis->window + more ||
-            (launch->any_length && axis->dilation > 1) ||
+            (launch->serves == NH_SMALL_ANY_LENGTH && axis->dilation > 1) ||
             (!rolls && launch->config.rows[a] - warp_tile + columns > launch->config.halo[a]) ||
             !(axis->windows.kind ? table_kinds_suffice(launch, a, rolls)
                                  : kinds_suffice(axis, warp_tile, columns)) ||
@@ -107,7 +107,7 @@ static bool kinds_mask(const struct nh_small_launch *launch) {
             return false;
     }
     return small_kinds_bytes(&launch->config) <=
-           (launch->for_group ? MOST_BYTES_OF_GROUP : MOST_BYTES);
+           (nh_small_is_grouped(launch) ? MOST_BYTES_OF_GROUP : MOST_BYTES);
 }
 
 /* Whether a place for each column at which a row's window may start is enough. */

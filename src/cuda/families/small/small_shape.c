@@ -156,12 +156,13 @@ static double covered(int64_t length, int32_t tile) {
     return (double)(nh_ceil_div(length, tile) * tile);
 }
 
-const struct nh_problem *nh_small_turned(const struct nh_problem *problem, bool for_group,
-                                         const int32_t *value, struct nh_problem *room) {
+const struct nh_problem *nh_small_turned(const struct nh_problem *problem,
+                                         enum nh_small_serves serves, const int32_t *value,
+                                         struct nh_problem *room) {
     const struct nh_axis *axis = problem->axis;
     const double most = 0.98; /* of the rows: less gain is not worth lines that lie further apart */
     double rows = 0, turned_rows = 0;
-    if (!for_group || problem->rank != 2 || problem->has_bias ||
+    if (serves != NH_SMALL_GROUP || problem->rank != 2 || problem->has_bias ||
         16 / value[NH_SMALL_WARP_TILE_1] != value[NH_SMALL_WARP_TILE_1] ||
         !is_plain(&axis[1], axis[2].window) || !is_plain(&axis[2], axis[1].window))
         return problem;
@@ -249,10 +250,10 @@ static int64_t columns_of_any_length(const struct nh_axis *axis, int32_t rows, b
  * window more queries, and how many of them are in one tile depends on the length: the most there may be serve all. */
 static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t rows) {
     const bool keys = nh_small_by_keys(launch);
-    const bool grouped = launch->for_group && a >= NH_AXES - launch->problem->rank;
+    const bool grouped = nh_small_is_grouped(launch) && a >= NH_AXES - launch->problem->rank;
     const struct nh_axis *axis = &launch->problem->axis[a];
     if (is_unit(launch->problem, a)) return 1;
-    if (launch->any_length) return columns_of_any_length(axis, rows, keys);
+    if (launch->serves == NH_SMALL_ANY_LENGTH) return columns_of_any_length(axis, rows, keys);
     const int64_t grouped_keys = rows - 1 + axis->window + more_queries(launch, a, rows);
     /* A plan of a group asks for each member: what serves all lengths needs no count where windows have no steps, and no tile of
      * keys is near both ends. */
@@ -281,7 +282,7 @@ static int64_t columns_of(const struct nh_small_launch *launch, int a, int32_t r
 static int32_t ends_of(const struct nh_small_launch *launch, int a, enum small_pipeline pipeline) {
     const struct nh_axis *axis = &launch->problem->axis[a];
     const int32_t rows = launch->config.rows[a], tile = launch->config.warp_tile[a];
-    if (!launch->for_group || pipeline != SMALL_BOXES || !nh_small_by_keys(launch) ||
+    if (!nh_small_is_grouped(launch) || pipeline != SMALL_BOXES || !nh_small_by_keys(launch) ||
         a <= NH_AXES - launch->problem->rank || nh_problem_dilated(launch->problem) ||
         axis->stride > 1 || axis->causal || axis->windows.kind || rows < axis->window)
         return 0;
@@ -385,21 +386,21 @@ bool nh_small_with_boxes(const struct nh_small_launch *begun, const struct nh_sm
         if (halo > MOST_HALO_ROWS) return false;
         config->columns[a] = (int)columns_of(launch, a, config->warp_tile[a]);
         /* the most columns of both need not be of the same length, and masks by kinds ask for boxes within the halo */
-        if (launch->any_length)
+        if (launch->serves == NH_SMALL_ANY_LENGTH)
             halo = nh_max(halo, config->rows[a] - config->warp_tile[a] + config->columns[a]);
         config->halo[a] = (int)halo;
         if (pipeline == SMALL_BOXES) set_shift(launch, a);
         set_ends(launch, a, pipeline);
-        dense = dense && (is_unit(launch->problem, a) ||
-                          (!launch->any_length && all_see(axis, keys, config->columns[a])));
+        dense = dense && (is_unit(launch->problem, a) || (launch->serves != NH_SMALL_ANY_LENGTH &&
+                                                          all_see(axis, keys, config->columns[a])));
     }
     nh_small_count_tiles(launch);
     if (pipeline == SMALL_BOXES) close_gaps(config);
-    config->grouped = launch->for_group;
-    config->whole = !launch->for_group && is_whole(launch);
+    config->grouped = nh_small_is_grouped(launch);
+    config->whole = !nh_small_is_grouped(launch) && is_whole(launch);
     config->least_pairs = least_pairs(launch);
     config->mask = dense ? SMALL_NO_MASK : (int)nh_small_mask_of(launch);
-    if (launch->for_group && pipeline == SMALL_BOXES) set_chunk_of_group(launch);
+    if (nh_small_is_grouped(launch) && pipeline == SMALL_BOXES) set_chunk_of_group(launch);
     return small_fetched_rows(config) <= MOST_HALO_ROWS;
 }
 
@@ -686,7 +687,7 @@ static int32_t held_longer(const struct sweep *sweep) {
 static bool roll(struct nh_small_launch *launch) {
     const bool forward = launch->config.pass == SMALL_FORWARD;
     int first = small_first_axis(&launch->config);
-    if (launch->for_group && !nh_small_group_rolls(launch)) return false;
+    if (nh_small_is_grouped(launch) && !nh_small_group_rolls(launch)) return false;
     const struct nh_small_launch as_chunked =
         !forward && nh_small_is_plane(launch->problem, launch->config.rows)
             ? with_plane_chunks(launch)
@@ -696,16 +697,16 @@ static bool roll(struct nh_small_launch *launch) {
     struct nh_range seen[MOST_TABLE_TILES];
     struct sweep sweep = sweep_of(&as_chunked, seen);
     const int32_t held = config->stages + held_longer(&sweep);
-    const int64_t slots = !rolls(&sweep)      ? 0
-                          : launch->for_group ? slots_of_group(&sweep, held)
-                                              : place_slots(&sweep, held, &rolled);
+    const int64_t slots = !rolls(&sweep)                ? 0
+                          : nh_small_is_grouped(launch) ? slots_of_group(&sweep, held)
+                                                        : place_slots(&sweep, held, &rolled);
     if (!slots) return false;
     config->pipeline = sweep.planes ? SMALL_PLANES : SMALL_LINES;
     config->halo[first] = (int)sweep.work_tile;
     config->slots = (int)slots;
     if (small_slot_rows(config) % 8) config->slots += config->slots % 2;
     if (config->mask != SMALL_NO_MASK) config->mask = (int)nh_small_mask_of(&rolled);
-    if (launch->for_group) set_chunk_of_group(&rolled);
+    if (nh_small_is_grouped(launch)) set_chunk_of_group(&rolled);
     /* With NH_PASSES a plane is free as soon as the last warp tile that begins with it has passed it: in the backward in
      * all types, as rows that need repair are read from memory. */
     bool passes = !forward || launch->problem->dtype != NHOOD_DTYPE_F16;
@@ -729,7 +730,7 @@ static bool fetches_lines(const struct nh_small_launch *launch) {
 
 /* The number of adjacent heads that adjacent blocks compute at the same time where halos roll, but not by planes. */
 static int32_t near_heads(const struct nh_small_launch *launch) {
-    if (launch->config.pipeline != SMALL_LINES || launch->for_group) return 1;
+    if (launch->config.pipeline != SMALL_LINES || nh_small_is_grouped(launch)) return 1;
     int64_t heads = launch->problem->heads;
     return heads % 4 == 0 ? 4 : heads % 2 == 0 ? 2 : 1;
 }

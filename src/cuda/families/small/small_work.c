@@ -58,8 +58,8 @@ static int64_t block_warps(const struct nh_small_launch *launch) {
  * the copy engine have many warps: such a block is taken only if the compiler need not spill. */
 static int64_t residents_of(const struct nh_small_launch *launch) {
     enum { MOST_RESIDENTS = 16, MOST_WARPS = 48 };
-    const int64_t shared_bytes =
-        small_shared_bytes(&launch->config) + (launch->for_group ? NH_MEMBER_SHARED_BYTES : 0);
+    const int64_t shared_bytes = small_shared_bytes(&launch->config) +
+                                 (nh_small_is_grouped(launch) ? NH_MEMBER_SHARED_BYTES : 0);
     const int64_t by_shared = nh_cuda_residents_by_shared(launch->cuda, shared_bytes);
     if (!by_shared || shared_bytes > launch->cuda->shared_bytes_per_block) return 0;
     int64_t wanted = registers_of(launch), warps = block_warps(launch);
@@ -170,7 +170,7 @@ static double blocks_of(const struct nh_small_launch *launch) {
     const int first = NH_AXES - launch->problem->rank;
     const int64_t lines = nh_min(config->columns[first], config->warp_tile[first] - 1 +
                                                              launch->problem->axis[first].window);
-    if (launch->any_length && launch->problem->axis[first].stride == 1)
+    if (launch->serves == NH_SMALL_ANY_LENGTH && launch->problem->axis[first].stride == 1)
         return (double)nh_ceil_div(small_box_columns(config) / config->columns[first] * lines, 8);
     if (!config->plane_chunks) return (double)small_box_blocks(config);
     double rows = (double)(nh_small_by_keys(launch) ? axis->key.length : axis->query.length);
@@ -237,7 +237,7 @@ static void set_units(const struct nh_small_launch *of, double share,
 static void scale_uneven(const struct nh_small_launch *of, struct nh_launch_work *launch) {
     enum { SCHEDULERS = 4 };
     const int32_t warps = of->config.warps;
-    if (!of->any_length || of->config.min_blocks > 1) return;
+    if (of->serves != NH_SMALL_ANY_LENGTH || of->config.min_blocks > 1) return;
     for (int unit = 0; unit < NH_WORK_UNITS; unit++)
         launch->unit[unit] *= (double)nh_ceil_div(warps, SCHEDULERS) * SCHEDULERS / warps;
 }
