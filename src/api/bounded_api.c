@@ -60,19 +60,12 @@ static nhood_status problem_of_size(const nhood_problem *given, const struct nh_
     return nh_problem_canonical(&own, problem);
 }
 
-/* What a choice takes for all sizes, as far as it can serve them. */
-static double estimate_of_all(const struct nh_choice *choice, const struct nh_device *device,
-                              const struct nh_problem size[SIZES]) {
-    const struct nh_solver *solver = choice->solver;
-    double ns = 0;
-    for (int i = 0; i < SIZES; i++) {
-        struct nh_problem room;
-        const struct nh_problem *view = nh_solver_view(solver, &size[i], &room);
-        ns += nh_solver_refusal(solver, view, device)
-                  ? INFINITY
-                  : solver->estimate(solver, view, device, &choice->config, NULL);
-    }
-    return ns;
+static bool listed(const struct nh_choice *choice, int count, const struct nh_choice *one) {
+    for (int i = 0; i < count; i++)
+        if (choice[i].solver == one->solver &&
+            !memcmp(&choice[i].config, &one->config, sizeof one->config))
+            return true;
+    return false;
 }
 
 static int compare(const void *left, const void *right) {
@@ -85,13 +78,19 @@ static int compare(const void *left, const void *right) {
 static int list(const struct nh_request *request, const struct nh_problem size[SIZES],
                 struct nh_choice choice[SIZES * OF_SIZE]) {
     struct nh_request own = *request;
+    struct nh_choice of_size[OF_SIZE];
     int count = 0;
     for (int i = 0; i < SIZES; i++) {
         own.problem = &size[i];
-        count += nh_planner_list(&own, &choice[count], OF_SIZE);
+        const int found = nh_planner_list(&own, of_size, OF_SIZE);
+        for (int k = 0; k < found; k++)
+            if (!listed(choice, count, &of_size[k])) choice[count++] = of_size[k];
     }
-    for (int i = 0; i < count; i++)
-        choice[i].estimate_ns = estimate_of_all(&choice[i], request->device, size);
+    for (int i = 0; i < count; i++) {
+        choice[i].estimate_ns = 0;
+        for (int k = 0; k < SIZES; k++)
+            choice[i].estimate_ns += nh_choice_estimate(&choice[i], &size[k], request->device);
+    }
     qsort(choice, (size_t)count, sizeof *choice, compare);
     return count;
 }

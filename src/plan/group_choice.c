@@ -54,16 +54,6 @@ static double about(double ns) {
     return ns * nh_about_as_long(ns);
 }
 
-/* What the problem takes by the choice; infinity if it cannot take it. */
-static double estimate(const struct nh_choice *choice, const struct nh_problem *problem,
-                       const struct nh_device *device) {
-    const struct nh_solver *solver = choice->solver;
-    struct nh_problem room;
-    const struct nh_problem *view = nh_solver_view(solver, problem, &room);
-    if (nh_solver_first_refusal(solver, view, device)) return INFINITY;
-    return solver->estimate(solver, view, device, &choice->config, NULL);
-}
-
 /* Makes a batch out of the problem that is as much work as the whole group, and returns how often it has the problem: so many members
  * the device is told of. What would leave most of the device idle by itself does not in a launch for all. */
 static double fill(const struct together *together, const struct nh_problem *problem,
@@ -82,9 +72,9 @@ static double ns_by(const struct together *together, const struct nh_lead *lead,
                     const struct nh_problem *problem) {
     struct nh_problem filled;
     struct nh_device grouped;
-    if (lead->apart) return estimate(&lead->choice, problem, together->request->device);
+    if (lead->apart) return nh_choice_estimate(&lead->choice, problem, together->request->device);
     const double times = fill(together, problem, &filled, &grouped);
-    return estimate(&lead->choice, &filled, &grouped) / times;
+    return nh_choice_estimate(&lead->choice, &filled, &grouped) / times;
 }
 
 static bool same(const struct nh_choice *a, const struct nh_choice *b) {
@@ -147,7 +137,8 @@ static bool joins(const struct together *together, int64_t first, int64_t index)
     struct nh_choice *own = &together->choice[index];
     const struct nh_choice *choice = &together->choice[first];
     if (same(choice, own)) return true;
-    const double ns = estimate(choice, &together->problem[index], together->request->device);
+    const double ns =
+        nh_choice_estimate(choice, &together->problem[index], together->request->device);
     if (!(ns <= about(own_ns(own)) + LAUNCH_NS)) return false;
     if (!same_class(together, first, index) && !is_proposed(together, choice, index)) return false;
     *own =
@@ -399,7 +390,7 @@ static int64_t next_leader(const struct together *together) {
 static void leave_alone(const struct together *together, const struct leader *leader) {
     struct nh_choice alone = leader->lead.alone;
     alone.estimate_ns =
-        estimate(&alone, &together->problem[leader->index], together->request->device);
+        nh_choice_estimate(&alone, &together->problem[leader->index], together->request->device);
     if (!(alone.estimate_ns < INFINITY)) return;
     together->choice[leader->index] = alone;
     together->apart[leader->index] = true;

@@ -3,6 +3,7 @@
 
 #include "scale.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -366,6 +367,15 @@ struct failures {
 
 static bool gives_way(nhood_status status) {
     return status == NHOOD_ERR_COMPILE || status == NHOOD_ERR_DEVICE;
+}
+
+double nh_choice_estimate(const struct nh_choice *choice, const struct nh_problem *problem,
+                          const struct nh_device *device) {
+    const struct nh_solver *solver = choice->solver;
+    struct nh_problem room;
+    const struct nh_problem *view = nh_solver_view(solver, problem, &room);
+    if (nh_solver_first_refusal(solver, view, device)) return INFINITY;
+    return solver->estimate(solver, view, device, &choice->config, NULL);
 }
 
 nhood_status nh_choice_build(const struct nh_choice *choice, const struct nh_problem *problem,

@@ -24,6 +24,10 @@ struct nh_choice {
 
 enum { NH_MOST_SOLVERS = 32 };
 
+/* What the problem takes by the choice, in ns; infinity if it cannot take it. */
+double nh_choice_estimate(const struct nh_choice *choice, const struct nh_problem *problem,
+                          const struct nh_device *device);
+
 /* Builds the choice's operation, and nothing else if that fails. */
 nhood_status nh_choice_build(const struct nh_choice *choice, const struct nh_problem *problem,
                              const struct nh_device *device, struct nh_operation **operation);

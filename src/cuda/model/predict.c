@@ -1,5 +1,6 @@
 #include "predict.h"
 
+#include "cuda_bounded.h"
 #include "cuda_group.h"
 #include "dtype.h"
 #include "hash.h"
@@ -236,32 +237,32 @@ static double rounds_of(double ns) {
     return last / NH_LEAST_BLOCK_NS + 2 * log(middle / last) + (ns - middle) / NH_MOST_BLOCK_NS;
 }
 
+/* How many work tiles there are for each block that is resident at a time. */
+static double waves_of(const struct nh_cuda_device *cuda, const struct nh_launch_work *launch) {
+    return launch->blocks / (launch->residents * (double)cuda->multiprocessors);
+}
+
 /* What blocks take to find their member and copy its arguments where lengths are data. Those that loop over work tiles are a few waves
- * (set_loop in cuda_bounded.c), others have one each. 32 images of 14x14 to 64x64 and half as large, windows of 7x7, on an H200:
+ *, others have one each. 32 images of 14x14 to 64x64 and half as large, windows of 7x7, on an H200:
  * cuda.fused80 took 365 us where estimates were 315, cuda.split80 1,084 and 306 where they were 905 and 232. */
 static double any_length_ns(const struct nh_device *device, const struct nh_work *work) {
-    enum { LOOP_WAVES = 4 };
     const double member_ns = 3e3;
-    const struct nh_cuda_device *cuda = device->backend;
     const bool loops = work->operation == NH_OPERATION_SMALL_FORWARD ||
                        work->operation == NH_OPERATION_SMALL_BACKWARD;
     double waves = 0;
     for (int i = 0; i < work->launches && device->any_length; i++) {
-        const struct nh_launch_work *launch = &work->launch[i];
-        const double all = launch->blocks / (launch->residents * (double)cuda->multiprocessors);
-        waves += loops ? fmin(all, LOOP_WAVES) : all;
+        const double all = waves_of(device->backend, &work->launch[i]);
+        waves += loops ? fmin(all, NH_BOUNDED_WAVES) : all;
     }
     return waves * member_ns;
 }
 
 /* What a group takes longer than one problem of as much work, of which each multiprocessor has a single block at most. */
 static double members_ns(const struct nh_device *device, const struct nh_work *work, double alone) {
-    const struct nh_cuda_device *cuda = device->backend;
     double ns = 0;
     for (int i = 0; i < work->launches && device->members > 1; i++) {
         const struct nh_launch_work *launch = &work->launch[i];
-        const double waves =
-            launch->blocks / device->members / (launch->residents * (double)cuda->multiprocessors);
+        const double waves = waves_of(device->backend, launch) / device->members;
         const double rounds = fmin(device->members * fmin(1, waves), rounds_of(alone));
         if (members_have_waves(launch->kernel)) ns += fmax(0, rounds - 1) * NH_BLOCK_NS;
     }

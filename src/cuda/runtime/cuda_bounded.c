@@ -189,10 +189,11 @@ static void write_arguments(const struct nh_cuda_step *step, struct nh_cuda_argu
  * of 14x14 to 64x64, windows of 7x7, cuda.small on an H200, forward, by queries and by keys (us): a tile at a time 228, 270 and 568; 3 to
  * 6 of them 169, 209 and 402; 8 of them 160, 204 and 419; 9 to 15, of which there are 4 waves, 172, 217 and 475. */
 static void set_loop(struct nh_cuda_step *step, const struct nh_bound *bound) {
-    enum { LEAST_WAVES = 4, MOST = 8 };
+    enum { MOST = 8 };
     if (!step->wave_blocks || !step->blocks.tile[0]) return;
     const int64_t tiles = nh_cuda_most_blocks(&step->blocks, bound);
-    step->blocks.loop = (int)nh_min(nh_max(tiles / (LEAST_WAVES * step->wave_blocks), 1), MOST);
+    step->blocks.loop =
+        (int)nh_min(nh_max(tiles / (NH_BOUNDED_WAVES * step->wave_blocks), 1), MOST);
 }
 
 /* Makes a step one of all members: its grid, and room for its tables. */

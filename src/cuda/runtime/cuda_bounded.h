@@ -4,6 +4,10 @@
 
 #include "bound.h"
 
+/* Where blocks loop over work tiles, a launch for the largest batch has at least so many waves of them (set_loop in cuda_bounded.c says
+ * why). */
+enum { NH_BOUNDED_WAVES = 4 };
+
 /* Makes the operation of any members within the bound, by the launches of a solver's config. Fails with what nh_cuda_build fails
  * with, and with UNSUPPORTED if these depend on lengths by more than their grids, shared arguments and tiling. device: as
  * nh_device_for_any_length says. */

@@ -90,7 +90,7 @@ static nhood_status shared_stream(struct nh_cuda_device *device, nh_cu_stream *s
 }
 
 /* Begins to copy what the operation keeps. In the primary context what was begun is waited for when the operation is first executed,
- * so that planning does not take the 6 us or so that it needs; others have a stream of their own, which is not kept. */
+ * so that planning does not take the 8 us or so that it needs; others have a stream of their own, which is not kept. */
 static nhood_status copy(struct nh_cuda_operation *operation, bool primary) {
     struct nh_cuda_device *device = operation->device;
     const struct nh_driver *driver = &device->cuda->driver;
